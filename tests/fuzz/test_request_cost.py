@@ -17,8 +17,7 @@ from tests.fuzz.hostile import besieged
 from tests.fuzz.request_cost import BYSTANDER, HALF, ROOT, STRANGER, MeteredBroker
 from tests.fuzz.wide_requests import Path, Words, array_paths, framed, wide_request
 
-from headrace.broker.requests.api_table import SERVED
-from headrace.broker.requests.request_bounds import most_items
+from headrace.broker.requests.api_table import SERVED, most_items
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.supported_versions import SUPPORTED
 

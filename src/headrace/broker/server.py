@@ -31,7 +31,7 @@ from headrace.broker.network.connection_limits import ConnectionLimits
 from headrace.broker.network.fair_queue import FairQueue
 from headrace.broker.network.listener import Listeners
 from headrace.broker.network.response_cache import CacheGeneration
-from headrace.broker.requests.api_table import SERVED, ApiTable, Handler
+from headrace.broker.requests.api_table import ApiTable, Handler
 from headrace.broker.security.scram_credentials import AddedUser
 from headrace.broker.services import Services, open_directory, open_services
 from headrace.errors import HeadraceError
@@ -218,9 +218,9 @@ class Server:
         """ApiVersions alone is answered (KIP-511), so that a newer client can come down to us; None closes."""
         if header.api_key != ApiKey.API_VERSIONS:
             return None
-        from headrace.broker.handlers import api_versions
+        from headrace.broker.handlers.connection_setup import answer_versions
 
-        return encode_response(header, api_versions.answer(SERVED, 0, code=ErrorCode.unsupported_version))
+        return encode_response(header, answer_versions(0, code=ErrorCode.unsupported_version))
 
     def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
         """The answer with one error code and no items; None where an answer of this version has no such code."""

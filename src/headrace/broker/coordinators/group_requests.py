@@ -1,4 +1,4 @@
-"""How the handlers of group APIs call a rule: through the runtime, and durable when the flush policy asks for it.
+"""How the handlers of group APIs context a rule: through the runtime, and durable when the flush policy asks for it.
 
 An answer waits for all that the log of its shard holds, not only for what its own request wrote: it may tell of what
 another one wrote a moment before, and must not be known to a client and forgotten by the broker.
@@ -24,7 +24,7 @@ __all__ = ["write"]
 def write(
     broker: Services,
     group_id: str,
-    call: RequestContext,
+    context: RequestContext,
     rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
     refuse: Callable[[ErrorCode, str], Any],
 ) -> Any | Awaitable[Any]:
@@ -34,19 +34,19 @@ def write(
             most = broker.configuration.integer("headrace.max.groups")
             if sum(shard.group_count for shard in broker.coordinator.shards()) >= most:
                 return refuse(ErrorCode.policy_violation, f"There are {most} groups already: headrace.max.groups.")
-        written = broker.coordinator.write(group_id, call.context, rule)
+        written = broker.coordinator.write(group_id, context.coordinator, rule)
     except CoordinatorError as error:
         return refuse(error.code, str(error))
     if isinstance(written.response, asyncio.Future) or broker.coordinator.wait_for_flush(group_id):
-        return _wait(broker, group_id, call, written.response, refuse)
-    call.steady = written.steady
+        return _wait(broker, group_id, context, written.response, refuse)
+    context.steady = written.steady
     return written.response
 
 
 async def _wait(
     broker: Services,
     group_id: str,
-    call: RequestContext,
+    context: RequestContext,
     response: Any,
     refuse: Callable[[ErrorCode, str], Any],
 ) -> Any:
@@ -59,4 +59,4 @@ async def _wait(
     else:
         return answer
     finally:
-        broker.coordinator.forget(call.token)
+        broker.coordinator.forget(context.token)

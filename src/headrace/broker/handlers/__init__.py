@@ -1,1 +1,1 @@
-"""One file per API, named as the API. `handle(request, call, broker)` returns the answer, or an awaitable of it."""
+"""Handlers of all APIs and their access rules, one module per subject, listed in each module's `APIS`."""

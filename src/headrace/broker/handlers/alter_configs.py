@@ -1,20 +1,172 @@
-"""AlterConfigs (API 33): all own settings of a topic, broker or group are replaced by the ones given.
-
-Version notes: v2 flexible. Older clients use it where newer ones use IncrementalAlterConfigs.
-"""
+"""Settings of topics, brokers and groups are changed: AlterConfigs, IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
-from headrace.broker.config.alter_configs import outcomes, replace_settings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.broker.config.broker_configuration import BROKER_SETTINGS
+from headrace.broker.config.config_sources import topic_setting
+from headrace.broker.config.dynamic_settings import SettingsRefused
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.metadata.topic_administration import TopicRefused
+from headrace.broker.requests.partial_response import (
+    Api,
+    require_resources,
+)
 from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
+from headrace.coordinator.settings import GROUP_SETTINGS
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.settings import Setting, list_of, render_value
+
+__all__ = ["APIS", "handle_alter_configs", "handle_incremental_alter_configs"]
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+_WORDS = {APPEND: "append", SUBTRACT: "subtract"}
+Resource = TypeVar("Resource", bound=Any)
+_UNCHANGEABLE = {
+    BROKER_LOGGER: "This broker's loggers cannot be changed while it runs.",
+    CLIENT_METRICS: "This broker does not collect metrics of clients.",
+}
 
 
-def handle(
-    request: m.alter_configs_request.AlterConfigsRequest, _call: RequestContext, broker: Services
+class Change(NamedTuple):
+    """One of IncrementalAlterConfigs' operations."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def outcomes(
+    resources: Sequence[Resource], alter: Callable[[Resource], None]
+) -> Iterable[tuple[Resource, ErrorCode, str | None]]:
+    """The outcome for each resource; one refusal does not stop the others. A resource that is named twice is
+    refused."""
+    named = Counter((int(each.resource_type), each.resource_name) for each in resources)
+    for each in resources:
+        try:
+            if named[int(each.resource_type), each.resource_name] > 1:
+                raise SettingsRefused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            _check_values(each)
+            alter(each)
+        except (SettingsRefused, TopicRefused) as refusal:
+            yield each, refusal.code, refusal.message
+        else:
+            yield each, ErrorCode.none, None
+
+
+def _check_values(resource: Any) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) < len(names):
+        raise SettingsRefused(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    nulls = [c.name for c in resource.configs if c.value is None and getattr(c, "config_operation", SET) != DELETE]
+    if nulls:
+        raise SettingsRefused(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(nulls)}")
+
+
+def own_settings(resource_type: int, name: str, broker: Services) -> Mapping[str, str]:
+    """Return the settings of the resource itself, without defaults. Raises SettingsRefused."""
+    match resource_type:
+        case 2:
+            return _topic(name, broker).configs
+        case 4:
+            return broker.settings.of_broker(name)
+        case 32:
+            return broker.settings.groups.get(name, {})
+        case _:
+            raise SettingsRefused(ErrorCode.invalid_request, _UNCHANGEABLE.get(resource_type, _unknown(resource_type)))
+
+
+def replace_settings(
+    resource_type: int, name: str, settings: Mapping[str, str], broker: Services, *, validate_only: bool
+) -> None:
+    """These are all of the resource's own settings from now on. Raises SettingsRefused, TopicRefused."""
+    match resource_type:
+        case 2:
+            broker.topics.alter_configs(_topic(name, broker), settings, validate_only=validate_only)
+        case 4:
+            broker.settings.replace_broker(name, settings, validate_only=validate_only)
+        case 32:
+            broker.settings.replace_group(name, settings, validate_only=validate_only)
+        case _:
+            raise SettingsRefused(ErrorCode.invalid_request, _UNCHANGEABLE.get(resource_type, _unknown(resource_type)))
+
+
+def _unknown(resource_type: int) -> str:
+    return f"Unknown resource type {resource_type}"
+
+
+def _topic(name: str, broker: Services) -> TopicDescription:
+    topic = broker.metadata.topic(name)
+    if topic is None:
+        raise SettingsRefused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    return topic
+
+
+def applied(resource_type: int, name: str, changes: Iterable[Change], broker: Services) -> dict[str, str]:
+    """All own settings of the resource after these changes. Raises SettingsRefused."""
+    own = own_settings(resource_type, name, broker)
+    changed = dict(own)
+    for change in changes:
+        if change.operation == SET:
+            changed[change.name] = change.value or ""
+        elif change.operation == DELETE:
+            changed.pop(change.name, None)
+        elif change.operation in _WORDS:
+            changed[change.name] = _merged(resource_type, own, change, broker)
+        else:
+            raise SettingsRefused(ErrorCode.invalid_request, f"Unknown config operation {change.operation}.")
+    return changed
+
+
+def _merged(resource_type: int, own: Mapping[str, str], change: Change, broker: Services) -> str:
+    """The list that is in force, with the given parts added or taken away."""
+    setting = _setting(resource_type, change.name)
+    if setting is None or setting.kind != "list":
+        word = _WORDS[change.operation]
+        raise SettingsRefused(
+            ErrorCode.invalid_config,
+            f"Config value {word} is not allowed for config key: {change.name}"
+            if resource_type == BROKER
+            else f"Can't {word.upper()} to key {change.name} because its type is not LIST.",
+        )
+    parts = list_of(_in_force(resource_type, own, setting, broker))
+    given = list_of(change.value or "")
+    if change.operation == SUBTRACT:
+        return ",".join(part for part in parts if part not in given)
+    return ",".join([*parts, *(part for part in given if part not in parts)])
+
+
+def _setting(resource_type: int, name: str) -> Setting | None:
+    if resource_type == GROUP:
+        return GROUP_SETTINGS[name].setting if name in GROUP_SETTINGS else None
+    return (TOPIC_SETTINGS if resource_type == TOPIC else BROKER_SETTINGS).get(name)
+
+
+def _in_force(resource_type: int, own: Mapping[str, str], setting: Setting, broker: Services) -> str:
+    if setting.name in own:
+        return own[setting.name]
+    if resource_type == TOPIC:
+        return render_value(topic_setting(setting.name, own, broker.configuration).value) or ""
+    inherited = setting.synonym if resource_type == GROUP and setting.synonym else setting.name
+    return render_value(broker.configuration.get(inherited)) or ""
+
+
+def handle_alter_configs(
+    request: m.alter_configs_request.AlterConfigsRequest, _context: RequestContext, broker: Services
 ) -> m.alter_configs_response.AlterConfigsResponse:
-    """Answer one AlterConfigs request."""
+    """AlterConfigs (API 33): all own settings of a topic, broker or group are replaced by the ones given.
+
+    Version notes: v2 flexible. Older clients use it where newer ones use IncrementalAlterConfigs.
+    """
     r = m.alter_configs_response
 
     def alter(asked: m.alter_configs_request.AlterConfigsResource) -> None:
@@ -35,3 +187,41 @@ def handle(
             for asked, code, message in outcomes(request.resources, alter)
         ),
     )
+
+
+def handle_incremental_alter_configs(
+    request: m.incremental_alter_configs_request.IncrementalAlterConfigsRequest,
+    _context: RequestContext,
+    broker: Services,
+) -> m.incremental_alter_configs_response.IncrementalAlterConfigsResponse:
+    """IncrementalAlterConfigs (API 44): single settings of topics, brokers and groups are set, deleted, added to,
+    reduced.
+
+    Version notes: v1 flexible. What may be changed while the broker runs, and how, is `dynamic_settings`'.
+    """
+    r = m.incremental_alter_configs_response
+
+    def alter(asked: m.incremental_alter_configs_request.AlterConfigsResource) -> None:
+        changes = [Change(config.name, int(config.config_operation), config.value) for config in asked.configs]
+        kind, name = int(asked.resource_type), asked.resource_name
+        settings = applied(kind, name, changes, broker)
+        replace_settings(kind, name, settings, broker, validate_only=request.validate_only)
+
+    return r.IncrementalAlterConfigsResponse(
+        throttle_time=NO_THROTTLE,
+        responses=tuple(
+            r.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for asked, code, message in outcomes(request.resources, alter)
+        ),
+    )
+
+
+APIS = {
+    ApiKey.ALTER_CONFIGS: Api(handle_alter_configs, require_resources(Operation.ALTER_CONFIGS)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(handle_incremental_alter_configs, require_resources(Operation.ALTER_CONFIGS)),
+}

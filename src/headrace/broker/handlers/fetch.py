@@ -1,9 +1,7 @@
-"""Fetch (API 1): whole record batches as they lie on the disk; waits for `min_bytes` at most `max_wait`.
+"""Fetch: whole record batches as they lie on the disk, for consumers that wait for `min_bytes` at most `max_wait`.
 
-Version notes: v5 log start offset; v7 fetch sessions (KIP-227, `fetch_sessions`); v9 leader epochs; v12 flexible,
-diverging epochs; v13 topic ids; v15 replica state in a tagged field; v16 leader hints. Limits (KIP-74): `max_bytes` and
-`partition_max_bytes` bound the answer, but the first partition with data gets at least one batch, or the reader would
-stand still for ever. Readers of committed records get nothing at or behind the last stable offset.
+Access: READ of each topic, checked partition by partition here, because a fetch session names partitions that the
+request does not.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from kio.schema.types import ProducerId
 from kio.static.primitive import Records, i32, i64
@@ -20,33 +18,44 @@ from headrace.broker.logs.fetch_sessions import AskedPartition, FetchContext
 from headrace.broker.logs.leader_epochs import end_of_epoch, leader_epoch_error
 from headrace.broker.logs.partition_logs import LogView, ReadRefused
 from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.partial_response import (
+    Api,
+)
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import Services
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 
+__all__ = ["APIS", "handle_fetch"]
+
 READ_COMMITTED = 1
 
-if TYPE_CHECKING:
-    Request = m.fetch_request.FetchRequest
-    Response = m.fetch_response.FetchResponse
 
+def handle_fetch(
+    request: m.fetch_request.FetchRequest, context: RequestContext, broker: Services
+) -> m.fetch_response.FetchResponse | Awaitable[m.fetch_response.FetchResponse]:
+    """Fetch (API 1): whole record batches as they lie on the disk; waits for `min_bytes` at most `max_wait`.
 
-def handle(request: Request, call: RequestContext, broker: Services) -> Response | Awaitable[Response]:
-    """Answer one Fetch request; the response is awaitable where it has to wait."""
-    by_id = call.api_version >= 13
-    context = broker.fetch_sessions.context(request, by_id=by_id, owner=call.principal, now_ms=broker.logs.now_ms())
-    reading = _Reading(context, request, call, by_id, broker)
+    Version notes: v5 log start offset; v7 fetch sessions (KIP-227, `fetch_sessions`); v9 leader epochs; v12 flexible,
+    diverging epochs; v13 topic ids; v15 replica state in a tagged field; v16 leader hints. Limits (KIP-74):
+    `max_bytes` and `partition_max_bytes` bound the answer, but the first partition with data gets at least one batch,
+    or the reader would stand still for ever. Readers of committed records get nothing at or behind the last stable
+    offset.
+    """
+    by_id = context.api_version >= 13
+    session = broker.fetch_sessions.context(request, by_id=by_id, owner=context.principal, now_ms=broker.logs.now_ms())
+    reading = _Reading(session, request, context, by_id, broker)
     read = reading.read()
     max_wait_ms = to_ms(request.max_wait)
     if reading.bytes >= request.min_bytes or reading.refused or max_wait_ms <= 0 or not reading.partitions:
-        return context.answer(read)
+        return session.answer(read)
     return _wait_and_read(reading, max_wait_ms)
 
 
-async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
+async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> m.fetch_response.FetchResponse:
     """Bytes of an open transaction are none for a reader of committed records: then it goes on waiting."""
     broker, min_bytes = reading.broker, reading.request.min_bytes
     clock = asyncio.get_running_loop().time
@@ -56,22 +65,27 @@ async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> Response:
             reading.partitions, missing_bytes=min_bytes - reading.bytes, timeout_ms=left_ms
         )
         arrived = await parked
-        reading = _Reading(reading.context, reading.request, reading.call, reading.by_id, broker)
+        reading = _Reading(reading.session, reading.request, reading.context, reading.by_id, broker)
         read = reading.read()
         left_ms = (until - clock()) * 1000
         if not arrived or reading.refused or reading.bytes >= min_bytes or left_ms <= 0:
-            return reading.context.answer(read)
+            return reading.session.answer(read)
 
 
 class _Reading:
     """One pass over the partitions of a fetch, with the bytes that are left to give out."""
 
     def __init__(
-        self, context: FetchContext, request: Request, call: RequestContext, by_id: bool, broker: Services
+        self,
+        session: FetchContext,
+        request: m.fetch_request.FetchRequest,
+        context: RequestContext,
+        by_id: bool,
+        broker: Services,
     ) -> None:
-        self.context = context
+        self.session = session
         self.request = request
-        self.call = call
+        self.context = context
         self.by_id = by_id
         self.broker = broker
         self._left = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
@@ -82,9 +96,9 @@ class _Reading:
         self.partitions: list[tuple[str, int]] = []
 
     def read(self) -> list[tuple[AskedPartition, m.fetch_response.PartitionData]]:
-        version, incremental = self.broker.metadata.version, self.context.incremental
+        version, incremental = self.broker.metadata.version, self.session.incremental
         read = []
-        for partition in self.context.partitions:
+        for partition in self.session.partitions:
             if incremental and not partition.has_news(version):
                 self.partitions.append(partition.parked_as)
             else:
@@ -95,7 +109,7 @@ class _Reading:
         metadata, part = self.broker.metadata, partition.asked
         topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
         name = topic.name if topic is not None else partition.topic
-        if name and not self.broker.authorizer.on_topic(self.call, Operation.READ, name):
+        if name and not self.broker.authorizer.on_topic(self.context, Operation.READ, name):
             refusal = self._refuse(part, ErrorCode.topic_authorization_failed)
             return dataclasses.replace(refusal, aborted_transactions=())  # as Kafka's
         if topic is None:
@@ -114,7 +128,7 @@ class _Reading:
                 return diverging
             limit = max(0, min(part.partition_max_bytes, self._left))
             end = log.last_stable_offset if self._committed_only else log.high_watermark
-            read = log.span if self.call.sends_files else log.read
+            read = log.span if self.context.sends_files else log.read
             records = read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
             aborted = self._aborted_in(log, part.fetch_offset, len(records), end)
         except ReadRefused as refused:
@@ -131,7 +145,7 @@ class _Reading:
             last_stable_offset=i64(log.last_stable_offset),
             log_start_offset=i64(log.log_start_offset),
             aborted_transactions=aborted,
-            records=cast("Records", records),  # a span of a file is written as its bytes, see `call.sends_files`
+            records=cast("Records", records),  # a span of a file is written as its bytes, see `context.sends_files`
         )
 
     def _aborted_in(
@@ -184,3 +198,8 @@ class _Reading:
             aborted_transactions=self._aborted,
             records=Records(b""),
         )
+
+
+APIS = {
+    ApiKey.FETCH: Api(handle_fetch),
+}

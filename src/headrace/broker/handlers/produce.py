@@ -1,34 +1,56 @@
-"""Produce (API 0): record batches are appended as they came.
+"""Produce: record batches are appended as they came.
 
-Version notes: v3 first with v2 batches; v8 error message and record errors; v9 flexible; v10 leader hints (there is no
-other leader); v12 adds partitions to the transaction by itself (KIP-890); v13 topic ids (KIP-516). acks=0 gets no
-answer at all; acks=1 and acks=all are the same on one broker: appended, and on the disk too under
-`headrace.flush.policy=always`. A partition gets exactly one batch a request.
+`sole_batch` has Kafka's rules about the bytes around a batch (ProduceRequest.validateRecords,
+UnifiedLog.trimInvalidBytes): exactly one, of format v2, with base offset 0. `check_transaction` verifies that the
+partition of a transactional batch is in the transaction (KIP-890): a record outside an open transaction would get no
+marker, and would hold up all readers of committed records for ever. The batch itself is judged by the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kio.static.primitive import i32, i64
 
-from headrace.broker.coordinators.transaction_verification import check_transaction
+from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.logs.flusher import FlushFailed
 from headrace.broker.logs.partition_logs import AppendRefused
-from headrace.broker.logs.produced_records import sole_batch
 from headrace.broker.metadata.cluster_metadata import TopicDescription
+from headrace.broker.requests.partial_response import (
+    Api,
+    GuardedRequest,
+)
 from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
+from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import timestamp_from_ms
+from headrace.protocol.record_batches import CorruptBatch, iter_batch_headers
 from headrace.storage.partition_log import AppendResult, ValidatedBatches
 from headrace.storage.record_validation import DecompressionBudget, DecompressionTooLarge
 
+__all__ = ["APIS", "appended_part", "handle_produce", "refused_part", "sole_batch", "when_flushed"]
+
+_FRAME = struct.Struct(">qi")
+_MAGIC_AT, _ATTRIBUTES_AT = 16, 21
+_SMALLEST_LENGTH = 14
+_MAGIC = 2
+_ZSTD, _CODEC_BITS, _TRANSACTIONAL_BIT = 4, 0x07, 0x10
+_FIRST_VERSION_WITH_ZSTD = 7
+# Produce versions: what their clients know.
+ABORTABLE_SINCE = 11
+ADDS_PARTITIONS_SINCE = 12
+# Older clients do not try these again in the midst of a transaction, but this one they do.
+_RETRIED_AS = ErrorCode.not_enough_replicas
+_RETRIABLE = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
 NO_ACKS = 0
 # Compressed batches of one request are unpacked on the event loop up to so many bytes: a millisecond or two.
 AT_ONCE_BYTES = 1 << 20
@@ -36,15 +58,107 @@ AT_ONCE_BYTES = 1 << 20
 # and files, which takes 0.7 ms.
 PARTITIONS_A_TURN = 100
 
-if TYPE_CHECKING:
-    Response = m.produce_response.ProduceResponse
+
+def sole_batch(records: bytes | None, produce_version: int) -> bytes:
+    """The batch, without anything behind it. Raises AppendRefused."""
+    end = _end_of_batch(records, 0) if records else None
+    if not records or end is None:
+        raise AppendRefused(
+            ErrorCode.invalid_record, "A Produce request has to carry a record batch for each of its partitions."
+        )
+    if records[_MAGIC_AT] != _MAGIC:
+        raise AppendRefused(
+            ErrorCode.invalid_record, f"A record batch has magic byte {records[_MAGIC_AT]}; only 2 may be produced."
+        )
+    if end < len(records):
+        if _end_of_batch(records, end) is not None:
+            raise AppendRefused(
+                ErrorCode.invalid_record, "A Produce request has to carry exactly one record batch for each partition."
+            )
+        records = records[:end]
+    (base_offset,) = struct.unpack_from(">q", records)
+    if base_offset != 0:
+        raise AppendRefused(
+            ErrorCode.invalid_record, f"The base offset of a produced record batch must be 0, but it is {base_offset}."
+        )
+    codec = records[_ATTRIBUTES_AT + 1] & _CODEC_BITS if end > _ATTRIBUTES_AT + 1 else 0
+    if codec == _ZSTD and produce_version < _FIRST_VERSION_WITH_ZSTD:
+        raise AppendRefused(
+            ErrorCode.unsupported_compression_type, f"Produce v{produce_version} does not know zstd; it came with v7."
+        )
+    return records
 
 
-def handle(
-    request: m.produce_request.ProduceRequest, call: RequestContext, broker: Services
-) -> Response | Awaitable[Response | None] | None:
-    """Answer one Produce request; the response is awaitable where it has to wait."""
-    appending = _Appending(request, call, broker)
+def _end_of_batch(records: bytes, position: int) -> int | None:
+    """Behind the batch that begins at `position`; None when it is cut off. Raises AppendRefused for nonsense."""
+    left = len(records) - position
+    if left < _FRAME.size:
+        return None
+    _, length = _FRAME.unpack_from(records, position)
+    if length < _SMALLEST_LENGTH:
+        raise AppendRefused(ErrorCode.corrupt_message, f"A record batch has a length of {length}.")
+    if left <= _MAGIC_AT:
+        return None
+    magic = records[position + _MAGIC_AT]
+    if magic > _MAGIC:
+        raise AppendRefused(ErrorCode.corrupt_message, f"A record batch has the unknown magic byte {magic}.")
+    end = position + _FRAME.size + int(length)
+    return end if end <= len(records) else None
+
+
+def check_transaction(
+    batch: bytes,
+    topic: TopicDescription,
+    partition: int,
+    transactional_id: str | None,
+    produce_version: int,
+    transactions: TransactionRuntime,
+) -> int:
+    """The transaction version that the batch goes by; 0 for one outside of transactions. Raises AppendRefused. A batch
+    that is no batch is left to the log, which says why."""
+    try:
+        header = next(iter_batch_headers(batch), None)
+    except CorruptBatch:
+        return 0
+    if header is None or not header.is_transactional:
+        return 0
+    if not transactional_id:
+        raise AppendRefused(ErrorCode.invalid_request, "Transactional records come without a transactional id.")
+    adds = produce_version >= ADDS_PARTITIONS_SINCE
+    code = transactions.verify(
+        transactional_id, header.producer_id, header.producer_epoch, ((topic.name, partition),), add=adds
+    )
+    if code is ErrorCode.none:
+        return EPOCH_BUMP_VERSION if adds else 0
+    raise AppendRefused(_code_for_client(code, produce_version), _transaction_refusal(code, topic.name, partition))
+
+
+def _code_for_client(code: ErrorCode, produce_version: int) -> ErrorCode:
+    if code is ErrorCode.transaction_abortable and produce_version < ABORTABLE_SINCE:
+        return ErrorCode.invalid_txn_state
+    if code is ErrorCode.concurrent_transactions and produce_version < ADDS_PARTITIONS_SINCE:
+        return _RETRIED_AS
+    return _RETRIED_AS if code in _RETRIABLE else code
+
+
+def _transaction_refusal(code: ErrorCode, topic: str, partition: int) -> str:
+    where = f"{topic}-{partition}"
+    if code is ErrorCode.transaction_abortable:
+        return f"The partition {where} was not added to the transaction."
+    return f"The transaction may not write to {where} now: {code.name}."
+
+
+def handle_produce(
+    request: m.produce_request.ProduceRequest, context: RequestContext, broker: Services
+) -> m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse | None] | None:
+    """Produce (API 0): record batches are appended as they came.
+
+    Version notes: v3 first with v2 batches; v8 error message and record errors; v9 flexible; v10 leader hints (there
+    is no other leader); v12 adds partitions to the transaction by itself (KIP-890); v13 topic ids (KIP-516). acks=0
+    gets no answer at all; acks=1 and acks=all are the same on one broker: appended, and on the disk too under
+    `headrace.flush.policy=always`. A partition gets exactly one batch a request.
+    """
+    appending = _Appending(request, context, broker)
     try:
         appending.run()
     except DecompressionTooLarge:
@@ -52,7 +166,7 @@ def handle(
     return appending.answer() if appending.complete else _later(appending)
 
 
-async def _later(appending: _Appending, *, apart: bool = False) -> Response | None:
+async def _later(appending: _Appending, *, apart: bool = False) -> m.produce_response.ProduceResponse | None:
     """The same over several turns of the event loop. `apart`: a thread has to look at the next batch, which unpacks to
     much. No other request of the connection overtakes on the way."""
     while not appending.complete:
@@ -69,7 +183,9 @@ async def _later(appending: _Appending, *, apart: bool = False) -> Response | No
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def when_flushed(response: Response, appended: list[tuple[TopicDescription, int]], broker: Services) -> Response:
+async def when_flushed(
+    response: m.produce_response.ProduceResponse, appended: list[tuple[TopicDescription, int]], broker: Services
+) -> m.produce_response.ProduceResponse:
     """The answer when these partitions are on the disk, or that they are not."""
     try:
         await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in appended))
@@ -81,9 +197,9 @@ async def when_flushed(response: Response, appended: list[tuple[TopicDescription
 class _Appending:
     """The partitions of one request, in their order. Mutable: how far it has come."""
 
-    def __init__(self, request: m.produce_request.ProduceRequest, call: RequestContext, broker: Services) -> None:
+    def __init__(self, request: m.produce_request.ProduceRequest, context: RequestContext, broker: Services) -> None:
         self._request = request
-        self._call = call
+        self._context = context
         self._broker = broker
         most = broker.configuration.integer("headrace.request.max.unpacked.bytes")
         self._budget = DecompressionBudget(most, min(most, AT_ONCE_BYTES))
@@ -108,7 +224,7 @@ class _Appending:
         topic = self._topic(data)
         assert topic is not None  # run() has come to its batch
         try:
-            batch = sole_batch(part.records, self._call.api_version)
+            batch = sole_batch(part.records, self._context.api_version)
             look = self._broker.logs.validation(topic, part.index, batch, rest)
             validated = await asyncio.get_running_loop().run_in_executor(_looking_threads(), look)
         except AppendRefused as refused:
@@ -123,7 +239,7 @@ class _Appending:
         part: m.produce_request.PartitionProduceData,
         validated: ValidatedBatches | None,
     ) -> m.produce_response.PartitionProduceResponse:
-        request, broker, version = self._request, self._broker, self._call.api_version
+        request, broker, version = self._request, self._broker, self._context.api_version
         topic = self._topic(data)
         if topic is None:
             return _failed(
@@ -154,7 +270,7 @@ class _Appending:
         metadata = self._broker.metadata
         return metadata.topic_by_id(data.topic_id) if data.topic_id is not None else metadata.topic(data.name)
 
-    def answer(self) -> Response | Awaitable[Response] | None:
+    def answer(self) -> m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse] | None:
         request, broker = self._request, self._broker
         if request.acks == NO_ACKS:
             return None
@@ -237,7 +353,7 @@ def _failed(
     )
 
 
-def _all_failed(response: Response, message: str) -> Response:
+def _all_failed(response: m.produce_response.ProduceResponse, message: str) -> m.produce_response.ProduceResponse:
     return m.produce_response.ProduceResponse(
         responses=tuple(
             m.produce_response.TopicProduceResponse(
@@ -254,3 +370,39 @@ def _all_failed(response: Response, message: str) -> Response:
         ),
         throttle_time=NO_THROTTLE,
     )
+
+
+# --- access rules ---
+
+
+def _in_transaction(request: Any) -> bool:
+    """Whether a batch is transactional; the id in the request alone means nothing to Kafka."""
+    return any(
+        part.records
+        and len(part.records) > _ATTRIBUTES_AT + 1
+        and part.records[_ATTRIBUTES_AT + 1] & _TRANSACTIONAL_BIT
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
+
+
+def authorize_produce(guarded: GuardedRequest) -> Any:
+    """WRITE of each topic; for transactional batches WRITE of the transactional id too, or all is refused."""
+    request, allow, context = guarded.request, guarded.allow, guarded.context
+    transactional_id = request.transactional_id
+    if _in_transaction(request) and not (
+        transactional_id is not None and allow.on_transactional_id(context, Operation.WRITE, transactional_id)
+    ):
+        return guarded.refuse(ErrorCode.transactional_id_authorization_failed) if request.acks else None
+
+    def permitted(item: Any) -> bool:
+        name = guarded.topic_name(item.name, item.topic_id)
+        return name is None or allow.on_topic(context, Operation.WRITE, name)
+
+    answer = guarded.split("topic_data", "responses", permitted, ErrorCode.topic_authorization_failed)
+    return answer if request.acks else None
+
+
+APIS = {
+    ApiKey.PRODUCE: Api(handle_produce, authorize_produce),
+}

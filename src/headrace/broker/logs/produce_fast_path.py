@@ -37,15 +37,15 @@ Outcome = tuple[int, AppendResult | AppendRefused]
 
 
 def append_fast_path(
-    request: ProduceFrame, frame: bytes, call: Callable[[RequestHeader], RequestContext], broker: Services
+    request: ProduceFrame, frame: bytes, context: Callable[[RequestHeader], RequestContext], broker: Services
 ) -> bytes | m.produce_response.ProduceResponse | Awaitable[m.produce_response.ProduceResponse] | None:
     """Return None, without side effects, if the request is not eligible for the fast path. Else the response: the bytes
     of its frame when all went well and no flush has to be awaited (`NO_ANSWER` for acks=0), or the handler's response.
 
-    `call` makes the request context, which is needed only where access is checked.
+    `context` makes the request context, which is needed only where access is checked.
     """
     topics = _known(request, frame, broker)
-    if topics is None or (broker.authorizer.enabled and not _permitted(topics, call(request.header), broker)):
+    if topics is None or (broker.authorizer.enabled and not _permitted(topics, context(request.header), broker)):
         return None
     logs, all_is_well = broker.logs, True
     appended, told = [], []
@@ -89,8 +89,8 @@ def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicD
     return topics
 
 
-def _permitted(topics: list[TopicDescription], call: RequestContext, broker: Services) -> bool:
-    return all(broker.authorizer.on_topic(call, Operation.WRITE, topic.name) for topic in topics)
+def _permitted(topics: list[TopicDescription], context: RequestContext, broker: Services) -> bool:
+    return all(broker.authorizer.on_topic(context, Operation.WRITE, topic.name) for topic in topics)
 
 
 def _answer(

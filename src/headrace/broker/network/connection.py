@@ -25,9 +25,9 @@ from headrace.broker.network.chunked_writer import PIECE_BYTES
 from headrace.broker.network.client_socket import ClientSocket, SocketServices
 from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, is_expensive
 from headrace.broker.network.response_cache import ResponseCache
-from headrace.broker.requests.request_bounds import most_items
+from headrace.broker.requests.api_table import most_items
+from headrace.broker.requests.quotas import throttle_ms
 from headrace.broker.requests.request_context import RequestContext
-from headrace.broker.requests.throttling import throttle_ms
 from headrace.broker.security.listener_security import principal_of
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import request_fast_path

@@ -82,18 +82,18 @@ class Listeners:
         self._open.clear()
         self._sockets.clear()
 
-    def address(self, call: RequestContext) -> tuple[str, int]:
+    def address(self, context: RequestContext) -> tuple[str, int]:
         """Return the address that a client shall connect to: its listener's advertised address, or the one it has
         reached us at."""
-        listener = self.listeners.get(call.listener_name)
+        listener = self.listeners.get(context.listener_name)
         if listener is None:
-            return call.local_address
+            return context.local_address
         configuration = listener.configuration
         if configuration.advertised is not None:
             host, port = configuration.advertised
             return host, port or listener.port
         if configuration.host in EVERYWHERE:
-            return call.local_address[0], listener.port
+            return context.local_address[0], listener.port
         return configuration.host, listener.port
 
     def open_to_the_world(self) -> tuple[ListenerConfiguration, ...]:

@@ -6,6 +6,10 @@ same names share one meter: that of the user, of the client id, or of both.
 
 Rates are Kafka's (SampledStat): `quota.window.num` samples of `quota.window.size.seconds`, the last one not over yet;
 who is over waits until the mean over the windows is the quota again. Time is an argument: nothing here reads a clock.
+
+A response over the quota is sent at once with the time the client has to wait; that long nothing more of its connection
+is read (KIP-219). Unlike Kafka's, the response to a fetch that was too much has its records: they are read already, and
+the wait that follows makes up for them.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.requests.request_context import RequestContext
+from headrace.protocol.api_keys import ApiKey
 from headrace.storage.directory_metadata import QuotaTable
 from headrace.storage.log_directory import LogDirectory
 
@@ -30,7 +36,9 @@ __all__ = [
     "Quotas",
     "Rate",
     "TokenBucket",
+    "throttle_ms",
 ]
+
 
 PRODUCE, CONSUME = "producer_byte_rate", "consumer_byte_rate"
 REQUESTS, MUTATIONS, CONNECTIONS = "request_percentage", "controller_mutation_rate", "connection_creation_rate"
@@ -225,3 +233,23 @@ _ENTITIES = (
     ("", "named"),
     ("", "default"),
 )
+
+
+def throttle_ms(
+    quotas: Quotas,
+    context: RequestContext,
+    api_key: int,
+    *,
+    request_bytes: int,
+    answer_bytes: int,
+    seconds: float,
+    now_ms: float,
+) -> int:
+    """How long this client has to wait after this answer: for bytes or for time, whichever is longer."""
+    user, client_id = context.principal.name, context.client_id
+    waiting_ms = 0
+    if api_key == ApiKey.PRODUCE:
+        waiting_ms = quotas.bytes_throttle_ms(PRODUCE, user, client_id, request_bytes, now_ms)
+    elif api_key == ApiKey.FETCH:
+        waiting_ms = quotas.bytes_throttle_ms(CONSUME, user, client_id, answer_bytes, now_ms)
+    return max(waiting_ms, quotas.request_throttle_ms(user, client_id, seconds, now_ms))

@@ -60,7 +60,7 @@ class RequestContext:
         self.steady: Repeatable | None = None
 
     @property
-    def context(self) -> CoordinatorContext:
+    def coordinator(self) -> CoordinatorContext:
         """The part of the context that the coordinator's rules may use."""
         return CoordinatorContext(
             token=self.token,

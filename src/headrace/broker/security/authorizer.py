@@ -81,11 +81,13 @@ class Authorizer:
     def acls(self) -> frozenset[Acl]:
         return self._index.acls
 
-    def allowed(self, call: RequestContext, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+    def allowed(
+        self, context: RequestContext, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+    ) -> bool:
         """Whether this client may. Without a name: the cluster."""
         if not self.enabled:
             return True
-        key = str(call.principal), call.client_host.removeprefix("/"), operation, kind, name
+        key = str(context.principal), context.client_host.removeprefix("/"), operation, kind, name
         decision = self._decided.get(key)
         if decision is None:
             decision = key[0] in self._super_users or self._index.decide(*key, otherwise=self._everyone)
@@ -94,28 +96,30 @@ class Authorizer:
             self._decided[key] = decision
         return decision
 
-    def on_cluster(self, call: RequestContext, operation: Operation) -> bool:
-        return self.allowed(call, operation, ResourceType.CLUSTER)
+    def on_cluster(self, context: RequestContext, operation: Operation) -> bool:
+        return self.allowed(context, operation, ResourceType.CLUSTER)
 
-    def on_topic(self, call: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(call, operation, ResourceType.TOPIC, name)
+    def on_topic(self, context: RequestContext, operation: Operation, name: str) -> bool:
+        return self.allowed(context, operation, ResourceType.TOPIC, name)
 
-    def on_group(self, call: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(call, operation, ResourceType.GROUP, name)
+    def on_group(self, context: RequestContext, operation: Operation, name: str) -> bool:
+        return self.allowed(context, operation, ResourceType.GROUP, name)
 
-    def on_transactional_id(self, call: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(call, operation, ResourceType.TRANSACTIONAL_ID, name)
+    def on_transactional_id(self, context: RequestContext, operation: Operation, name: str) -> bool:
+        return self.allowed(context, operation, ResourceType.TRANSACTIONAL_ID, name)
 
-    def allowed_on_any(self, call: RequestContext, operation: Operation, kind: ResourceType) -> bool:
+    def allowed_on_any(self, context: RequestContext, operation: Operation, kind: ResourceType) -> bool:
         """Whether there is a name at all on which this client may."""
-        if not self.enabled or self.allowed(call, operation, kind, "hardcode"):  # as Kafka: super users get in by this
+        if not self.enabled or self.allowed(
+            context, operation, kind, "hardcode"
+        ):  # as Kafka: super users get in by this
             return True
-        return self._index.decide_any(str(call.principal), call.client_host.removeprefix("/"), operation, kind)
+        return self._index.decide_any(str(context.principal), context.client_host.removeprefix("/"), operation, kind)
 
-    def operations(self, call: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
+    def operations(self, context: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
         """Return what this client may do with a resource: a bit for each operation, numbered as Kafka's
         AclOperation."""
-        return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(call, each, kind, name)))
+        return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(context, each, kind, name)))
 
     def add(self, acls: Iterable[Acl]) -> None:
         """Raises StorageError, OSError; nothing has changed then."""

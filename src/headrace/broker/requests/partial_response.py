@@ -1,0 +1,215 @@
+"""Access rules in front of handlers: a request is refused as a whole, or only the parts that are not authorized.
+
+Each module in `handlers/` owns the rules of its APIs, as functions of a `GuardedRequest`, and lists them with the
+handlers in its `APIS`. Where no authorizer is set they are not called at all. The part that is refused is answered by
+`error_answer`, the rest by the handler; both go into one response. Operations and error codes are those of Kafka's
+KafkaApis and ControllerApis (4.3.1); docs/how-to/security.md has them as a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from headrace.broker.requests.error_responses import error_answer
+from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acls import Operation
+from headrace.broker.security.authorizer import Authorizer
+from headrace.broker.services import Services
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+
+__all__ = [
+    "MESSAGES",
+    "Api",
+    "Authorize",
+    "GuardedRequest",
+    "map_response",
+    "require_cluster",
+    "require_resources",
+    "require_topics",
+]
+
+# org.apache.kafka.common.protocol.Errors
+MESSAGES = {
+    ErrorCode.topic_authorization_failed: "Topic authorization failed.",
+    ErrorCode.group_authorization_failed: "Group authorization failed.",
+    ErrorCode.cluster_authorization_failed: "Cluster authorization failed.",
+    ErrorCode.transactional_id_authorization_failed: "Transactional Id authorization failed.",
+}
+
+
+def map_response(answer: Any, change: Callable[[Any], Any]) -> Any:
+    """`change` of an answer that is there, or will be; None (no response is expected) stays None."""
+    if isinstance(answer, Awaitable):
+        return _later(answer, change)
+    return None if answer is None else change(answer)
+
+
+async def _later(answer: Awaitable[Any], change: Callable[[Any], Any]) -> Any:
+    found = await answer
+    return None if found is None else change(found)
+
+
+class GuardedRequest:
+    """One request that is looked at, before the handler sees it."""
+
+    __slots__ = ("_handle", "allow", "broker", "context", "key", "request")
+
+    def __init__(
+        self,
+        key: ApiKey,
+        request: Any,
+        context: RequestContext,
+        broker: Services,
+        handle: Callable[[Any, RequestContext], Any],
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.context = context
+        self.broker = broker
+        self.allow: Authorizer = broker.authorizer
+        self._handle = handle
+
+    def topic_name(self, name: str | None, topic_id: UUID | None) -> str | None:
+        """Return the name of a topic that is asked for by name or by id; None for an unknown id."""
+        if topic_id is None:
+            return name
+        topic = self.broker.metadata.topic_by_id(topic_id)
+        return topic.name if topic is not None else None
+
+    def may_create_topic(self, name: str) -> bool:
+        """Whether CREATE is allowed on the cluster or on this one topic."""
+        allow, context = self.allow, self.context
+        return allow.on_cluster(context, Operation.CREATE) or allow.on_topic(context, Operation.CREATE, name)
+
+    def handle(self, **changes: Any) -> Any:
+        """The handler's answer, to the request with these changes."""
+        return self._handle(dataclasses.replace(self.request, **changes) if changes else self.request, self.context)
+
+    def refuse(self, code: ErrorCode, **changes: Any) -> Any:
+        """The answer that refuses all of it (with these changes)."""
+        request = dataclasses.replace(self.request, **changes) if changes else self.request
+        answer: Any = error_answer(self.key, request, code)
+        if getattr(answer, "error_message", "") is None:
+            answer = dataclasses.replace(answer, error_message=MESSAGES.get(code))
+        return answer
+
+    def split(
+        self,
+        asked: str,
+        answered: str,
+        permitted: Callable[[Any], bool],
+        code: ErrorCode,
+        refuse: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Refuses items of the request's list `asked`; their answers stand in the response's list `answered`.
+
+        `refuse` makes the answer to one item where `error_answer` would not be Kafka's.
+        """
+        allowed: list[Any] = []
+        denied: list[Any] = []
+        for item in getattr(self.request, asked) or ():
+            (allowed if permitted(item) else denied).append(item)
+        if not denied:
+            return self.handle()
+        refusal = self.refuse(code, **{asked: tuple(denied) if refuse is None else ()})
+        refusals = tuple(map(refuse, denied)) if refuse is not None else getattr(refusal, answered)
+        if not allowed:
+            return dataclasses.replace(refusal, **{answered: refusals, **_no_code(refusal)})
+        return map_response(
+            self.handle(**{asked: tuple(allowed)}),
+            lambda answer: dataclasses.replace(answer, **{answered: (*getattr(answer, answered), *refusals)}),
+        )
+
+
+def _no_code(answer: Any) -> dict[str, Any]:
+    """Items are refused one by one, not the request as a whole."""
+    changes: dict[str, Any] = {}
+    if hasattr(answer, "error_code"):
+        changes["error_code"] = ErrorCode.none
+    if hasattr(answer, "error_message"):
+        changes["error_message"] = None
+    return changes
+
+
+Check = Callable[[GuardedRequest], Any]
+
+Authorize = Callable[[GuardedRequest], Any]
+"""An access rule: returns the response, from the handler (`handle`), as a refusal (`refuse`), or of both (`split`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API of a handler module.
+
+    `handle(request, context, broker=…)` returns the response, or an awaitable of it. `authorize` None: no right is
+    needed, or the handler itself checks item by item.
+    """
+
+    handle: Callable[..., Any]
+    authorize: Authorize | None = None
+
+
+_TOPIC, _GROUP = 2, 32  # resource types of the configuration APIs
+
+
+def require_cluster(*operations: Operation) -> Authorize:
+    """Return the rule that refuses the whole request unless one of the operations is allowed on the cluster."""
+
+    def check(guarded: GuardedRequest) -> Any:
+        if any(guarded.allow.on_cluster(guarded.context, operation) for operation in operations):
+            return guarded.handle()
+        return guarded.refuse(ErrorCode.cluster_authorization_failed)
+
+    return check
+
+
+def require_topics(
+    operation: Operation, asked: str = "topics", answered: str = "topics", name: str = "name"
+) -> Authorize:
+    """Return the rule that refuses each topic of the list `asked` on which the operation is not allowed."""
+
+    def check(guarded: GuardedRequest) -> Any:
+        return guarded.split(
+            asked,
+            answered,
+            lambda item: guarded.allow.on_topic(guarded.context, operation, getattr(item, name)),
+            ErrorCode.topic_authorization_failed,
+        )
+
+    return check
+
+
+def require_resources(operation: Operation, asked: str = "resources") -> Authorize:
+    """Return the rule for settings: of topics and groups by their own names, of all else by the cluster."""
+
+    def permitted(guarded: GuardedRequest, item: Any) -> bool:
+        allow, context, name = guarded.allow, guarded.context, item.resource_name
+        if item.resource_type == _TOPIC:
+            return allow.on_topic(context, operation, name)
+        if item.resource_type == _GROUP:
+            return allow.on_group(context, operation, name)
+        return allow.on_cluster(context, operation)
+
+    def code(item: Any) -> ErrorCode:
+        return {
+            _TOPIC: ErrorCode.topic_authorization_failed,
+            _GROUP: ErrorCode.group_authorization_failed,
+        }.get(int(item.resource_type), ErrorCode.cluster_authorization_failed)
+
+    def check(guarded: GuardedRequest) -> Any:
+        field = "results" if guarded.key is ApiKey.DESCRIBE_CONFIGS else "responses"
+
+        def refuse(item: Any) -> Any:
+            refused = getattr(guarded.refuse(code(item), **{asked: (item,)}), field)[0]
+            return dataclasses.replace(refused, error_message=MESSAGES[code(item)])
+
+        return guarded.split(
+            asked, field, lambda item: permitted(guarded, item), ErrorCode.topic_authorization_failed, refuse
+        )
+
+    return check
