@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.logs.partition_logs import AppendRefused
 from headrace.broker.handlers.produce import sole_batch
+from headrace.broker.logs.partition_logs import AppendRefused
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
