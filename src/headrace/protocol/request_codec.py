@@ -41,7 +41,6 @@ __all__ = [
     "encode_pieces",
     "encode_request",
     "encode_response",
-    "exceeds_item_limit",
     "peek_api_key",
 ]
 
@@ -85,26 +84,6 @@ def decode_header(frame: bytes) -> RequestHeader:
     header, _ = _decode_header(frame)
     _check_version(header)
     return header
-
-
-def exceeds_item_limit(frame: bytes, number: int) -> bool:
-    """Whether the arrays of a request have more than `number` items in total. No objects are built to find out.
-
-    False for a request that cannot be decoded; `decode_request` raises the error for it.
-    """
-    try:
-        header, position = _decode_header(frame)
-        codec = _codec(_check_version(header), header.api_version, "request")
-        budget = array_bounds.ItemBudget(number)
-        if codec.tagged_header:
-            position = _skip_tagged_fields(frame, position, budget)
-        if codec.walk is not None:
-            codec.walk(frame, position, budget)
-    except array_bounds.TooManyItems:
-        return True
-    except Exception:  # noqa: BLE001 - malformed input of any kind; `decode_request` raises the error
-        return False
-    return False
 
 
 def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[RequestHeader, object]:

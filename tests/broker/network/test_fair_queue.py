@@ -11,13 +11,16 @@ import pytest
 from tests.fuzz.request_cost import BYSTANDER, ROOT, MeteredBroker, connect, read_frame
 from tests.fuzz.wide_requests import framed, wide_request
 
-from headrace.broker.network.fair_queue import FairQueue, is_expensive
+from headrace.broker.network.fair_queue import FairQueue, decode_cheap_request
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.protocol.request_codec import decode_response, encode_request
+from headrace.protocol.request_codec import MalformedRequest, OversizedRequest, decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
+
+
+MOST_ITEMS = 100_000
 
 
 class Seconds:
@@ -114,10 +117,13 @@ def test_batches_do_not_make_a_request_expensive_and_partitions_do() -> None:
         request = p.ProduceRequest(transactional_id=None, acks=1, timeout=from_ms(1), topic_data=(data,))  # type: ignore[arg-type]
         return encode_request(ApiKey.PRODUCE, 12, 1, "c", request)[4:]
 
-    assert not is_expensive(produce(5, batch))
-    assert is_expensive(produce(2000, b""))
-    assert not is_expensive(produce(1, b""))
-    assert not is_expensive(b"\0\0\0\x0c" + b"\xff" * 10_000), "bytes that are no request are refused at once"
+    assert decode_cheap_request(produce(5, batch), MOST_ITEMS)
+    assert decode_cheap_request(produce(2000, b""), MOST_ITEMS) is None
+    assert decode_cheap_request(produce(1, b""), MOST_ITEMS)
+    with pytest.raises(MalformedRequest):  # bytes that are no request are refused at once
+        decode_cheap_request(b"\0\0\0\x0c" + b"\xff" * 10_000, MOST_ITEMS)
+    with pytest.raises(OversizedRequest):  # so is a request beyond the limit, where the limit is a low one
+        decode_cheap_request(produce(2000, b""), 100)
 
 
 def test_requests_of_a_connection_are_answered_in_their_order() -> None:

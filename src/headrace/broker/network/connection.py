@@ -23,7 +23,7 @@ from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
 from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_fast_path
 from headrace.broker.network.chunked_writer import PIECE_BYTES
 from headrace.broker.network.client_socket import ClientSocket, SocketServices
-from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, is_expensive
+from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_request
 from headrace.broker.network.response_cache import ResponseCache
 from headrace.broker.requests.api_table import most_items
 from headrace.broker.requests.quotas import throttle_ms
@@ -306,10 +306,12 @@ class ClientConnection(ClientSocket):
         try:
             if usual and self._take_usual(frame):
                 return
-            if self._expensive or is_expensive(frame):
+            most = most_items(peek_api_key(frame), self._most_items)
+            decoded = None if self._expensive else decode_cheap_request(frame, most)
+            if decoded is None:
                 self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
                 return
-            header, request = decode_request(frame, most_items(peek_api_key(frame), self._most_items))
+            header, request = decoded
             outcome = self._handle(header, request, len(frame))
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
             self._refuse_request(header, error)

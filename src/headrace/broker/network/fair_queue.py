@@ -22,9 +22,9 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request_codec import exceeds_item_limit, peek_api_key
+from headrace.protocol.request_codec import OversizedRequest, RequestHeader, decode_request, peek_api_key
 
-__all__ = ["LARGE_ANSWER_BYTES", "FairQueue", "is_expensive"]
+__all__ = ["LARGE_ANSWER_BYTES", "FairQueue", "decode_cheap_request"]
 
 # An item has at least one byte. 4,096 items cost 20 to 30 ms; a request of a usual client is smaller, or so large that
 # the 0.1 ms of a turn in this queue do not count.
@@ -39,11 +39,28 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-def is_expensive(frame: bytes) -> bool:
-    """Whether a request may hold the event loop for long, as far as its bytes tell before anything is decoded."""
+def decode_cheap_request(frame: bytes, most_items: int) -> tuple[RequestHeader, object] | None:
+    """Decode a request unless it may hold the event loop for long.
+
+    A large Produce request is decoded with `PRODUCE_ITEMS` as the limit, so that one walk over its arrays decides both
+    questions: 0.1 ms of a usual batch's 1.3 ms went into a walk of its own.
+
+    Returns:
+        The header and the request, or None for one that takes a turn in the queue.
+
+    Raises:
+        As `decode_request`.
+    """
     if len(frame) <= SMALL_FRAME_BYTES:
-        return False
-    return peek_api_key(frame) != ApiKey.PRODUCE or exceeds_item_limit(frame, PRODUCE_ITEMS)
+        return decode_request(frame, most_items)
+    if peek_api_key(frame) != ApiKey.PRODUCE:
+        return None
+    try:
+        return decode_request(frame, min(most_items, PRODUCE_ITEMS))
+    except OversizedRequest:
+        if most_items <= PRODUCE_ITEMS:
+            raise
+        return None
 
 
 class _Client:
