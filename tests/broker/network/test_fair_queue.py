@@ -19,7 +19,6 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import MalformedRequest, OversizedRequest, decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
 
-
 MOST_ITEMS = 100_000
 
 
