@@ -12,7 +12,7 @@ from tests.interop.transaction_script import Producer, TransactionScript
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.services import Services
-from headrace.coordinator.transactions.transaction_state import ProducerIdentity, TransactionState
+from headrace.coordinator.transactions.transitions import ProducerIdentity, TransactionState
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode

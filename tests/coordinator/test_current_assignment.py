@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.result import CoordinatorError
 from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
-from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
 
 TASK: Task = ("0", 0)
 OTHER: Task = ("0", 1)

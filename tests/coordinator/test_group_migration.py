@@ -11,11 +11,10 @@ from collections.abc import Iterable
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from headrace.coordinator.errors import CoordinatorError, CorruptRecord
 from headrace.coordinator.group_registry import GroupRegistry
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult, CorruptRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 
 POSITIONS = {("in", 0): 7, ("in", 3): 9}

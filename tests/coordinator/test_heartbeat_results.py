@@ -7,8 +7,14 @@ import re
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext, Outcome, subtopology, topology
 
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, SetTimer, TimerKey
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorResult,
+    SetTimer,
+    TimerKey,
+)
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.heartbeat import initialize_topology
 

@@ -10,9 +10,9 @@ from tests.coordinator.coordinator_context import subtopology, topology
 
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, TopicRetention
 from headrace.coordinator.result import CreatableTopic
-from headrace.coordinator.streams.heartbeat_request import topology_of
-from headrace.coordinator.streams.topics.configured_topology import configure_topology
-from headrace.coordinator.streams.topics.internal_topics import retention_status
+from headrace.coordinator.streams.configured_topology import configure_topology
+from headrace.coordinator.streams.heartbeat_messages import topology_of
+from headrace.coordinator.streams.internal_topics import retention_status
 
 KEPT = TopicRetention(cleanup_policy=frozenset({"delete"}), retention_ms=-1, retention_bytes=-1)
 COMPACTED = replace(KEPT, cleanup_policy=frozenset({"compact"}), retention_ms=604_800_000)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from headrace.coordinator.errors import CoordinatorError, CorruptRecord
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CorruptRecord
 
 
 def refused(request: Callable[[], Any]) -> str:

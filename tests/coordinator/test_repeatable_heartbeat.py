@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from headrace.coordinator.streams.repeatable_heartbeat import RepeatableHeartbeat
+from headrace.coordinator.streams.heartbeat import RepeatableHeartbeat
 
 SESSION_MS = 45_000
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
-from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec
-from headrace.coordinator.tasks import TasksTuple
+from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec, TasksTuple
 
 Assignment = dict[str, TasksTuple]
 

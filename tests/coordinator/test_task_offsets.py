@@ -10,10 +10,9 @@ import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 
 from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
-from headrace.coordinator.assignors.task_assignor import GroupSpec
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.assignors.task_assignor import GroupSpec, Task, TasksTuple
+from headrace.coordinator.result import CoordinatorError
 from headrace.coordinator.shard import GroupCoordinatorShard
-from headrace.coordinator.tasks import Task, TasksTuple
 
 Offsets = Mapping[Task, int]
 NONE: Offsets = {}

@@ -9,12 +9,12 @@ import pytest
 from tests.coordinator.coordinator_context import subtopology, topology
 
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
-from headrace.coordinator.streams.heartbeat_request import topology_of
-from headrace.coordinator.streams.topics.configured_topology import (
+from headrace.coordinator.streams.configured_topology import (
     ConfiguredTopology,
     configure_topology,
     required_topics,
 )
+from headrace.coordinator.streams.heartbeat_messages import topology_of
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 

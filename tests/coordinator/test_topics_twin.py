@@ -16,8 +16,8 @@ import pytest
 from tests.coordinator.coordinator_context import subtopology, topology
 
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.streams.heartbeat_request import topology_of
-from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology, configure_topology
+from headrace.coordinator.streams.configured_topology import ConfiguredTopology, configure_topology
+from headrace.coordinator.streams.heartbeat_messages import topology_of
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 SOURCES, REPARTITIONS, MOST = ("a", "b", "c"), ("r", "s", "t"), 4

@@ -24,9 +24,8 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, Outcome
 
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.records.schemas import CurrentTaskIds, TaskIds
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.result import CancelTimer, CoordinatorError, CoordinatorRecord, CoordinatorResult
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 REWRITE = bool(os.environ.get("HEADRACE_REWRITE_TRANSCRIPTS"))

@@ -20,7 +20,7 @@ from tests.durability.ledger import GROUPS, KEPT, SESSION_SECONDS, STREAMS_GROUP
 from tests.durability.simulated_broker import SimulatedBroker
 from tests.durability.transactions import PARTITIONS, Transactions, visible_records
 
-from headrace.coordinator.transactions.hanging import fate_of_open
+from headrace.coordinator.transactions.transitions import fate_of_open
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import decode_records, iter_batch_headers

@@ -9,8 +9,13 @@ from typing import Protocol, Self
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
 from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
-from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec, TaskAssignor
-from headrace.coordinator.tasks import TasksTuple
+from headrace.coordinator.assignors.task_assignor import (
+    AssignableSubtopology,
+    GroupSpec,
+    MemberSpec,
+    TaskAssignor,
+    TasksTuple,
+)
 
 __all__ = ["Assignment", "KafkasAssignor", "OurAssignor", "Peer"]
 

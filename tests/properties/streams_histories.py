@@ -26,11 +26,9 @@ from typing import Any
 from uuid import UUID
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records import serde
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorResult, CreatableTopic
+from headrace.coordinator.result import CoordinatorError, CoordinatorResult, CreatableTopic, RequestContext
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode

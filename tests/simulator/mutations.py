@@ -20,14 +20,14 @@ from headrace.client.membership import member_core
 from headrace.client.membership.classic_membership import ClassicMembership as ClassicMember
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_member import GroupMember, GroupMemberState
-from headrace.coordinator.classic import join_group
+from headrace.coordinator.classic import requests as classic_requests
 from headrace.coordinator.classic import transition as turn
 from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.consumer import group as consumer_group
 from headrace.coordinator.consumer import group as partition_holders
+from headrace.coordinator.consumer import group_context as member_timers
+from headrace.coordinator.consumer import heartbeat as leave_and_fence
 from headrace.coordinator.consumer import heartbeat_step as consumer_step
-from headrace.coordinator.consumer import leave_and_fence
-from headrace.coordinator.consumer import timers as member_timers
 from headrace.coordinator.offsets import offset_commit
 from headrace.coordinator.streams import group as streams_group
 from headrace.coordinator.streams import group as task_holders
@@ -338,7 +338,7 @@ MUTATIONS = (
     Mutation(
         text="a static member that comes back begins a rebalance",
         groups="classic",
-        owner=join_group,
+        owner=classic_requests,
         name="replace_static_member",
         broken=_never_stable,
         told=("was a rebalance",),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.coordinator.streams.topics.internal_topics import add_config, required_changes, retention_of
+from headrace.coordinator.streams.internal_topics import add_config, required_changes, retention_of
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:

@@ -1,16 +1,16 @@
-"""ClassicGroups: the classic groups of one shard and the way from a request to its rule.
+"""ClassicGroups: the classic groups of one shard and the way from a request to its rule; DescribeGroups (API 15).
 
-The rules are in `classic`. See `group_type` for the interface to the shard.
+The rules are in the package `classic`. See `group_registry.GroupType` for the interface to the shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
-from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.group import ClassicGroup, ClassicMembership
-from headrace.coordinator.classic.join_group import join_group
-from headrace.coordinator.classic.member_requests import answered, heartbeat, leave_group, sync_group
+from kio.schema.types import GroupId
+
+from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState, ClassicMembership
 from headrace.coordinator.classic.rebalance import (
     join_timed_out,
     prepare_rebalance,
@@ -18,18 +18,36 @@ from headrace.coordinator.classic.rebalance import (
     sync_timed_out,
     timers_after_load,
 )
-from headrace.coordinator.classic.transition import JOIN, SESSION, SYNC, ClassicTransition, group_timer, session_timer
+from headrace.coordinator.classic.requests import answered, heartbeat, join_group, leave_group, sync_group
+from headrace.coordinator.classic.transition import (
+    JOIN,
+    SESSION,
+    SYNC,
+    ClassicTransition,
+    group_timer,
+    join_error_reply,
+    leave_reply,
+    session_timer,
+    sync_error_reply,
+)
 from headrace.coordinator.configuration import ClassicGroupConfiguration
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_registry import Group
-from headrace.coordinator.group_type import ShardState
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
+from headrace.coordinator.group_registry import Group, ShardState
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+    SetTimer,
+    TimerKey,
+)
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
+from headrace.protocol.messages import describe_groups_response as describe_response
 from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
 
-__all__ = ["ClassicGroups"]
+__all__ = ["ClassicGroups", "describe_group"]
 
 
 class ClassicGroups:
@@ -109,7 +127,7 @@ class ClassicGroups:
         group = self._group(request.group_id)
         if group is None:
             members = tuple(answered(each, ErrorCode.unknown_member_id) for each in request.members)
-            return CoordinatorResult(replies=(Reply(token=context.token, response=replies.leave_reply(members)),))
+            return CoordinatorResult(replies=(Reply(token=context.token, response=leave_reply(members)),))
         transition = self._transition(group, now_ms)
         leave_group(transition, request, context)
         return transition.result()
@@ -203,8 +221,65 @@ class ClassicGroups:
 
 
 def _join_refused(context: RequestContext, code: ErrorCode, member_id: str = "") -> CoordinatorResult:
-    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.join_error_reply(code, member_id)),))
+    return CoordinatorResult(replies=(Reply(token=context.token, response=join_error_reply(code, member_id)),))
 
 
 def _sync_refused(context: RequestContext, code: ErrorCode) -> CoordinatorResult:
-    return CoordinatorResult(replies=(Reply(token=context.token, response=replies.sync_error_reply(code)),))
+    return CoordinatorResult(replies=(Reply(token=context.token, response=sync_error_reply(code)),))
+
+
+_NOT_FOUND_SINCE = 6
+
+
+def describe_group(group: Group | None, group_id: str, api_version: int) -> describe_response.DescribedGroup:
+    """Return the description of a classic group; state Dead, and an error code from version 6 on, for any other."""
+    if isinstance(group, ClassicGroup):
+        return _classic(group.membership)
+    if api_version < _NOT_FOUND_SINCE:
+        return _described(group_id, state="Dead")
+    message = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+    return _described(group_id, state="Dead", code=ErrorCode.group_id_not_found, message=message)
+
+
+def _classic(group: ClassicMembership) -> describe_response.DescribedGroup:
+    """Describe a classic group; protocol and metadata only if it is stable, since members agree on them only then."""
+    is_stable = group.state is ClassicGroupState.STABLE
+    members = tuple(
+        describe_response.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol) if is_stable else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    )
+    return _described(
+        group.group_id,
+        state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol=group.protocol or "" if is_stable else "",
+        members=members,
+    )
+
+
+def _described(
+    group_id: str,
+    *,
+    state: str,
+    protocol_type: str = "",
+    protocol: str = "",
+    members: tuple[describe_response.DescribedGroupMember, ...] = (),
+    code: ErrorCode = ErrorCode.none,
+    message: str | None = None,
+) -> describe_response.DescribedGroup:
+    return describe_response.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=cast("GroupId", group_id),
+        group_state=state,
+        protocol_type=protocol_type,
+        protocol_data=protocol,
+        members=members,
+    )

@@ -1,6 +1,9 @@
 """ConsumerGroups: the consumer groups of one shard, their soft state and the way from a request to its rule.
 
-The rules are in the package of the same name. See `group_type` for the interface to the shard.
+The rules are in the package `consumer`. See `group_registry.GroupType` for the interface to the shard.
+
+ConsumerGroupDescribe (API 69; KIP-848) returns members, their subscriptions, assignments and targets. Version 1 adds
+the protocol that each member speaks. A partition pending revocation is still assigned.
 """
 
 from __future__ import annotations
@@ -8,37 +11,120 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from uuid import UUID
+
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i32
 
 from headrace.coordinator.assignors.partition_assignors import PartitionAssignor, RangeAssignor, UniformAssignor
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.configuration import ConsumerGroupConfiguration
-from headrace.coordinator.consumer.describe import describe_error, describe_group
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, Downgrade, GroupContext
-from headrace.coordinator.consumer.heartbeat import process_heartbeat, validate_request
-from headrace.coordinator.consumer.leave_and_fence import (
+from headrace.coordinator.consumer.group_context import (
+    Downgrade,
+    GroupContext,
+    MayDescribe,
+    member_timers_after_load,
+    regexes_timer,
+)
+from headrace.coordinator.consumer.heartbeat import (
     fence_member,
+    process_heartbeat,
     process_leave,
     rebalance_timed_out,
     session_timed_out,
+    validate_request,
 )
-from headrace.coordinator.consumer.regular_expressions import continue_resolution
-from headrace.coordinator.consumer.timers import member_timers_after_load, regexes_timer
-from headrace.coordinator.consumer.topic_regexes import MayDescribe
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_registry import Group
-from headrace.coordinator.group_type import ShardState
+from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions, merge_partitions, without_epochs
+from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState, continue_resolution
+from headrace.coordinator.group_registry import Group, ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.modern.member import JOIN_EPOCH
+from headrace.coordinator.modern.group import JOIN_EPOCH
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorRecord,
+    CoordinatorResult,
+    RequestContext,
+    SetTimer,
+    TimerKey,
+)
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import consumer_group_describe_response, consumer_group_heartbeat_request
+from headrace.protocol.messages import consumer_group_describe_response as described
 
-__all__ = ["ConsumerGroups"]
+__all__ = ["ConsumerGroups", "describe_error", "describe_group"]
+
+
+_CLASSIC, _CONSUMER = 0, 1
+
+
+def describe_group(
+    group: ConsumerGroup, topics: Mapping[UUID, TopicImage], assignors: tuple[str, ...]
+) -> described.DescribedGroup:
+    """Return the description of a group. `topics` by id; partitions of deleted topics are left out."""
+    return described.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=cast("GroupId", group.group_id),
+        group_state=group.state().value,
+        group_epoch=cast("i32", group.group_epoch),
+        assignment_epoch=cast("i32", group.assignment_epoch),
+        assignor_name=group.preferred_assignor(assignors) or assignors[0],
+        members=tuple(
+            _described_member(group, group.members[member_id], topics) for member_id in sorted(group.members)
+        ),
+    )
+
+
+def describe_error(group_id: str, code: ErrorCode, message: str) -> described.DescribedGroup:
+    """Return a group with an error code."""
+    return described.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=cast("GroupId", group_id),
+        group_state="",
+        group_epoch=cast("i32", 0),
+        assignment_epoch=cast("i32", 0),
+        assignor_name="",
+        members=(),
+    )
+
+
+def _described_member(
+    group: ConsumerGroup, member: ConsumerGroupMember, topics: Mapping[UUID, TopicImage]
+) -> described.Member:
+    metadata = member.metadata
+    return described.Member(
+        member_id=member.member_id,
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
+        member_epoch=cast("i32", member.member_epoch),
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=cast("tuple[TopicName, ...]", metadata.subscribed_topic_names),
+        subscribed_topic_regex=metadata.subscribed_topic_regex,
+        assignment=_assignment(without_epochs(merge_partitions(member.assigned, member.pending_revocation)), topics),
+        target_assignment=_assignment(group.target_of(member.member_id), topics),
+        member_type=cast("i8", _CLASSIC if member.uses_classic_protocol else _CONSUMER),
+    )
+
+
+def _assignment(partitions: Partitions, topics: Mapping[UUID, TopicImage]) -> described.Assignment:
+    return described.Assignment(
+        topic_partitions=tuple(
+            described.TopicPartitions(
+                topic_id=topic_id,
+                topic_name=cast("TopicName", topics[topic_id].name),
+                partitions=cast("tuple[i32, ...]", of_topic),
+            )
+            for topic_id, of_topic in partitions.items()
+            if topic_id in topics
+        )
+    )
+
 
 Upgrade: TypeAlias = Callable[[ClassicGroup, GroupContext], tuple[ConsumerGroup, CoordinatorResult]]
 
@@ -128,7 +214,7 @@ class ConsumerGroups:
             return continue_resolution(group, self.soft_state(key.group_id), group_context)
         return None
 
-    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - see GroupType
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupType's
         """Groups follow with the next heartbeat of a member, as in Kafka: only there can anybody act on it."""
         self._look_for_new_topics()
         return iter(())

@@ -1,31 +1,51 @@
-"""All groups of a shard by id, which type may replace which, and the dispatch of records: the writer of hard state.
+"""GroupRegistry: all groups of a shard by id, which type may replace which, and the dispatch of records.
+
+The registry is the writer of hard state; in Kafka it is the part of `GroupMetadataManager` that holds groups and
+replays records. `GroupType` is the interface between a shard and the groups of one type: each type (`streams_groups`,
+`classic_groups`, `consumer_groups`) has one class with its requests and its soft state. The shard passes every group id
+to every type; a type ignores groups of other types. Types share `ShardState` and nothing else.
 
 Offline migration: an *empty* classic group gives way to the type that its next member speaks, an empty streams or
 consumer group to a classic one, and the offsets stay. The tombstones of the old type come before the records of the new
-one. What groups with members do is in `migration`.
+one. For groups with members see `live_migration`.
 
-Compaction may have left any subset of a group's records: each creates what it needs; a tombstone for what is not there
-is nothing. Also in replay an empty group gives way to a record of the other type (KAFKA-20254 was about one that holds
-offsets only): a missing tombstone must not make the whole shard unloadable. Over members it is corrupt.
+Compaction may have left any subset of a group's records: each creates what it needs, and a tombstone of something
+unknown has no effect. An empty group gives way to a record of the other type in replay as well (KAFKA-20254 was about
+one that holds offsets only): a missing tombstone must not make the whole shard unloadable. Over members it is corrupt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+from kio.schema.types import GroupId
 
 from headrace.coordinator.classic.group import ClassicGroup
+from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.errors import CoordinatorError, CorruptRecord
+from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.records.builders import group_metadata_tombstone
-from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.records.schemas import group_metadata_tombstone, offset_commit_tombstone
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorRecord,
+    CoordinatorResult,
+    CorruptRecord,
+    SetTimer,
+    TimerKey,
+    TimerQueue,
+)
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import list_groups_response as list_response
 
-__all__ = ["Group", "GroupRegistry"]
+__all__ = ["Group", "GroupRegistry", "GroupType", "ShardState", "delete_group", "list_groups"]
+
 
 Group: TypeAlias = StreamsGroup | ClassicGroup | ConsumerGroup
 
@@ -278,3 +298,87 @@ def _replay_consumer(group: ConsumerGroup, key: Any, value: Any) -> None:
         group.replay_current(key.member_id, value)
     else:
         group.replay_regular_expression(key.regular_expression, value)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ShardState:
+    """State that the groups of all types in a shard share. Mutable: it takes new settings and images."""
+
+    configuration: GroupCoordinatorConfiguration
+    image: MetadataImage
+    registry: GroupRegistry
+    timers: TimerQueue
+
+
+class GroupType(Protocol):
+    """The groups of one type in one shard: their soft state, and what happens to them without a request."""
+
+    def owns(self, group: Group) -> bool:
+        """Whether a group of the registry is of this kind."""
+
+    def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
+        """After a replay: the timers that the groups of this kind need."""
+
+    def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
+        """A timer of a group that this kind owns. None = nothing to do."""
+
+    def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
+        """The image or the settings of `ShardState` are new; lazily, one group after the other."""
+
+    def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
+        """Timers to cancel with a group that is deleted."""
+
+    def invalidate(self, group_id: str) -> None:
+        """Something that an answer may depend on: a record was replayed, a timer set or cancelled or fired."""
+
+    def invalidate_all(self) -> None:
+        """The same for all groups: settings, image, load."""
+
+    def on_replayed(self, record: CoordinatorRecord) -> None:
+        """A record of any group was replayed: soft state of a group that went with it goes too."""
+
+
+def list_groups(
+    groups: Iterable[Group], states: Collection[str], types: Collection[str]
+) -> tuple[list_response.ListedGroup, ...]:
+    """Return the groups whose state and type match; an empty filter matches all."""
+    wanted_states, wanted_types = [_plain(state) for state in states], [_plain(kind) for kind in types]
+    listed = (_listed(group) for group in groups)
+    return tuple(
+        group
+        for group in listed
+        if (not wanted_states or _plain(group.group_state) in wanted_states)
+        and (not wanted_types or _plain(group.group_type) in wanted_types)
+    )
+
+
+def _listed(group: Group) -> list_response.ListedGroup:
+    if isinstance(group, StreamsGroup):
+        protocol_type, state, kind = "streams", group.state().value, "streams"
+    elif isinstance(group, ConsumerGroup):
+        protocol_type, state, kind = "consumer", group.state().value, "consumer"
+    else:
+        protocol_type, state, kind = group.protocol_type, group.state(), "classic"
+    return list_response.ListedGroup(
+        group_id=cast("GroupId", group.group_id), protocol_type=protocol_type, group_state=state, group_type=kind
+    )
+
+
+def _plain(name: str) -> str:
+    return name.strip().replace("_", "").lower()
+
+
+def delete_group(
+    group: Group | None, group_id: str, offsets: CommittedOffsets, pending: PendingOffsets
+) -> tuple[CoordinatorRecord, ...]:
+    """Raises CoordinatorError(GROUP_ID_NOT_FOUND) or (NON_EMPTY_GROUP)."""
+    if group is None:
+        raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+    is_empty = group.is_empty if isinstance(group, ClassicGroup) else not group.members
+    if not is_empty:
+        raise CoordinatorError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
+    keys = {key: None for key, _ in offsets.of_group(group_id)} | dict.fromkeys(pending.of_group(group_id))
+    tombstones = [offset_commit_tombstone(group_id, topic, partition) for topic, partition in sorted(keys)]
+    if isinstance(group, ClassicGroup):
+        return (*tombstones, group_metadata_tombstone(group_id))
+    return (*tombstones, *group.tombstones())

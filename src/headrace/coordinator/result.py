@@ -1,27 +1,63 @@
-"""CoordinatorResult: the effects of a rule, as data: records, replies, timers, topics to create, events.
+"""CoordinatorResult and what surrounds it: the contract between a rule and its runner.
 
-A rule reads state and returns a `CoordinatorResult`; it changes nothing. The runner appends the records, replays each
-by `GroupCoordinatorShard.replay` (the only writer of hard state), applies soft state and timers, and sends the replies.
-Kafka's `org.apache.kafka.coordinator.common.runtime.CoordinatorResult`.
+A rule gets state, a request and a `RequestContext`, and returns a `CoordinatorResult`: records, replies, timers, topics
+to create, events. It changes nothing; it refuses by raising `CoordinatorError`. The runner appends the records, replays
+each by `GroupCoordinatorShard.replay` (the only writer of hard state), applies soft state and timers, and sends the
+replies. In Kafka: `CoordinatorResult`, `CoordinatorRecord` and `CoordinatorTimer` of
+`org.apache.kafka.coordinator.common.runtime`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from headrace.protocol.error_codes import ErrorCode
+
 __all__ = [
     "CancelTimer",
+    "CoordinatorError",
     "CoordinatorEvent",
     "CoordinatorRecord",
     "CoordinatorResult",
+    "CorruptRecord",
     "CreatableTopic",
     "Repeatable",
     "Reply",
     "SetTimer",
+    "Timer",
     "TimerKey",
+    "TimerQueue",
 ]
+
+
+class CoordinatorError(Exception):
+    """A request is refused with `code`; nothing was changed. `message` is a whole sentence for the client's log."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"CoordinatorError({self.code.name}, {self.message!r})"
+
+
+class CorruptRecord(Exception):
+    """A record of `__consumer_offsets` that cannot be what it says it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """`token` names the request for `Reply`; `client_host` is Kafka's form, "/127.0.0.1"."""
+
+    token: int
+    client_id: str
+    client_host: str
+    api_version: int
+    principal: str = "User:ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +166,87 @@ class CoordinatorResult:
             topics_to_create=(*self.topics_to_create, *other.topics_to_create),
             events=(*self.events, *other.events),
         )
+
+
+_Entry = tuple[int, str, str, str]
+
+
+class Timer:
+    """A deadline that is set. Mutable; dead once it fired or was cancelled: setting the name anew makes another."""
+
+    __slots__ = ("deadline_ms",)
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+
+
+class TimerQueue:
+    """Named timers; a name has one deadline at most. Mutable: it is the shard's clockwork."""
+
+    __slots__ = ("_heap", "_timers")
+
+    def __init__(self) -> None:
+        self._timers: dict[TimerKey, Timer] = {}
+        self._heap: list[_Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def apply(self, timers: Iterable[SetTimer | CancelTimer]) -> None:
+        for timer in timers:
+            if isinstance(timer, CancelTimer):
+                self._timers.pop(timer.key, None)
+                continue
+            known = self._timers.get(timer.key)
+            if known is None:
+                self._timers[timer.key] = Timer(timer.deadline_ms)
+                self._push(timer.key, timer.deadline_ms)
+                continue
+            if timer.deadline_ms < known.deadline_ms:
+                self._push(timer.key, timer.deadline_ms)
+            known.deadline_ms = timer.deadline_ms
+
+    def timer(self, key: TimerKey) -> Timer | None:
+        """The timer of that name, None when it is not set."""
+        return self._timers.get(key)
+
+    def deadline_ms(self, key: TimerKey) -> int | None:
+        """When this timer fires, None when it is not set."""
+        timer = self._timers.get(key)
+        return None if timer is None else timer.deadline_ms
+
+    def next_deadline_ms(self) -> int | None:
+        entry = self._settled_head()
+        return None if entry is None else entry[0]
+
+    def pop_due(self, now_ms: int) -> TimerKey | None:
+        """The next timer whose deadline has come, which is then no longer set; None when there is none."""
+        entry = self._settled_head()
+        if entry is None or entry[0] > now_ms:
+            return None
+        heapq.heappop(self._heap)
+        key = _key(entry)
+        del self._timers[key]
+        return key
+
+    def _settled_head(self) -> _Entry | None:
+        """The heap's head after dropping cancelled entries and moving those that were set later."""
+        # Entries are not removed when a timer moves or is cancelled: that would cost a search per heartbeat. An entry
+        # whose time differs from the timer's is stale; it is pushed again if the timer is later, else dropped.
+        while self._heap:
+            entry = self._heap[0]
+            key = _key(entry)
+            deadline_ms = self.deadline_ms(key)
+            if deadline_ms == entry[0]:
+                return entry
+            heapq.heappop(self._heap)
+            if deadline_ms is not None and deadline_ms > entry[0]:
+                self._push(key, deadline_ms)
+        return None
+
+    def _push(self, key: TimerKey, deadline_ms: int) -> None:
+        heapq.heappush(self._heap, (deadline_ms, key.kind, key.group_id, key.member_id))
+
+
+def _key(entry: _Entry) -> TimerKey:
+    return TimerKey(kind=entry[1], group_id=entry[2], member_id=entry[3])

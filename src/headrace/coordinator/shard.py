@@ -14,41 +14,38 @@ from typing import cast
 
 from kio.schema.types import GroupId
 
-from headrace.coordinator.admin import delete_group, describe_group, list_groups
 from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
 from headrace.coordinator.assignors.task_assignor import TaskAssignor
 from headrace.coordinator.classic.group import ClassicGroup
-from headrace.coordinator.classic_groups import ClassicGroups
+from headrace.coordinator.classic_groups import ClassicGroups, describe_group
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-from headrace.coordinator.consumer.topic_regexes import MayDescribe
+from headrace.coordinator.consumer.group_context import MayDescribe
 from headrace.coordinator.consumer_groups import ConsumerGroups
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_registry import Group, GroupRegistry
-from headrace.coordinator.group_type import GroupType, ShardState
+from headrace.coordinator.group_conversion import DowngradeRule
+from headrace.coordinator.group_registry import Group, GroupRegistry, GroupType, ShardState, delete_group, list_groups
+from headrace.coordinator.live_migration import LiveMigration
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.migration.downgrade import DowngradeRule
-from headrace.coordinator.migration.live_migration import LiveMigration
-from headrace.coordinator.offsets.offset_commit import offset_commit
+from headrace.coordinator.offsets.committed_offsets import offset_fetch
+from headrace.coordinator.offsets.offset_commit import offset_commit, txn_offset_commit
 from headrace.coordinator.offsets.offset_deletion import (
     OFFSET_EXPIRY,
     deleted_topic_tombstones,
     expiry_results,
     offset_delete,
 )
-from headrace.coordinator.offsets.offset_fetch import offset_fetch
-from headrace.coordinator.offsets.txn_offset_commit import txn_offset_commit
 from headrace.coordinator.records.serde import encode_key, encode_value
-from headrace.coordinator.request_context import RequestContext
 from headrace.coordinator.result import (
     CancelTimer,
+    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
+    RequestContext,
     SetTimer,
     TimerKey,
+    TimerQueue,
 )
 from headrace.coordinator.streams_groups import StreamsGroups
-from headrace.coordinator.timers import TimerQueue
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import (

@@ -1,40 +1,190 @@
 """StreamsGroups: the streams groups of one shard, their soft state and the way from a request to its rule.
 
-The rules are in the package of the same name. See `group_type` for the interface to the shard.
+The rules are in the package `streams`. See `group_registry.GroupType` for the interface to the shard.
+
+StreamsGroupDescribe (API 89; KIP-1071) returns topology, members, their assignments and targets. Version 1 (Kafka 4.4)
+adds the assignor's name, and the topology's description, which is not stored here (KIP-1331).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
-from headrace.coordinator.assignors.task_assignor import TaskAssignor
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.group_registry import Group
-from headrace.coordinator.group_type import ShardState
-from headrace.coordinator.modern.member import JOIN_EPOCH
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
-from headrace.coordinator.streams.describe import describe_error, describe_group
-from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState
-from headrace.coordinator.streams.group_timers import (
-    assignment_due,
-    on_context_change,
-    rebalance_timed_out,
-    session_timed_out,
-    timers_after_load,
-)
-from headrace.coordinator.streams.heartbeat import process_heartbeat
-from headrace.coordinator.streams.heartbeat_request import validate_request
-from headrace.coordinator.streams.leave_and_fence import process_leave
-from headrace.coordinator.streams.repeatable_heartbeat import RepeatableHeartbeat, is_repeatable
-from headrace.coordinator.streams.target_assignment import initial_delay_timer, interval_timer
-from headrace.protocol.messages import streams_group_describe_response, streams_group_heartbeat_request
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i8, i16, i32, i64, u16
 
-__all__ = ["StreamsGroups"]
+from headrace.coordinator.assignors.task_assignor import Task, TaskAssignor, TasksTuple, by_subtopology
+from headrace.coordinator.group_registry import Group, ShardState
+from headrace.coordinator.modern.group import JOIN_EPOCH
+from headrace.coordinator.records.schemas import StreamsGroupTopologyValue, Subtopology, TopicInfo
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorRecord,
+    CoordinatorResult,
+    CreatableTopic,
+    RequestContext,
+    SetTimer,
+    TimerKey,
+)
+from headrace.coordinator.streams.configured_topology import ConfiguredSubtopology, ConfiguredTopology
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.group_context import (
+    NO_OFFSETS,
+    GroupContext,
+    MemberTaskOffsets,
+    StreamsGroupSoftState,
+    initial_delay_timer,
+    interval_timer,
+)
+from headrace.coordinator.streams.heartbeat import RepeatableHeartbeat, is_repeatable, process_heartbeat
+from headrace.coordinator.streams.heartbeat_messages import validate_request
+from headrace.coordinator.streams.join_and_leave import process_leave, rebalance_timed_out, session_timed_out
+from headrace.coordinator.streams.member import StreamsGroupMember
+from headrace.coordinator.streams.target_assignment import assignment_due, on_context_change, timers_after_load
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.messages import streams_group_describe_response, streams_group_heartbeat_request
+from headrace.protocol.messages import streams_group_describe_response as described
+
+__all__ = ["StreamsGroups", "describe_error", "describe_group"]
+
+
+_NOT_REQUESTED, _NOT_STORED = 0, 1
+
+
+def describe_group(
+    group: StreamsGroup,
+    configured: ConfiguredTopology | None,
+    *,
+    task_offsets: Mapping[str, MemberTaskOffsets] = MappingProxyType({}),
+    assignor_name: str | None = None,
+    wants_description: bool = False,
+) -> described.DescribedGroup:
+    """Partition counts are the configured ones when the topology is ready, else those that the member gave."""
+    return described.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=cast("GroupId", group.group_id),
+        group_state=group.state().value,
+        group_epoch=cast("i32", group.group_epoch),
+        assignment_epoch=cast("i32", group.assignment_epoch),
+        topology=None if group.topology is None else _topology(group.topology, configured),
+        members=tuple(
+            _described_member(group, group.members[member_id], task_offsets.get(member_id, NO_OFFSETS))
+            for member_id in sorted(group.members)
+        ),
+        topology_description_status=cast("i8", _NOT_STORED if wants_description else _NOT_REQUESTED),
+        assignor_name=assignor_name,
+    )
+
+
+def describe_error(group_id: str, code: ErrorCode, message: str) -> described.DescribedGroup:
+    """Return a group with an error code."""
+    return described.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=cast("GroupId", group_id),
+        group_state="",
+        group_epoch=cast("i32", 0),
+        assignment_epoch=cast("i32", 0),
+        topology=None,
+        members=(),
+    )
+
+
+def _topology(topology: StreamsGroupTopologyValue, configured: ConfiguredTopology | None) -> described.Topology:
+    ready = configured.subtopologies if configured is not None and configured.is_ready else {}
+    ordered = sorted(topology.subtopologies, key=lambda each: each.subtopology_id)
+    return described.Topology(
+        epoch=cast("i32", topology.epoch),
+        subtopologies=tuple(_subtopology(each, ready.get(each.subtopology_id)) for each in ordered),
+    )
+
+
+def _subtopology(subtopology: Subtopology, configured: ConfiguredSubtopology | None) -> described.Subtopology:
+    changelogs: Iterable[TopicInfo | CreatableTopic] = subtopology.state_changelog_topics
+    repartitions: Iterable[TopicInfo | CreatableTopic] = subtopology.repartition_source_topics
+    if configured is not None:
+        changelogs, repartitions = configured.changelog_topics, configured.repartition_source_topics
+    # What the member asked for, also where the topic is created with the broker's default.
+    asked = (*subtopology.state_changelog_topics, *subtopology.repartition_source_topics)
+    factors = {topic.name: topic.replication_factor for topic in asked}
+    return described.Subtopology(
+        subtopology_id=subtopology.subtopology_id,
+        source_topics=cast("tuple[TopicName, ...]", tuple(sorted(subtopology.source_topics))),
+        repartition_sink_topics=cast("tuple[TopicName, ...]", tuple(sorted(subtopology.repartition_sink_topics))),
+        state_changelog_topics=_topics(changelogs, factors),
+        repartition_source_topics=_topics(repartitions, factors),
+    )
+
+
+def _topics(
+    topics: Iterable[TopicInfo | CreatableTopic], factors: Mapping[str, int]
+) -> tuple[described.TopicInfo, ...]:
+    return tuple(
+        described.TopicInfo(
+            name=cast("TopicName", topic.name),
+            partitions=cast("i32", topic.partitions),
+            replication_factor=cast("i16", factors[topic.name]),
+            topic_configs=_pairs(topic.configs if isinstance(topic, CreatableTopic) else topic.topic_configs),
+        )
+        for topic in sorted(topics, key=lambda topic: topic.name)
+    )
+
+
+def _pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[described.KeyValue, ...]:
+    return tuple(described.KeyValue(key=key, value=value) for key, value in pairs)
+
+
+def _described_member(group: StreamsGroup, member: StreamsGroupMember, offsets: MemberTaskOffsets) -> described.Member:
+    metadata = member.metadata
+    endpoint = metadata.user_endpoint
+    return described.Member(
+        member_id=member.member_id,
+        member_epoch=cast("i32", member.member_epoch),
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        topology_epoch=cast("i32", metadata.topology_epoch),
+        process_id=metadata.process_id,
+        user_endpoint=None
+        if endpoint is None
+        else described.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
+        client_tags=_pairs(metadata.client_tags),
+        task_offsets=_task_offsets(offsets.offsets),
+        task_end_offsets=_task_offsets(offsets.end_offsets),
+        assignment=_assignment(member.assigned.without_epochs()),
+        target_assignment=_assignment(group.target_of(member.member_id)),
+        is_classic=False,
+    )
+
+
+def _task_offsets(offsets: Mapping[Task, int]) -> tuple[described.TaskOffset, ...]:
+    return tuple(
+        described.TaskOffset(subtopology_id=name, partition=cast("i32", partition), offset=cast("i64", offset))
+        for (name, partition), offset in offsets.items()
+    )
+
+
+def _assignment(tasks: TasksTuple) -> described.Assignment:
+    return described.Assignment(
+        active_tasks=_task_ids(tasks.active),
+        standby_tasks=_task_ids(tasks.standby),
+        warmup_tasks=_task_ids(tasks.warmup),
+    )
+
+
+def _task_ids(tasks: tuple[Task, ...]) -> tuple[described.TaskIds, ...]:
+    return tuple(
+        described.TaskIds(subtopology_id=name, partitions=cast("tuple[i32, ...]", partitions))
+        for name, partitions in by_subtopology(tasks)
+    )
+
 
 _SECONDS_IN_INT32 = 2**31
 

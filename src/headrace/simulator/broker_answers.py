@@ -10,14 +10,12 @@ from typing import Any
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32
 
-from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.transition import heartbeat_reply, join_error_reply, leave_reply, sync_error_reply
 from headrace.coordinator.consumer.heartbeat import heartbeat_reply as consumer_reply
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorResult
+from headrace.coordinator.result import CoordinatorError, CoordinatorResult, RequestContext
 from headrace.coordinator.shard import GroupCoordinatorShard
-from headrace.coordinator.streams.heartbeat_response import leave_reply
+from headrace.coordinator.streams.heartbeat_messages import leave_reply as streams_leave_reply
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
@@ -80,14 +78,14 @@ def refusal(request: object, error: CoordinatorError) -> object:
             reply = consumer_reply(member_id="", member_epoch=0)
             return replace(reply, member_id=None, error_code=code, error_message=error.message)
         case Join():
-            return replies.join_error_reply(code)
+            return join_error_reply(code)
         case Sync():
-            return replies.sync_error_reply(code)
+            return sync_error_reply(code)
         case ClassicHeartbeat():
-            return replies.heartbeat_reply(code)
+            return heartbeat_reply(code)
         case Leave():
-            return replies.leave_reply((), code)
-    return replace(leave_reply("", 0), error_code=code, error_message=error.message)
+            return leave_reply((), code)
+    return replace(streams_leave_reply("", 0), error_code=code, error_message=error.message)
 
 
 def plain_answer(request: object, image: MetadataImage) -> object | None:

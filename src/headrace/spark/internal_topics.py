@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.client.admin import Admin
 from headrace.client.membership.topology import Topology
-from headrace.coordinator.streams.topics.internal_topics import add_config, required_changes, retention_of
+from headrace.coordinator.streams.internal_topics import add_config, required_changes, retention_of
 from headrace.errors import BrokerError
 
 __all__ = ["UnsafeTopic", "refuse_unsafe_topics", "unsafe_internal_topics"]

@@ -8,10 +8,10 @@ import pytest
 
 from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.result import (
     CancelTimer,
+    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
     CreatableTopic,

@@ -16,11 +16,9 @@ from uuid import UUID
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records import serde
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorResult
+from headrace.coordinator.result import CoordinatorError, CoordinatorResult, RequestContext
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from tests.coordinator.consumer.consumer_histories import CONTEXT, GROUP, World
 
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupMetadataKey,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )
-from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m

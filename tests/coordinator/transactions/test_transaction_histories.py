@@ -14,8 +14,13 @@ from tests.coordinator.transactions.transaction_shard import Shard, identity
 
 from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
-from headrace.coordinator.transactions.transaction_state import MAX_EPOCH, ProducerIdentity, TransactionState
-from headrace.coordinator.transactions.transitions import Answer, state_of
+from headrace.coordinator.transactions.transitions import (
+    MAX_EPOCH,
+    Answer,
+    ProducerIdentity,
+    TransactionState,
+    state_of,
+)
 from headrace.protocol.error_codes import ErrorCode
 
 TIDS = ("a", "b")

@@ -15,13 +15,15 @@ from headrace.coordinator.records.transaction_log import (
     encode_key,
     encode_value,
 )
-from headrace.coordinator.transactions.transaction_state import (
+from headrace.coordinator.transactions.transitions import (
     MAX_EPOCH,
     VALID_PREVIOUS_STATES,
     ProducerIdentity,
     TransactionState,
+    completed,
+    created,
+    state_of,
 )
-from headrace.coordinator.transactions.transitions import completed, created, state_of
 from headrace.protocol.error_codes import ErrorCode
 
 LAST = MAX_EPOCH - 1

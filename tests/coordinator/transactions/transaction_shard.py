@@ -10,8 +10,7 @@ from headrace.coordinator.records import transaction_log
 from headrace.coordinator.records.transaction_log import TransactionLogValue
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
-from headrace.coordinator.transactions.transaction_state import ProducerIdentity
-from headrace.coordinator.transactions.transitions import Answer
+from headrace.coordinator.transactions.transitions import Answer, ProducerIdentity
 
 __all__ = ["ListLog", "Shard"]
 

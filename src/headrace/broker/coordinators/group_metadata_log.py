@@ -11,7 +11,7 @@ from dataclasses import replace
 from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable
 from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
 from headrace.broker.metadata.cluster_metadata import TopicDescription
-from headrace.coordinator.offsets.open_transactions import OpenTransactions
+from headrace.coordinator.offsets.committed_offsets import OpenTransactions
 from headrace.coordinator.records import serde
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.protocol.raw_records import raw_records

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.broker.clock import Clock, SteadyClock, WakeUpTimer
 from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-from headrace.coordinator.errors import CoordinatorError, CorruptRecord
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorError, CorruptRecord, RequestContext
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch
@@ -269,7 +268,7 @@ class GroupRuntime:
 
 def _level(event: CoordinatorEvent) -> int:
     """Log actionable events as warnings. Missing internal topics are created automatically."""
-    from headrace.coordinator.streams.topics.topic_status import StatusCode
+    from headrace.coordinator.streams.internal_topics import StatusCode
 
     status = dict(event.details).get("status", StatusCode.MISSING_INTERNAL_TOPICS.name)
     return logging.DEBUG if status == StatusCode.MISSING_INTERNAL_TOPICS.name else logging.WARNING

@@ -15,8 +15,8 @@ from headrace.broker.clock import Clock
 from headrace.broker.coordinators.transaction_markers import TransactionMarker
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
+from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.partition_log import PartitionLog
 
@@ -69,7 +69,7 @@ class HangingTransactions:
 
     def _resolved(self, log: PartitionLog, producer_id: int, producer_epoch: int, first_offset: int) -> bool:
         """Whether nothing is left to do about it."""
-        from headrace.coordinator.transactions.hanging import fate_of_open
+        from headrace.coordinator.transactions.transitions import fate_of_open
 
         partition = log.topic, log.partition
         holder = self._transactions.holder(producer_id)

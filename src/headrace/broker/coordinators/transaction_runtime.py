@@ -20,8 +20,8 @@ from headrace.broker.coordinators.transaction_state_topic import TransactionStat
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, ProducerIdentity
+from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.errors import StorageError
 

@@ -17,7 +17,7 @@ from headrace.broker.coordinators.transaction_state_topic import TransactionStat
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.errors import CoordinatorError, CorruptRecord
+from headrace.coordinator.result import CoordinatorError, CorruptRecord
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.fields import Cursor
+from headrace.coordinator.result import CorruptRecord
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["CONSUMER_PROTOCOL_TYPE", "ClassicMember", "HasMembers", "identity_error", "subscribed_topics"]

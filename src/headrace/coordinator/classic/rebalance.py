@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headrace.coordinator.classic import replies
 from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
 from headrace.coordinator.classic.transition import (
     JOIN,
@@ -22,6 +21,7 @@ from headrace.coordinator.classic.transition import (
     SYNC,
     ClassicTransition,
     group_timer,
+    join_reply,
     session_timer,
 )
 from headrace.coordinator.result import SetTimer
@@ -119,7 +119,7 @@ def complete_join(transition: ClassicTransition) -> None:
     # 3. Every member gets its reply, the leader with the list of members. It has the rebalance timeout to sync.
     for member in tuple(group.members.values()):
         if member.join_token is not None:
-            transition.reply(member.join_token, replies.join_reply(group, member.member_id))
+            transition.reply(member.join_token, join_reply(group, member.member_id))
         member = replace(member, join_token=None, is_new=False)
         group.put(member)
         group.pending_syncs[member.member_id] = None

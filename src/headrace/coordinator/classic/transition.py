@@ -1,7 +1,8 @@
 """ClassicTransition: one state transition of a classic group, from its cause to its `CoordinatorResult`.
 
 A rule changes a copy of the membership and collects records, replies, timers and events here. If the log refuses the
-records, the group keeps its old membership and no reply is sent.
+records, the group keeps its old membership and no reply is sent. The replies are built as the newest versions of their
+APIs have them; `protocol.version_conversion` leaves out what older versions lack.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from headrace.coordinator.classic import replies
+from kio.static.primitive import i32
+
 from headrace.coordinator.classic.group import ClassicMembership
 from headrace.coordinator.classic.member import ClassicMember
 from headrace.coordinator.configuration import ClassicGroupConfiguration
-from headrace.coordinator.records.builders import group_metadata_record
+from headrace.coordinator.records.schemas import group_metadata_record
 from headrace.coordinator.result import (
     CancelTimer,
     CoordinatorEvent,
@@ -25,8 +27,133 @@ from headrace.coordinator.result import (
     TimerKey,
 )
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
+from headrace.protocol.messages import (
+    heartbeat_response,
+    join_group_response,
+    leave_group_response,
+    sync_group_response,
+)
 
-__all__ = ["JOIN", "NEW_MEMBER_TIMEOUT_MS", "SESSION", "SYNC", "ClassicTransition", "group_timer", "session_timer"]
+__all__ = [
+    "JOIN",
+    "NEW_MEMBER_TIMEOUT_MS",
+    "SESSION",
+    "SYNC",
+    "ClassicTransition",
+    "follower_join_reply",
+    "group_timer",
+    "heartbeat_reply",
+    "join_error_reply",
+    "join_reply",
+    "leave_reply",
+    "session_timer",
+    "sync_error_reply",
+    "sync_reply",
+    "sync_reply_with",
+]
+
+
+_NO_THROTTLE = from_ms(0)
+_NO_GENERATION = i32(-1)
+
+
+def join_reply(
+    group: ClassicMembership, member_id: str, *, leader: str | None = None, skip_assignment: bool = False
+) -> join_group_response.JoinGroupResponse:
+    """Return the reply for the current generation; only the leader learns the members. `leader` overrides it."""
+    members: tuple[join_group_response.JoinGroupResponseMember, ...] = ()
+    named = leader if leader is not None else group.leader or ""
+    if named == member_id:
+        members = tuple(
+            join_group_response.JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(group.protocol),
+            )
+            for member in group.members.values()
+        )
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=i32(group.generation),
+        protocol_type=group.protocol_type or None,
+        protocol_name=group.protocol,
+        leader=named,
+        skip_assignment=skip_assignment,
+        member_id=member_id,
+        members=members,
+    )
+
+
+def follower_join_reply(
+    member_id: str, generation: int, *, protocol_type: str, protocol_name: str
+) -> join_group_response.JoinGroupResponse:
+    """Return the reply to a member of a group without a leader."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        generation_id=i32(generation),
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
+    )
+
+
+def join_error_reply(code: ErrorCode, member_id: str = "") -> join_group_response.JoinGroupResponse:
+    """Return an error reply; with MEMBER_ID_REQUIRED, it carries the id to join with."""
+    return join_group_response.JoinGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=code,
+        generation_id=_NO_GENERATION,
+        protocol_type=None,
+        protocol_name=None,
+        leader="",
+        skip_assignment=False,
+        member_id=member_id,
+        members=(),
+    )
+
+
+def sync_reply(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
+    """The member's assignment in the current generation."""
+    return sync_reply_with(member.assignment, group.protocol_type or None, group.protocol)
+
+
+def sync_reply_with(
+    assignment: bytes, protocol_type: str | None, protocol_name: str | None
+) -> sync_group_response.SyncGroupResponse:
+    """Return a SyncGroup reply with this assignment."""
+    return sync_group_response.SyncGroupResponse(
+        throttle_time=_NO_THROTTLE,
+        error_code=ErrorCode.none,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignment=assignment,
+    )
+
+
+def sync_error_reply(code: ErrorCode) -> sync_group_response.SyncGroupResponse:
+    """Return a SyncGroup reply with an error code."""
+    return sync_group_response.SyncGroupResponse(
+        throttle_time=_NO_THROTTLE, error_code=code, protocol_type=None, protocol_name=None, assignment=b""
+    )
+
+
+def heartbeat_reply(code: ErrorCode = ErrorCode.none) -> heartbeat_response.HeartbeatResponse:
+    """Return a Heartbeat reply."""
+    return heartbeat_response.HeartbeatResponse(throttle_time=_NO_THROTTLE, error_code=code)
+
+
+def leave_reply(
+    members: tuple[leave_group_response.MemberResponse, ...], code: ErrorCode = ErrorCode.none
+) -> leave_group_response.LeaveGroupResponse:
+    """Return a LeaveGroup reply with one result per member."""
+    return leave_group_response.LeaveGroupResponse(throttle_time=_NO_THROTTLE, error_code=code, members=members)
+
 
 SESSION = "session"
 JOIN = "classic-join"
@@ -113,14 +240,14 @@ class ClassicTransition:
         """Refuse a parked JoinGroup, if there is one. Returns the member without it."""
         if member.join_token is None:
             return member
-        self.reply(member.join_token, replies.join_error_reply(code, member_id))
+        self.reply(member.join_token, join_error_reply(code, member_id))
         return self._now(replace(member, join_token=None))
 
     def refuse_parked_sync(self, member: ClassicMember, code: ErrorCode) -> ClassicMember:
         """Refuse a parked SyncGroup, if there is one. Returns the member without it."""
         if member.sync_token is None:
             return member
-        self.reply(member.sync_token, replies.sync_error_reply(code))
+        self.reply(member.sync_token, sync_error_reply(code))
         return self._now(replace(member, sync_token=None))
 
     def remove(self, member: ClassicMember) -> None:

@@ -1,23 +1,44 @@
-"""GroupContext and ConsumerGroupSoftState: what a rule of a consumer group sees besides the group's hard state."""
+"""GroupContext: what a rule of a consumer group sees besides the group's state; and the timers that rules set.
+
+Timers of a member: session, revocation, and those of a classic member. A member that speaks the classic protocol has a
+session timeout of its own and two more timers: the time to rejoin once a heartbeat replied REBALANCE_IN_PROGRESS, and
+the time to ask for its assignment once it joined.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from headrace.coordinator.assignors.partition_assignors import PartitionAssignor
 from headrace.coordinator.configuration import ConsumerGroupConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.topic_regexes import MayDescribe, TopicRegexResolution
+from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.result import CoordinatorResult
+from headrace.coordinator.modern.heartbeat import rebalance_timer, revocation_timers, session_timer
+from headrace.coordinator.result import CancelTimer, CoordinatorResult, SetTimer, TimerKey
 
-__all__ = ["ConsumerGroupSoftState", "Downgrade", "GroupContext"]
+__all__ = [
+    "Downgrade",
+    "GroupContext",
+    "MayDescribe",
+    "cancel_member_timers",
+    "join_timer",
+    "member_timers",
+    "member_timers_after_load",
+    "regexes_timer",
+    "session",
+    "sync_timer",
+]
+
+
+MayDescribe: TypeAlias = Callable[[str], bool]
+"""Whether the client that sent a request may describe a topic, by name."""
 
 
 class Downgrade(Protocol):
-    """Decision whether a group becomes a classic one when members leave (`migration.downgrade`)."""
+    """Decision whether a group becomes a classic one when members leave (`group_conversion.DowngradeRule`)."""
 
     def __call__(self, group: ConsumerGroup, leaving: Collection[str], *, now_ms: int) -> CoordinatorResult | None:
         """None: it stays a consumer group."""
@@ -43,19 +64,63 @@ class GroupContext:
         return self.assignors[next(iter(self.assignors)) if name is None else name]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ConsumerGroupSoftState:
-    """Mutable. `seen`: the image and the group epoch of the last time that the metadata hash was compared; when the
-    epoch did not come about (the log refused it), it is compared anew. `regexes_seen_version`: of the image that
-    regular expressions were resolved with, None before the first time."""
+def regexes_timer(group_id: str) -> TimerKey:
+    """The next portion of topics to compare with the group's regular expressions."""
+    return TimerKey(kind="regexes", group_id=group_id)
 
-    seen_image: MetadataImage | None = None
-    seen_epoch: int = 0
-    regexes_seen_version: int | None = None
-    resolution: TopicRegexResolution | None = None
 
-    def must_compare(self, image: MetadataImage, group_epoch: int) -> bool:
-        return self.seen_image is not image or group_epoch < self.seen_epoch
+def join_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a classic member's time to rejoin."""
+    return TimerKey(kind="member-join", group_id=group_id, member_id=member_id)
 
-    def remember_comparison(self, image: MetadataImage, group_epoch: int) -> None:
-        self.seen_image, self.seen_epoch = image, group_epoch
+
+def sync_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a classic member's time to ask for its assignment."""
+    return TimerKey(kind="member-sync", group_id=group_id, member_id=member_id)
+
+
+def cancel_member_timers(group_id: str, member_id: str) -> tuple[CancelTimer, ...]:
+    """Cancel all timers of a member that left, or whose group changed its type."""
+    keys = (session_timer, rebalance_timer, join_timer, sync_timer)
+    return tuple(CancelTimer(key=key(group_id, member_id)) for key in keys)
+
+
+def member_timers(
+    group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember, group_context: GroupContext
+) -> list[SetTimer | CancelTimer]:
+    """Return the timer changes of a heartbeat; those of the classic protocol are cancelled when a member left it."""
+    timers: list[SetTimer | CancelTimer] = [session(group, after, group_context)]
+    if before.uses_classic_protocol:
+        timers.extend(CancelTimer(key=each(group.group_id, after.member_id)) for each in (join_timer, sync_timer))
+    timers.extend(
+        revocation_timers(
+            group.group_id,
+            before,
+            after,
+            is_same_demand=before.pending_revocation == after.pending_revocation,
+            rebalance_timeout_ms=after.metadata.rebalance_timeout_ms,
+            now_ms=group_context.now_ms,
+        )
+    )
+    return timers
+
+
+def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
+    """Return the timers of all members after a load: sessions start anew, pending revocations continue."""
+    timers: list[SetTimer | CancelTimer] = []
+    for member_id in sorted(group.members):
+        member = group.members[member_id]
+        timers.append(session(group, member, group_context))
+        if member.is_revoking and not member.is_away:
+            due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
+            key = join_timer if member.uses_classic_protocol else rebalance_timer
+            timers.append(SetTimer(key=key(group.group_id, member_id), deadline_ms=due_ms))
+    return timers
+
+
+def session(group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext) -> SetTimer:
+    """Return the session timer, started now: the group's timeout, or the classic member's own."""
+    classic = member.metadata.classic_member_metadata
+    timeout_ms = group_context.configuration.session_timeout_ms if classic is None else classic.session_timeout_ms
+    key = session_timer(group.group_id, member.member_id)
+    return SetTimer(key=key, deadline_ms=group_context.now_ms + timeout_ms)

@@ -1,52 +1,79 @@
-"""The answers to a consumer heartbeat, as wire messages.
+"""ConsumerGroupHeartbeat (API 68; KIP-848, assignment interval KIP-1263): a member joins, heartbeats or leaves.
 
-Is a consumer heartbeat well-formed? The first rule that is broken answers. KIP-848; Kafka 4.3's rules and words.
-
-ConsumerGroupHeartbeat (API 68; KIP-848, assignment interval KIP-1263): a member joins, lives, leaves.
-
-Steps of a heartbeat (4 to 7 are `heartbeat_step`):
+Steps of a heartbeat (2 to 7 are in `heartbeat_step`; Kafka's `GroupMetadataManager.consumerGroupHeartbeat`):
   1 validate the request            validate_request
-  2 find or create the member       join: fencing by epoch; a lost reply is tolerated; static members
-  3 update the member               join: what the request changes
-  4 its regular expression          regular_expressions: valid? known? a look at the topics behind the answer
-  5 bump the group epoch            when the member reads something else, or its topics changed
+  2 find or create the member       admit_member: fencing by epoch; a lost reply is tolerated; static members
+  3 update the member               update_member: what the request changes
+  4 its regular expression          regular_expressions: valid? known? topics are matched after the reply
+  5 bump the group epoch            if the member subscribes to other topics, or its topics changed
   6 target assignment               target_assignment: the assignor, at most once per interval
   7 current assignment              current_assignment: revoke first, then assign
   8 reply                           heartbeat_reply
 
+A member leaves for good with epoch -1, temporarily with -2, or is fenced: session or rebalance timeout. The records of
+a removed member are the same in all cases. The remaining members get a new target with the next heartbeat of any
+member, as in Kafka. If all of them speak the classic protocol, the group may become a classic one.
+
 Deliberate difference from Kafka 4.3.1: a known static member that joins again does not count against the maximum
-group size (as Kafka 4.4), and need not have left (`static_membership`).
+group size (as Kafka 4.4), and need not have left (`modern.heartbeat`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import NoReturn, cast
 
 from kio.static.primitive import i32
 
+from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
-from headrace.coordinator.consumer.heartbeat_step import heartbeat_step
-from headrace.coordinator.consumer.join import admit_member, update_member
+from headrace.coordinator.consumer.group_context import (
+    GroupContext,
+    cancel_member_timers,
+    join_timer,
+    member_timers,
+    sync_timer,
+)
+from headrace.coordinator.consumer.heartbeat_step import admit_member, heartbeat_step, update_member, with_static_leave
 from headrace.coordinator.consumer.member import (
+    NO_METADATA,
     ConsumerGroupMember,
+    MemberState,
     PartitionEpochs,
     Partitions,
     partitions_of,
     without_epochs,
 )
-from headrace.coordinator.consumer.timers import member_timers
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorResult, Reply
+from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState
+from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.modern.heartbeat import find_static_member, rebalance_timer, unknown_member
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+)
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms, to_ms
+from headrace.protocol.messages import consumer_group_heartbeat_request as m
 from headrace.protocol.messages import consumer_group_heartbeat_request as messages
 from headrace.protocol.messages import consumer_group_heartbeat_response as response
 
-__all__ = ["heartbeat_reply", "process_heartbeat", "validate_request"]
+__all__ = [
+    "fence_member",
+    "heartbeat_reply",
+    "process_heartbeat",
+    "process_leave",
+    "rebalance_timed_out",
+    "remove_members",
+    "session_timed_out",
+    "validate_request",
+]
+
 
 _NO_TIME = from_ms(0)
 
@@ -175,3 +202,100 @@ def _must_send_assignment(
     if request.member_epoch == JOIN_EPOCH or says_all:
         return True
     return before.assigned is not after.assigned and without_epochs(before.assigned) != without_epochs(after.assigned)
+
+
+def process_leave(
+    group: ConsumerGroup,
+    request: m.ConsumerGroupHeartbeatRequest,
+    context: RequestContext,
+    group_context: GroupContext,
+) -> CoordinatorResult:
+    """A member leaves for good (epoch -1) or temporarily (epoch -2); its own epoch is not compared.
+
+    Raises:
+        CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.
+    """
+    if request.instance_id is not None:
+        find_static_member(group, request.instance_id, request.member_id)
+    elif request.member_id not in group.members:
+        raise unknown_member(group, request.member_id)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        result = _static_leave(group, group.members[request.member_id])
+    else:
+        result = remove_members(group, (request.member_id,), group_context, event="MemberLeft", reason="leave")
+    response = heartbeat_reply(member_id=request.member_id, member_epoch=request.member_epoch)
+    return replace(result, replies=(Reply(token=context.token, response=response),))
+
+
+def session_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
+    """Fence a member without a heartbeat within its session."""
+    return fence_member(group, member_id, group_context, reason="the member session expired")
+
+
+def rebalance_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
+    """Fence a member that has not revoked its partitions within its rebalance timeout."""
+    member = group.members.get(member_id)
+    if member is None or member.state is not MemberState.UNREVOKED_PARTITIONS or member.is_away:
+        return None
+    return fence_member(group, member_id, group_context, reason="the rebalance timeout expired")
+
+
+def fence_member(
+    group: ConsumerGroup, member_id: str, group_context: GroupContext, *, reason: str
+) -> CoordinatorResult | None:
+    """Return the removal of a member; None if it is not a member any more."""
+    if member_id not in group.members:
+        return None
+    return remove_members(group, (member_id,), group_context, event="MemberFenced", reason=reason)
+
+
+def remove_members(
+    group: ConsumerGroup, member_ids: Collection[str], group_context: GroupContext, *, event: str, reason: str
+) -> CoordinatorResult:
+    """Return tombstones of members and of regular expressions that only they had, and a new group epoch.
+
+    The group may become a classic group instead (`GroupContext.downgrade`), without these members. `event`: the name of
+    the event for each of them.
+    """
+    events = tuple(
+        CoordinatorEvent(name=event, group_id=group.group_id, details=(("member_id", each), ("reason", reason)))
+        for each in member_ids
+    )
+    if group_context.downgrade is not None:
+        downgraded = group_context.downgrade(group, member_ids, now_ms=group_context.now_ms)
+        if downgraded is not None:
+            return replace(downgraded, events=(*events, *downgraded.events))
+    group_id = group.group_id
+    subscriptions = group.subscriptions
+    found: list[CoordinatorRecord] = []
+    for member_id in member_ids:
+        subscriptions = subscriptions.changed(group.members[member_id].metadata, NO_METADATA)
+        found.extend(records.member_tombstones(group_id, member_id))
+    forgotten = {group.members[each].regex: None for each in member_ids}
+    found.extend(
+        records.regular_expression_tombstone(group_id, regex)
+        for regex in forgotten
+        if regex is not None and regex not in subscriptions.regexes
+    )
+    metadata = replace(
+        group.metadata, epoch=group.group_epoch + 1, metadata_hash=subscriptions.metadata_hash(group_context.image)
+    )
+    found.append(records.group_metadata_record(group_id, metadata))
+    cause = "a member left" if event == "MemberLeft" else reason
+    details = (("epoch", str(metadata.epoch)), ("reason", cause))
+    return CoordinatorResult(
+        records=tuple(found),
+        timers=tuple(timer for each in member_ids for timer in cancel_member_timers(group_id, each)),
+        events=(*events, CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=details)),
+    )
+
+
+def _static_leave(group: ConsumerGroup, member: ConsumerGroupMember) -> CoordinatorResult:
+    """One record. The session runs on from the last heartbeat; nothing is left to be revoked, nor to be joined."""
+    details = (("member_id", member.member_id), ("reason", "will be back"))
+    keys = (rebalance_timer, join_timer, sync_timer)
+    return CoordinatorResult(
+        records=(records.current_assignment_record(group.group_id, with_static_leave(member)),),
+        timers=tuple(CancelTimer(key=key(group.group_id, member.member_id)) for key in keys),
+        events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
+    )

@@ -1,7 +1,8 @@
-"""One member one step on: what a request of a member makes of the group, once it is known who asks and what is new.
+"""Steps 2 to 7 of a consumer heartbeat: admission of the member, and the changes that its request makes in the group.
 
 Shared by the two protocols that a member of a consumer group may speak: ConsumerGroupHeartbeat, and JoinGroup of a
-member that is still at the classic protocol (`migration`).
+member that still uses the classic protocol (`live_migration`). The rules for epochs and static members are those of
+streams groups too, see `modern.heartbeat`.
 """
 
 from __future__ import annotations
@@ -9,24 +10,144 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.current_assignment import reconcile
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
-from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
-from headrace.coordinator.consumer.join import ConsumerGroupAdmission
+from headrace.coordinator.consumer.group_context import GroupContext, cancel_member_timers, regexes_timer
 from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions
-from headrace.coordinator.consumer.regular_expressions import RegexChange, detect_regex_change, start_resolution_if_due
+from headrace.coordinator.consumer.regular_expressions import (
+    ConsumerGroupSoftState,
+    RegexChange,
+    TopicRegexResolution,
+    detect_regex_change,
+    start_resolution_if_due,
+)
 from headrace.coordinator.consumer.target_assignment import TargetAssignment, stored_target, target_assignment
-from headrace.coordinator.consumer.timers import cancel_member_timers, regexes_timer
-from headrace.coordinator.consumer.topic_regexes import TopicRegexResolution
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.modern.events import heartbeat_events
-from headrace.coordinator.modern.timers import cancel_replaced_member_timers
-from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataValue
-from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, SetTimer
+from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.modern.heartbeat import (
+    Admission,
+    cancel_replaced_member_timers,
+    check_epoch,
+    check_released,
+    find_member,
+    heartbeat_events,
+    replace_member,
+)
+from headrace.coordinator.records.consumer_schemas import ConsumerGroupMemberMetadataValue, ConsumerGroupMetadataValue
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    RequestContext,
+    SetTimer,
+)
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import to_ms
+from headrace.protocol.messages import consumer_group_heartbeat_request as m
 
-__all__ = ["HeartbeatStep", "heartbeat_step"]
+__all__ = [
+    "ConsumerGroupAdmission",
+    "HeartbeatStep",
+    "admit_member",
+    "check_room",
+    "heartbeat_step",
+    "update_member",
+    "with_static_leave",
+]
+
+
+ConsumerGroupAdmission: TypeAlias = Admission[ConsumerGroup, ConsumerGroupMember]
+
+
+def with_static_leave(member: ConsumerGroupMember) -> ConsumerGroupMember:
+    """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
+    return replace(
+        member,
+        member_epoch=STATIC_LEAVE_EPOCH,
+        assigned={topic_id: dict.fromkeys(of_topic, 0) for topic_id, of_topic in member.assigned.items()},
+        pending_revocation={},
+    )
+
+
+def admit_member(
+    group: ConsumerGroup, request: m.ConsumerGroupHeartbeatRequest, owned: Partitions | None, *, max_size: int
+) -> ConsumerGroupAdmission:
+    """The stored member, or a new one on a join. Raises GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
+    FENCED_MEMBER_EPOCH; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
+    member_id, instance_id = request.member_id, request.instance_id
+    known_id = None if instance_id is None else group.static_members.get(instance_id)
+    check_room(group, member_id, known_id, max_size=max_size)
+    if request.member_epoch == JOIN_EPOCH:
+        return _admit_joining(group, member_id, instance_id, known_id)
+    member = find_member(group, member_id, instance_id)
+    check_epoch(
+        member,
+        request.member_epoch,
+        group_type="consumer",
+        owns_nothing_else=lambda: owned is not None and _has_all(member, owned),
+    )
+    return Admission(group=group, member=member)
+
+
+def check_room(group: ConsumerGroup, member_id: str, known_id: str | None, *, max_size: int) -> None:
+    """Raises GROUP_MAX_SIZE_REACHED for who is new; `known_id`: the member whose instance it is."""
+    if len(group.members) >= max_size and member_id not in group.members and known_id is None:
+        raise CoordinatorError(
+            ErrorCode.group_max_size_reached,
+            f"The consumer group has reached its maximum capacity of {max_size} members.",
+        )
+
+
+def _admit_joining(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, known_id: str | None
+) -> ConsumerGroupAdmission:
+    if known_id is None or instance_id is None:
+        member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
+        return Admission(group=group, member=member)
+    known = group.members[known_id]
+    if known_id == member_id and not known.is_away:
+        return Admission(group=group, member=known)
+    if not known.uses_classic_protocol:  # a classic member gives way at once, as in a classic group
+        check_released(known, instance_id, member_id)
+    replacement = replace_member(group, known, member_id, records)
+    return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
+
+
+def _has_all(member: ConsumerGroupMember, owned: Partitions) -> bool:
+    return all(
+        topic_id in member.assigned and member.assigned[topic_id].keys() >= set(partitions)
+        for topic_id, partitions in owned.items()
+    )
+
+
+def update_member(
+    member: ConsumerGroupMember, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerGroupMember:
+    """Null means unchanged; client id and host are always those of the request. The same object if nothing differs.
+
+    A member that spoke the classic protocol no longer does. A join says all of what is read: who takes a static
+    member's place does not read what that one did.
+    """
+    known = member.metadata
+    timeout_ms = to_ms(request.rebalance_timeout)
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    if request.member_epoch == JOIN_EPOCH:
+        names, regex = names or (), regex or ""
+    metadata = ConsumerGroupMemberMetadataValue(
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        subscribed_topic_names=known.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=known.subscribed_topic_regex if regex is None else regex,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == UNCHANGED_TIMEOUT_MS else timeout_ms,
+        server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TypeAlias
 from uuid import UUID
 
-from headrace.coordinator.modern.member import ModernGroupMember
+from headrace.coordinator.modern.group import ModernGroupMember
 from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupMemberMetadataValue,
     CurrentTopicPartitions,

@@ -1,34 +1,145 @@
-"""Regular expressions of a group: what a member's new one means, when topics are looked at anew, and what that gives.
+"""Regular expressions of a consumer group: resolution to topics, when it is due, and what it changes. KIP-848.
 
-As in Kafka 4.3, all of a group's are resolved together, behind the answer of the heartbeat that asks for it, with the
-rights of who sent that heartbeat: when one is new, when a topic was created, and every
-`group.consumer.regex.refresh.interval.ms`; at most every 10 s. The group's epoch rises when they stand for other
-topics.
+As in Kafka 4.3 (`GroupMetadataManager.maybeUpdateRegularExpressions`), all expressions of a group are resolved
+together, after the reply to the heartbeat that asks for it and with the rights of its sender: when an expression is
+new, when a topic was created, and every `group.consumer.regex.refresh.interval.ms`; at most every 10 s. The group epoch
+rises if an expression now matches other topics.
+
+Topics are matched in portions, beside the broker's other work. The engine is linear in the text (`re2_matcher`); this
+module bounds all texts together. A regular expression that costs more than its share matches no topic; an event reports
+it. A running resolution is soft state (`ConsumerGroupSoftState`): a restart starts it anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup, Subscriptions
-from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
+from headrace.coordinator.consumer.group_context import GroupContext, MayDescribe, regexes_timer
 from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.consumer.timers import regexes_timer
-from headrace.coordinator.consumer.topic_regexes import PAUSE_MS, TopicRegexResolution, check_regex
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
+from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
+from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionValue
+from headrace.coordinator.result import (
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+)
+from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
     "LEAST_REFRESH_INTERVAL_MS",
+    "PAUSE_MS",
+    "ConsumerGroupSoftState",
     "RegexChange",
+    "TopicRegexResolution",
+    "check_regex",
     "continue_resolution",
     "detect_regex_change",
     "start_resolution_if_due",
 ]
 
+
+PAUSE_MS = 5
+"""Between two portions."""
+_PORTION = 20_000
+_LEAST_SHARE = 1_000_000
+_SHARE_PER_CHARACTER = 20
+"""Of the topics' names. A plain pattern costs 1 for each once its states were met."""
+
+
+def check_regex(regex: str) -> None:
+    """Raises CoordinatorError(INVALID_REGULAR_EXPRESSION)."""
+    try:
+        LinearPattern(regex)
+    except BadPattern as error:
+        raise CoordinatorError(
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
+        ) from error
+
+
+class TopicRegexResolution:
+    """One look at the topics of one image, for who asked. Mutable: how far it has come."""
+
+    def __init__(
+        self, regexes: Iterable[str], image: MetadataImage, may_describe: MayDescribe | None, *, now_ms: int
+    ) -> None:
+        self._regexes = tuple(sorted(regexes))
+        self._image = image
+        self._may_describe = may_describe
+        self._started_ms = now_ms
+        self._found: dict[str, list[str]] = {regex: [] for regex in self._regexes}
+        self.given_up: list[str] = []
+        self._work = self._steps()
+        self.is_done = False
+
+    def go_on(self) -> bool:
+        """One portion more; True when everything was looked at."""
+        spent = 0
+        while spent < _PORTION and not self.is_done:
+            cost = next(self._work, None)
+            if cost is None:
+                self.is_done = True
+            else:
+                spent += cost
+        return self.is_done
+
+    def values(self) -> dict[str, ConsumerGroupRegularExpressionValue]:
+        """Return the matching topics of each regular expression, sorted."""
+        return {
+            regex: ConsumerGroupRegularExpressionValue(
+                topics=tuple(sorted(topics)), version=self._image.version, timestamp=self._started_ms
+            )
+            for regex, topics in self._found.items()
+        }
+
+    def _steps(self) -> Iterator[int]:
+        """The cost of each topic."""
+        names = tuple(self._image.topics)
+        share = _LEAST_SHARE + _SHARE_PER_CHARACTER * sum(map(len, names))
+        for regex in self._regexes:
+            try:
+                pattern = LinearPattern(regex)
+            except BadPattern:  # a record of a broker that knows more than we do
+                self.given_up.append(regex)
+                continue
+            for name in names:
+                before = pattern.cost
+                matches = yield from pattern.walk(name)
+                if matches and (self._may_describe is None or self._may_describe(name)):
+                    self._found[regex].append(name)
+                yield min(pattern.cost - before, _PORTION) + 1
+                if pattern.cost > share:
+                    self.given_up.append(regex)
+                    self._found[regex].clear()
+                    break
+
+
 LEAST_REFRESH_INTERVAL_MS = 10_000
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConsumerGroupSoftState:
+    """Mutable. `seen`: the image and the group epoch of the last time that the metadata hash was compared; when the
+    epoch did not come about (the log refused it), it is compared anew. `regexes_seen_version`: of the image that
+    regular expressions were resolved with, None before the first time."""
+
+    seen_image: MetadataImage | None = None
+    seen_epoch: int = 0
+    regexes_seen_version: int | None = None
+    resolution: TopicRegexResolution | None = None
+
+    def must_compare(self, image: MetadataImage, group_epoch: int) -> bool:
+        return self.seen_image is not image or group_epoch < self.seen_epoch
+
+    def remember_comparison(self, image: MetadataImage, group_epoch: int) -> None:
+        self.seen_image, self.seen_epoch = image, group_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

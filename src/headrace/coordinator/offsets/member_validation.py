@@ -20,9 +20,9 @@ from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembers
 from headrace.coordinator.classic.member import identity_error
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records.schemas import StreamsGroupTopologyValue
+from headrace.coordinator.result import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode

@@ -14,14 +14,19 @@ from collections.abc import Collection, Iterable, Iterator
 from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState
 from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets, TopicPartition
 from headrace.coordinator.offsets.member_validation import subscribed_topics
-from headrace.coordinator.records.builders import group_metadata_tombstone, offset_commit_tombstone
-from headrace.coordinator.records.schemas import OffsetCommitValue
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply, TimerKey
+from headrace.coordinator.records.schemas import OffsetCommitValue, group_metadata_tombstone, offset_commit_tombstone
+from headrace.coordinator.result import (
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+    TimerKey,
+)
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms

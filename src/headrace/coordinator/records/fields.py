@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.coordinator.errors import CorruptRecord
+from headrace.coordinator.result import CorruptRecord
 
 __all__ = [
     "Cursor",

@@ -2,7 +2,9 @@
 
 Facts: the definitions `common/message/*.json` in kafka-group-coordinator 4.3.1 (kio does not carry them). Names and
 order of fields are Kafka's; the annotations are the whole description of the bytes, see `codec`. Every value is
-immutable and hashable, so hard state holds it as it is. Lists that Kafka sorts are sorted by the builders.
+immutable and hashable, so hard state holds it as it is. Lists that Kafka sorts are sorted by the builders of records:
+those of offsets and classic groups are at the end of this module, the others in `consumer.records` and
+`streams.records` (Kafka's `GroupCoordinatorRecordHelpers` and `StreamsCoordinatorRecordHelpers`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Annotated, TypeAlias
 from uuid import UUID
 
 from headrace.coordinator.records.codec import Int8, Int16, Int32, Int64, Tagged, UInt16, Versions
+from headrace.coordinator.result import CoordinatorRecord
 
 __all__ = [
     "CopartitionGroup",
@@ -39,6 +42,11 @@ __all__ = [
     "Subtopology",
     "TaskIds",
     "TopicInfo",
+    "group_metadata_record",
+    "group_metadata_tombstone",
+    "offset_commit_record",
+    "offset_commit_tombstone",
+    "pending_offset_record",
 ]
 
 
@@ -283,3 +291,30 @@ RecordValue: TypeAlias = (
     | StreamsGroupCurrentMemberAssignmentValue
     | StreamsGroupTopologyValue
 )
+
+
+def offset_commit_record(group: str, topic: str, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
+    """Return the record of a committed offset."""
+    return CoordinatorRecord(key=OffsetCommitKey(group=group, topic=topic, partition=partition), value=value)
+
+
+def offset_commit_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:
+    """Return the tombstone of a committed offset."""
+    return CoordinatorRecord(key=OffsetCommitKey(group=group, topic=topic, partition=partition), value=None)
+
+
+def pending_offset_record(
+    key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int, producer_epoch: int = -1
+) -> CoordinatorRecord:
+    """Return the record of an offset in a transaction; it counts once the transaction commits."""
+    return CoordinatorRecord(key=key, value=value, producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+def group_metadata_record(group: str, value: GroupMetadataValue) -> CoordinatorRecord:
+    """Return the record of a classic group."""
+    return CoordinatorRecord(key=GroupMetadataKey(group=group), value=value)
+
+
+def group_metadata_tombstone(group: str) -> CoordinatorRecord:
+    """Return the tombstone of a classic group."""
+    return CoordinatorRecord(key=GroupMetadataKey(group=group), value=None)

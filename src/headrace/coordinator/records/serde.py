@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.codec import Reader, Writer, reader, writer
 from headrace.coordinator.records.fields import Cursor, write_int16
-from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.result import CoordinatorRecord, CorruptRecord
 
 __all__ = ["decode", "encode_key", "encode_value", "read_plain_offset"]
 

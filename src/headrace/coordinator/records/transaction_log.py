@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.fields import (
     Cursor,
     write_compact_array,
@@ -24,7 +23,7 @@ from headrace.coordinator.records.fields import (
     write_string,
     write_tags,
 )
-from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.result import CoordinatorRecord, CorruptRecord
 
 __all__ = [
     "NO_PRODUCER_EPOCH",

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple, sorted_tasks
+from headrace.coordinator.result import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
-from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple, sorted_tasks
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["reconcile"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from headrace.coordinator.assignors.task_assignor import Task, TasksTuple
 from headrace.coordinator.modern.group import FIRST_EPOCH, ModernGroup
 from headrace.coordinator.records.schemas import (
     StreamsGroupCurrentMemberAssignmentValue,
@@ -22,7 +23,6 @@ from headrace.coordinator.records.schemas import (
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember
-from headrace.coordinator.tasks import Task, TasksTuple
 
 __all__ = ["GroupState", "StreamsGroup", "TaskHolders"]
 

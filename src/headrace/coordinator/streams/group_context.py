@@ -14,19 +14,20 @@ from typing import cast
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, u16
 
-from headrace.coordinator.assignors.task_assignor import TaskAssignor
+from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TaskAssignor, sorted_tasks
 from headrace.coordinator.configuration import StreamsGroupConfiguration
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.records.schemas import Endpoint, StreamsGroupTopologyValue
-from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.topics.configured_topology import (
+from headrace.coordinator.modern.heartbeat import revocation_timers, session_timer
+from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMetadataValue, StreamsGroupTopologyValue
+from headrace.coordinator.result import CancelTimer, CoordinatorError, CoordinatorEvent, SetTimer, TimerKey
+from headrace.coordinator.streams.configured_topology import (
     ConfiguredTopology,
     configure_topology,
     required_topics,
 )
-from headrace.coordinator.tasks import AssignedTasks, Task, sorted_tasks
+from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams.internal_topics import TopicStatus
+from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 from headrace.protocol.messages import streams_group_heartbeat_response as messages
@@ -37,7 +38,12 @@ __all__ = [
     "GroupContext",
     "MemberTaskOffsets",
     "StreamsGroupSoftState",
+    "epoch_reason",
+    "initial_delay_timer",
+    "interval_timer",
+    "member_timers",
     "reported_offsets",
+    "topology_events",
 ]
 
 
@@ -173,7 +179,7 @@ class StreamsGroupSoftState:
     """Soft state of one group. Mutable. `endpoint_epoch` rises when a member's endpoint or, with one, its tasks change.
 
     `version` rises with everything that may change the reply to a heartbeat, soft or hard: a repeatable reply is valid
-    for one version (`repeatable_heartbeat`). Code that adds soft state on which replies depend must call `changed`.
+    for one version (`heartbeat.RepeatableHeartbeat`). Code that adds soft state on which replies depend must call `changed`.
     """
 
     version: int = 0
@@ -280,3 +286,73 @@ def _present_tasks(group: StreamsGroup) -> dict[str, int]:
         for subtopology_id, partition in target.active:
             counts[subtopology_id] = max(counts.get(subtopology_id, 0), partition + 1)
     return counts
+
+
+def initial_delay_timer(group_id: str) -> TimerKey:
+    """Return the key of the initial delay's timer."""
+    return TimerKey(kind="initial-delay", group_id=group_id)
+
+
+def interval_timer(group_id: str) -> TimerKey:
+    """Return the key of the timer that ends the assignment interval."""
+    return TimerKey(kind="assignment-interval", group_id=group_id)
+
+
+def member_timers(
+    group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, group_context: GroupContext
+) -> list[SetTimer | CancelTimer]:
+    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
+    now_ms = group_context.now_ms
+    session_ms = group_context.configuration.session_timeout_ms
+    timers: list[SetTimer | CancelTimer] = [
+        SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)
+    ]
+    timers.extend(
+        revocation_timers(
+            group.group_id,
+            before,
+            after,
+            is_same_demand=before.pending_revocation == after.pending_revocation,
+            rebalance_timeout_ms=after.metadata.rebalance_timeout_ms,
+            now_ms=now_ms,
+        )
+    )
+    return timers
+
+
+def epoch_reason(
+    before: StreamsGroupMetadataValue, after: StreamsGroupMetadataValue, *, joined: bool, member_changed: bool
+) -> str:
+    """All triggers that `after` differs by, comma-separated.
+
+    Args:
+        before: the group's metadata with the old epoch.
+        after: the same with the new epoch.
+        joined: whether a new member caused it.
+        member_changed: whether the assignor sees something new of a known member, or a static member was replaced.
+    """
+    triggers = {
+        "a member joined": joined,
+        "a member changed": member_changed and not joined,
+        "topics or their partition counts changed": before.metadata_hash != after.metadata_hash,
+        "the topology became ready or not ready": before.validated_topology_epoch != after.validated_topology_epoch,
+        "assignment settings changed": before.last_assignment_configs != after.last_assignment_configs,
+    }
+    return ", ".join(name for name, is_trigger in triggers.items() if is_trigger)
+
+
+def topology_events(group: StreamsGroup, configured: ConfiguredTopology) -> tuple[CoordinatorEvent, ...]:
+    """TopologyReady, TopologyNotReady, SourceTopicsOutgrown: what is new against the group's stored metadata."""
+    topology, metadata = group.topology, group.metadata
+    was_ready = topology is not None and metadata.validated_topology_epoch == topology.epoch
+    if configured.status is not None and (was_ready or topology is None):
+        return (_event("TopologyNotReady", group, configured.status),)
+    events = [_event("TopologyReady", group)] if configured.is_ready and not was_ready else []
+    if configured.unread is not None and configured.metadata_hash != metadata.metadata_hash:
+        events.append(_event("SourceTopicsOutgrown", group, configured.unread))
+    return tuple(events)
+
+
+def _event(name: str, group: StreamsGroup, status: TopicStatus | None = None) -> CoordinatorEvent:
+    details = () if status is None else (("reason", status.detail), ("status", status.code.name))
+    return CoordinatorEvent(name=name, group_id=group.group_id, details=details)

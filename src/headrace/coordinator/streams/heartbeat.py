@@ -1,15 +1,15 @@
 """StreamsGroupHeartbeat (API 88; KIP-1071, assignment interval KIP-1263): a member joins or heartbeats.
 
-Steps of a heartbeat, one function each:
-  1 validate the request            heartbeat_request
-  2 find or create the member       join: fencing by epoch; a lost reply is tolerated; static members
-  3 update the member               join: what the request changes
+Steps of a heartbeat, one function each (Kafka: `GroupMetadataManager.streamsGroupHeartbeat`):
+  1 validate the request            heartbeat_messages
+  2 find or create the member       join_and_leave: fencing by epoch; a lost reply is tolerated; static members
+  3 update the member               join_and_leave: what the request changes
   4 initialize the topology         the first one stays; another is refused
   5 configure the topics            ready, or a status for every member
   6 bump the group epoch            when anything above changed what the assignor sees
   7 target assignment               now, or by a named timer
   8 current assignment              current_assignment: revoke first, then assign
-  9 reply                           heartbeat_response
+  9 reply                           heartbeat_messages
 
 Deliberate differences from Kafka 4.3.1:
 - the initial delay and the assignment interval have timers that compute the target when they fire;
@@ -18,8 +18,19 @@ Deliberate differences from Kafka 4.3.1:
 - a known member that joins again does not count against the maximum group size (as Kafka 4.4);
 - the reply repeats the tasks when the member's epoch or its owned tasks show that it has not heard of them;
 - an owned task that the topics no longer have is forgiven as long as the member was assigned it;
-- a grown source topic leaves tasks with state as they are, with a status (`topics.retained_tasks`);
+- a grown source topic leaves tasks with state as they are, with a status (`configured_topology.retain_tasks`);
 - a member whose topology is older than the group's is given no tasks.
+
+**Fast path** of heartbeats that change nothing: the same request bytes get the same reply bytes again. A rule is a
+function of the request, the caller, the group's hard and soft state, the settings, the image and the time. If its
+result had no records, events, topics to create or soft changes, and no timer but the member's own session, then none of
+that changed, and the next such heartbeat has the same reply as long as nothing does. Changes are counted by
+`StreamsGroupSoftState.version`: the shard raises it with every replayed record of the group (except committed offsets),
+soft change, setting, image, load, and timer of the group that is set, cancelled or fires.
+
+Time alone changes a reply while an assignment is due, so such a heartbeat is not repeatable. `is_repeatable` is the
+only eligibility predicate. Checks before the rules (authorization, quotas) are not known here: the cache of replies in
+the broker is keyed by what those checks depend on.
 """
 
 from __future__ import annotations
@@ -28,27 +39,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.events import heartbeat_events
-from headrace.coordinator.modern.member import JOIN_EPOCH
-from headrace.coordinator.modern.timers import cancel_replaced_member_timers
+from headrace.coordinator.assignors.task_assignor import TasksTuple
+from headrace.coordinator.modern.group import JOIN_EPOCH
+from headrace.coordinator.modern.heartbeat import cancel_replaced_member_timers, heartbeat_events
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+    SetTimer,
+    Timer,
+)
 from headrace.coordinator.streams import records
+from headrace.coordinator.streams.configured_topology import ConfiguredTopology
 from headrace.coordinator.streams.current_assignment import reconcile
-from headrace.coordinator.streams.events import epoch_reason, topology_events
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
 from headrace.coordinator.streams.group_context import (
     GroupContext,
     MemberTaskOffsets,
     StreamsGroupSoftState,
+    epoch_reason,
+    initial_delay_timer,
+    interval_timer,
+    member_timers,
     reported_offsets,
+    topology_events,
 )
-from headrace.coordinator.streams.group_timers import member_timers
-from headrace.coordinator.streams.heartbeat_request import is_same_topology, owned_tasks, topology_of
-from headrace.coordinator.streams.heartbeat_response import heartbeat_reply, statuses
-from headrace.coordinator.streams.join import (
+from headrace.coordinator.streams.heartbeat_messages import (
+    heartbeat_reply,
+    is_same_topology,
+    owned_tasks,
+    statuses,
+    topology_of,
+)
+from headrace.coordinator.streams.internal_topics import StatusCode, TopicStatus
+from headrace.coordinator.streams.join_and_leave import (
     StreamsGroupAdmission,
     admit_member,
     check_owned_tasks,
@@ -56,20 +84,13 @@ from headrace.coordinator.streams.join import (
     update_member,
 )
 from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.target_assignment import (
-    compute_target,
-    initial_delay_timer,
-    interval_end_ms,
-    interval_timer,
-)
-from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
-from headrace.coordinator.streams.topics.topic_status import StatusCode, TopicStatus
-from headrace.coordinator.tasks import TasksTuple
+from headrace.coordinator.streams.target_assignment import compute_target, interval_end_ms
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 from headrace.protocol.messages import streams_group_heartbeat_response as replies
 
-__all__ = ["process_heartbeat"]
+__all__ = ["RepeatableHeartbeat", "is_repeatable", "process_heartbeat"]
+
 
 _DELAYED_INITIALLY = TopicStatus(
     code=StatusCode.ASSIGNMENT_DELAYED,
@@ -336,3 +357,45 @@ def _endpoints(
 ) -> tuple[replies.EndpointToPartitions, ...]:
     others = (group.members[each] for each in group.with_endpoint if each != member.member_id)
     return soft.endpoints.of((*others, member), configured)
+
+
+class RepeatableHeartbeat:
+    """Permission to repeat one reply; each repetition restarts the member's session. Implements `Repeatable`.
+
+    The shard creates it, the broker's cache of replies keeps it.
+    """
+
+    __slots__ = ("_session", "_session_timeout_ms", "_soft", "_version")
+
+    def __init__(self, soft: StreamsGroupSoftState, session: Timer, session_timeout_ms: int) -> None:
+        self._soft = soft
+        self._version = soft.version
+        self._session = session
+        self._session_timeout_ms = session_timeout_ms
+
+    def renew(self, now_ms: int) -> bool:
+        """Restart the member's session. False, without side effects, if the state changed: the rule has to run."""
+        if self._soft.version != self._version:
+            return False
+        self._session.deadline_ms = now_ms + self._session_timeout_ms
+        return True
+
+
+def is_repeatable(result: CoordinatorResult, group: StreamsGroup, group_context: GroupContext) -> bool:
+    """Whether the result of a heartbeat would be the same once more."""
+    changes_nothing = (
+        not result.records
+        and not result.events
+        and not result.topics_to_create
+        and result.soft is None
+        and len(result.replies) == 1
+        and len(result.timers) == 1
+        and isinstance(result.timers[0], SetTimer)
+        and result.timers[0].key.kind == "session"
+    )
+    waits_for_time = (
+        group.group_epoch > group.assignment_epoch
+        or group_context.initial_delay_runs
+        or group_context.interval_timer_runs
+    )
+    return changes_nothing and not waits_for_time

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from headrace.coordinator.modern.member import ModernGroupMember
+from headrace.coordinator.assignors.task_assignor import AssignedTasks
+from headrace.coordinator.modern.group import ModernGroupMember
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
-from headrace.coordinator.tasks import AssignedTasks
 
 __all__ = [
     "NO_METADATA",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple, by_subtopology
 from headrace.coordinator.records.schemas import (
     CurrentTaskIds,
     StreamsGroupCurrentMemberAssignmentKey,
@@ -21,7 +22,6 @@ from headrace.coordinator.records.schemas import (
 )
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple, by_subtopology
 
 __all__ = [
     "assigned_tasks",

@@ -1,25 +1,49 @@
 """Target assignment of a streams group: the assignor's result for every member, when it is computed, its records.
 
-The assignor runs at most once per assignment interval. If it may not run yet, or the group waits for more members, a
-named timer runs it later: the target exists when the timer fires, not only at the next heartbeat of a member.
+In Kafka: `TargetAssignmentBuilder` of `org.apache.kafka.coordinator.group.streams`. The assignor runs at most once per
+assignment interval. If it may not run yet, or the group waits for more members, a named timer runs it later: the target
+exists when the timer fires, not only at the next heartbeat of a member. New topics or settings start it as well, and a
+load of the group takes up what was due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headrace.coordinator.assignors.task_assignor import AssignableSubtopology, GroupSpec, MemberSpec, TaskAssignor
+from headrace.coordinator.assignors.task_assignor import (
+    AssignableSubtopology,
+    GroupSpec,
+    MemberSpec,
+    TaskAssignor,
+    TasksTuple,
+)
 from headrace.coordinator.configuration import StreamsGroupConfiguration
-from headrace.coordinator.result import CoordinatorRecord, TimerKey
+from headrace.coordinator.modern.heartbeat import rebalance_timer, session_timer
+from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 from headrace.coordinator.streams import records
+from headrace.coordinator.streams.configured_topology import ConfiguredTopology
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
-from headrace.coordinator.streams.group_context import NO_OFFSETS, MemberTaskOffsets
+from headrace.coordinator.streams.group_context import (
+    NO_OFFSETS,
+    GroupContext,
+    MemberTaskOffsets,
+    StreamsGroupSoftState,
+    epoch_reason,
+    interval_timer,
+    topology_events,
+)
 from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.topics.configured_topology import ConfiguredTopology
-from headrace.coordinator.tasks import TasksTuple
 
-__all__ = ["TargetAssignment", "compute_target", "initial_delay_timer", "interval_end_ms", "interval_timer"]
+__all__ = [
+    "TargetAssignment",
+    "assignment_due",
+    "compute_target",
+    "interval_end_ms",
+    "on_context_change",
+    "timers_after_load",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +56,6 @@ class TargetAssignment:
 
     def target_of(self, member_id: str) -> TasksTuple:
         return self.targets.get(member_id, NO_TASKS)
-
-
-def initial_delay_timer(group_id: str) -> TimerKey:
-    """Return the key of the initial delay's timer."""
-    return TimerKey(kind="initial-delay", group_id=group_id)
-
-
-def interval_timer(group_id: str) -> TimerKey:
-    """Return the key of the timer that ends the assignment interval."""
-    return TimerKey(kind="assignment-interval", group_id=group_id)
 
 
 def interval_end_ms(group: StreamsGroup, configuration: StreamsGroupConfiguration, now_ms: int) -> int | None:
@@ -119,3 +133,113 @@ def _group_spec(
         num_standby_replicas=int(configs.get("num.standby.replicas", "0")),
         rack_aware_assignment_tags=tuple(filter(None, configs.get("rack.aware.assignment.tags", "").split(","))),
     )
+
+
+def assignment_due(
+    group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
+) -> CoordinatorResult | None:
+    """The initial delay or the assignment interval is over: the target is computed now.
+
+    Never inside the initial delay: heartbeats answer "no tasks" then, which must not be this target's epoch.
+    """
+    is_due = group.members and group.group_epoch > group.assignment_epoch and not group_context.initial_delay_runs
+    if group.topology is None or not is_due:
+        return None
+    configured = soft.configured_topology(group, group.topology, group_context.image)
+    return _computed(group, soft, group.metadata, configured, group_context)
+
+
+def on_context_change(
+    group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
+) -> CoordinatorResult | None:
+    """Follow a new image or new settings, without a heartbeat, if they change what the assignor sees.
+
+    The group gets a new epoch, and the target as soon as the initial delay and the assignment interval allow. Topics
+    are only created in heartbeats, with the rights of the member that sent it.
+    """
+    if group.topology is None or not group.members:
+        return None
+    configured = soft.configured_topology(group, group.topology, group_context.image)
+    metadata = group.metadata
+    wanted = StreamsGroupMetadataValue(
+        epoch=metadata.epoch,
+        metadata_hash=configured.metadata_hash,
+        validated_topology_epoch=configured.validated_epoch,
+        last_assignment_configs=group_context.configuration.assignment_configs,
+    )
+    if wanted == metadata:
+        return _interval_timer_anew(group, group_context)
+    soft_changes = None
+    if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
+        soft_changes = soft.bump_endpoint_epoch  # tasks may stay and have other partitions
+    bumped = replace(wanted, epoch=metadata.epoch + 1)
+    record = records.group_metadata_record(group.group_id, bumped)
+    reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
+    events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
+    if group_context.initial_delay_runs:
+        return CoordinatorResult(records=(record,), events=events, soft=soft_changes)
+    end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
+    if end_ms is not None:
+        timer = SetTimer(key=interval_timer(group.group_id), deadline_ms=end_ms)
+        return CoordinatorResult(records=(record,), timers=(timer,), events=events, soft=soft_changes)
+    computed = _computed(group, soft, bumped, configured, group_context)
+    return replace(computed, records=(record, *computed.records), events=(*events, *computed.events), soft=soft_changes)
+
+
+def _has_endpoints(group: StreamsGroup) -> bool:
+    return any(member.metadata.user_endpoint is not None for member in group.members.values())
+
+
+def _interval_timer_anew(group: StreamsGroup, group_context: GroupContext) -> CoordinatorResult | None:
+    """Adjust a running interval timer to a changed interval."""
+    if not group_context.interval_timer_runs:
+        return None
+    end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
+    due_ms = group_context.now_ms if end_ms is None else end_ms
+    return CoordinatorResult(timers=(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms),))
+
+
+def timers_after_load(group: StreamsGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
+    """After a replay: sessions start anew, open revocations and due assignments are taken up."""
+    now_ms = group_context.now_ms
+    timers: list[SetTimer | CancelTimer] = []
+    for member_id in sorted(group.members):
+        member = group.members[member_id]
+        session_ms = group_context.configuration.session_timeout_ms
+        timers.append(SetTimer(key=session_timer(group.group_id, member_id), deadline_ms=now_ms + session_ms))
+        if member.is_revoking and not member.is_away:
+            due_ms = now_ms + member.metadata.rebalance_timeout_ms
+            timers.append(SetTimer(key=rebalance_timer(group.group_id, member_id), deadline_ms=due_ms))
+    if group.members and group.group_epoch > group.assignment_epoch and not group_context.initial_delay_runs:
+        end_ms = interval_end_ms(group, group_context.configuration, now_ms)
+        due_ms = now_ms if end_ms is None else end_ms
+        timers.append(SetTimer(key=interval_timer(group.group_id), deadline_ms=due_ms))
+    return timers
+
+
+def _computed(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    metadata: StreamsGroupMetadataValue,
+    configured: ConfiguredTopology,
+    group_context: GroupContext,
+) -> CoordinatorResult:
+    computed = compute_target(
+        group,
+        epoch=metadata.epoch,
+        configured=configured,
+        assignment_configs=metadata.last_assignment_configs,
+        assignor=group_context.assignor,
+        now_ms=group_context.now_ms,
+        task_offsets=soft.task_offsets,
+    )
+    event = CoordinatorEvent(
+        name="TargetAssignmentComputed", group_id=group.group_id, details=(("epoch", str(metadata.epoch)),)
+    )
+    timers = (CancelTimer(key=interval_timer(group.group_id)),) if group_context.interval_timer_runs else ()
+    return CoordinatorResult(records=computed.records, timers=timers, events=(event,))
+
+
+def _epoch_event(group: StreamsGroup, epoch: int, reason: str) -> CoordinatorEvent:
+    details = (("epoch", str(epoch)), ("reason", reason))
+    return CoordinatorEvent(name="GroupEpochBumped", group_id=group.group_id, details=details)

@@ -19,15 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
-from headrace.coordinator.transactions.transaction_state import (
+from headrace.coordinator.transactions.transitions import (
     EPOCH_BUMP_VERSION,
     MAX_EPOCH,
-    ProducerIdentity,
-    TransactionState,
-)
-from headrace.coordinator.transactions.transitions import (
     Answer,
+    ProducerIdentity,
     Step,
+    TransactionState,
     added_partitions,
     completed,
     created,

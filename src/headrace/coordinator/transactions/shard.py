@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.errors import CorruptRecord
 from headrace.coordinator.records.transaction_log import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -23,8 +22,16 @@ from headrace.coordinator.records.transaction_log import (
     TransactionLogValue,
     value_version,
 )
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
-from headrace.coordinator.timers import TimerQueue
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    CorruptRecord,
+    Reply,
+    SetTimer,
+    TimerKey,
+    TimerQueue,
+)
 from headrace.coordinator.transactions.producer_requests import (
     add_partitions,
     end_transaction,
@@ -32,10 +39,12 @@ from headrace.coordinator.transactions.producer_requests import (
     missing_partitions,
     producer_refusal,
 )
-from headrace.coordinator.transactions.transaction_state import STATE_NAMES, ProducerIdentity, TransactionState
 from headrace.coordinator.transactions.transitions import (
+    STATE_NAMES,
     Answer,
+    ProducerIdentity,
     Step,
+    TransactionState,
     completed,
     fenced,
     last_epoch_of_fenced,

@@ -1,39 +1,121 @@
-"""State transitions of a transactional id: each function returns the value of the record after one step.
+"""States of a transactional id, and the steps between them: each function returns the record's value after one step.
+
+    Empty ──────────► Ongoing ──► PrepareCommit ──► CompleteCommit ─┐
+      ▲ │              │                                            │  next transaction: Ongoing
+      │ └► PrepareAbort ◄┘ (also from Complete*) ──► CompleteAbort ─┤  InitProducerId: Empty
+      └─────────────────────────────────────────────────────────────┘  expiry: Dead, and gone
+
+Numbers and names are Kafka's (they stand in `__transaction_state` and in ListTransactions; `TransactionState` and
+`TransactionMetadata` there). Kafka raises the epoch of an open transaction that it aborts on its own in a passing
+state, PrepareEpochFence; here fence and PrepareAbort are one record, so that no state is ever left half way, but the
+name is known to filters.
 
 Epochs only rise. At transaction version 2 (KIP-890) every end of a transaction raises the epoch, so that a late record
 cannot become part of the next transaction. When the int16 is exhausted, the next producer id takes over at Complete,
 and its epochs start at 0. `next_producer_id` is part of the Prepare record, so a restart does not allocate another one.
+
+`fate_of_open` decides about transactions that are open in a partition's log after a crash. Logs are written to disk
+independently. A power loss may keep records of a transaction and lose the coordinator's record that the partition
+belongs to it, or lose a marker and keep the coordinator's record that all markers were written. No one would ever end
+such a transaction, and readers of committed records would wait for it forever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Literal
 
 from headrace.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
-from headrace.coordinator.transactions.transaction_state import (
-    EPOCH_BUMP_VERSION,
-    MAX_EPOCH,
-    VALID_PREVIOUS_STATES,
-    TransactionState,
-)
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
+    "EPOCH_BUMP_VERSION",
+    "MAX_EPOCH",
+    "STATE_NAMES",
+    "VALID_PREVIOUS_STATES",
     "Answer",
+    "Fate",
+    "ProducerIdentity",
     "Step",
+    "TransactionState",
     "added_partitions",
     "completed",
     "created",
     "ended",
+    "fate_of_open",
     "fenced",
     "incremented",
     "is_exhausted",
     "last_epoch_of_fenced",
     "refusal",
     "rotated",
+    "state_name",
     "state_of",
 ]
+
+
+EPOCH_BUMP_VERSION = 2
+"""From this transaction version on every end of a transaction raises the epoch."""
+
+MAX_EPOCH = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """Producer id and epoch of a transactional producer."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class TransactionState(IntEnum):
+    """States of a transactional id, with Kafka's numbers."""
+
+    EMPTY = 0
+    """An identity without a transaction. The first partition opens one."""
+    ONGOING = 1
+    """Open. EndTxn, the timeout, or an InitProducerId of a new owner ends it."""
+    PREPARE_COMMIT = 2
+    """The decision is in the log, markers are being written. Other requests get CONCURRENT_TRANSACTIONS."""
+    PREPARE_ABORT = 3
+    """As PREPARE_COMMIT."""
+    COMPLETE_COMMIT = 4
+    """All markers are written. The same producer may open its next transaction."""
+    COMPLETE_ABORT = 5
+    """As COMPLETE_COMMIT."""
+    DEAD = 6
+    """Expired: a tombstone follows at once, so it is never observed."""
+    PREPARE_EPOCH_FENCE = 7
+    """Never held here, see the module's text."""
+
+
+_S = TransactionState
+
+VALID_PREVIOUS_STATES: Mapping[TransactionState, tuple[TransactionState, ...]] = MappingProxyType(
+    {
+        _S.EMPTY: (_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT),
+        _S.ONGOING: (_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT),
+        _S.PREPARE_COMMIT: (_S.ONGOING,),
+        _S.PREPARE_ABORT: (_S.ONGOING, _S.PREPARE_EPOCH_FENCE, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT),
+        _S.COMPLETE_COMMIT: (_S.PREPARE_COMMIT,),
+        _S.COMPLETE_ABORT: (_S.PREPARE_ABORT,),
+        _S.DEAD: (_S.EMPTY, _S.COMPLETE_ABORT, _S.COMPLETE_COMMIT),
+        _S.PREPARE_EPOCH_FENCE: (_S.ONGOING,),
+    }
+)
+
+STATE_NAMES: Mapping[str, TransactionState] = MappingProxyType(
+    {"".join(word.capitalize() for word in state.name.split("_")): state for state in TransactionState}
+)
+_NAMES = {state: name for name, state in STATE_NAMES.items()}
+
+
+def state_name(state: TransactionState) -> str:
+    """Kafka's spelling: "PrepareCommit"."""
+    return _NAMES[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,3 +270,38 @@ def _to(value: TransactionLogValue, target: TransactionState, now_ms: int, **cha
         previous_producer_id=value.producer_id,
         **changes,  # type: ignore[arg-type]
     )
+
+
+Fate = Literal["known", "adopt", "commit", "abort"]
+
+_PREPARED = (_S.PREPARE_COMMIT, _S.PREPARE_ABORT)
+
+
+def fate_of_open(
+    holder: TransactionLogValue | None, producer_id: int, producer_epoch: int, partition: tuple[str, int]
+) -> Fate:
+    """Return what to do with a transaction that is open in a partition's log.
+
+    `holder`: the transactional id that has the producer id, or had it until its epochs ran out; None if there is none.
+
+    known: the coordinator will end it. adopt: it is the producer's present transaction, to which the partition has to
+    be added. commit, abort: it gets that marker, because the coordinator has completed it or does not know it.
+    """
+    if holder is None:
+        return "abort"
+    state = state_of(holder)
+    is_present = (holder.producer_id, holder.producer_epoch) == (producer_id, producer_epoch)
+    if state in (_S.ONGOING, *_PREPARED) and partition in holder.transaction_partitions:
+        return "known" if is_present or _is_next(holder, producer_id, producer_epoch) else "abort"
+    if is_present and state not in _PREPARED:
+        return "adopt"
+    if state is _S.COMPLETE_COMMIT and _is_next(holder, producer_id, producer_epoch):
+        return "commit"
+    return "abort"
+
+
+def _is_next(holder: TransactionLogValue, producer_id: int, producer_epoch: int) -> bool:
+    """Whether the holder has the epoch that the end of this very transaction gave it."""
+    if holder.producer_id == producer_id:
+        return holder.producer_epoch == producer_epoch + 1
+    return holder.previous_producer_id == producer_id and is_exhausted(producer_epoch) and holder.producer_epoch == 0

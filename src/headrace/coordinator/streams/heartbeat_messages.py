@@ -1,26 +1,49 @@
-"""StreamsGroupHeartbeat requests: validation, and conversion of topology and task lists into the coordinator's types.
+"""StreamsGroupHeartbeat on the wire: validation of requests, conversion to the coordinator's types, replies. KIP-1071.
 
-The first violated rule determines the error. KIP-1071, as in Kafka 4.4 for both versions of the request: instance ids,
-task offsets and warm-up tasks are accepted, which Kafka 4.2 and 4.3 refuse before any other check.
+The first violated rule determines the error, as in Kafka 4.4 for both versions of the request: instance ids, task
+offsets and warm-up tasks are accepted, which Kafka 4.2 and 4.3 refuse before any other check. The last rules are not
+Kafka's, which fails with UNKNOWN_SERVER_ERROR instead: a name listed twice where names must be distinct, and a topology
+epoch below 0.
 
-The last rules are not Kafka's, which fails with UNKNOWN_SERVER_ERROR instead: a name listed twice where names must be
-distinct, and a topology epoch below 0.
+A reply carries statuses besides its error code: what is wrong or pending without being an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Collection, Iterable
+from typing import NoReturn, cast
 
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
-from headrace.coordinator.records.schemas import CopartitionGroup, StreamsGroupTopologyValue, Subtopology, TopicInfo
-from headrace.coordinator.tasks import Task, TasksTuple, sorted_tasks
+from kio.static.primitive import i8, i32, i64
+
+from headrace.coordinator.assignors.task_assignor import Task, TasksTuple, by_subtopology, sorted_tasks
+from headrace.coordinator.configuration import StreamsGroupConfiguration
+from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.records.schemas import (
+    CopartitionGroup,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupTopologyValue,
+    Subtopology,
+    TopicInfo,
+)
+from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.streams.configured_topology import ConfiguredTopology
+from headrace.coordinator.streams.internal_topics import StatusCode, TopicStatus
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.kio_units import to_ms
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
+from headrace.protocol.messages import streams_group_heartbeat_response as replies
 
-__all__ = ["is_same_topology", "owned_tasks", "topology_of", "validate_request"]
+__all__ = [
+    "heartbeat_reply",
+    "is_same_topology",
+    "leave_reply",
+    "missing_client_tags",
+    "owned_tasks",
+    "shutdown_requested",
+    "statuses",
+    "topology_of",
+    "validate_request",
+]
 
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
@@ -159,3 +182,118 @@ def _topic(topic: m.TopicInfo) -> TopicInfo:
 
 def _tasks(tasks: tuple[m.TaskIds, ...]) -> tuple[Task, ...]:
     return sorted_tasks((each.subtopology_id, int(partition)) for each in tasks for partition in each.partitions)
+
+
+FIRST_VERSION_WITH_TAGS = 1
+
+
+def statuses(
+    member: StreamsGroupMemberMetadataValue,
+    configured: ConfiguredTopology,
+    *,
+    delay: TopicStatus | None,
+    shutdown_requested_by: str | None,
+    required_tags: tuple[str, ...],
+    api_version: int,
+) -> list[TopicStatus]:
+    """Return the statuses in Kafka's order.
+
+    `configured` may be of a newer topology than the member's. Missing client tags are reported from heartbeat version 1
+    on: clients of version 0 do not know that status.
+    """
+    found = []
+    if member.topology_epoch < configured.epoch:
+        detail = (
+            f"The member's topology epoch {member.topology_epoch} is behind the group's topology epoch "
+            f"{configured.epoch}."
+        )
+        found.append(TopicStatus(code=StatusCode.STALE_TOPOLOGY, detail=detail))
+    found.extend(status for status in (configured.unread, delay, configured.status) if status is not None)
+    if shutdown_requested_by is not None:
+        found.append(shutdown_requested(shutdown_requested_by))
+    if api_version >= FIRST_VERSION_WITH_TAGS:
+        found.extend(missing_client_tags(member, required_tags))
+    return found
+
+
+def shutdown_requested(member_id: str) -> TopicStatus:
+    """Return the status that tells every member to shut down."""
+    detail = (
+        f"Streams group member {member_id} encountered a fatal error and requested a shutdown for the entire "
+        "application."
+    )
+    return TopicStatus(code=StatusCode.SHUTDOWN_APPLICATION, detail=detail)
+
+
+def missing_client_tags(
+    member: StreamsGroupMemberMetadataValue, required_tags: tuple[str, ...]
+) -> tuple[TopicStatus, ...]:
+    """Standbys are spread by these tags; a member without them cannot be taken into account."""
+    tags = dict(member.client_tags)
+    missing = [tag for tag in required_tags if tag not in tags]
+    if not missing:
+        return ()
+    detail = (
+        f"Missing required client tags for rack-aware standby assignment: [{', '.join(missing)}]. Configure them via "
+        "'client.tag.<tagKey>' in your Streams config."
+    )
+    return (TopicStatus(code=StatusCode.MISSING_CLIENT_TAGS, detail=detail),)
+
+
+_NO_TIME = from_ms(0)
+
+
+def heartbeat_reply(
+    *,
+    member_id: str,
+    member_epoch: int,
+    configuration: StreamsGroupConfiguration,
+    statuses: Iterable[TopicStatus],
+    tasks: TasksTuple | None,
+    endpoint_epoch: int,
+    endpoints: tuple[replies.EndpointToPartitions, ...] | None,
+) -> replies.StreamsGroupHeartbeatResponse:
+    """Return a reply. `tasks` None: unchanged. Every reply carries the task offset interval and the recovery lag."""
+    return replies.StreamsGroupHeartbeatResponse(
+        throttle_time=_NO_TIME,
+        error_code=ErrorCode.none,
+        error_message=None,
+        member_id=member_id,
+        member_epoch=cast("i32", member_epoch),
+        heartbeat_interval=from_ms(configuration.heartbeat_interval_ms),
+        task_offset_interval=from_ms(configuration.task_offset_interval_ms),
+        acceptable_recovery_lag=cast("i64", configuration.acceptable_recovery_lag),
+        status=tuple(
+            replies.Status(status_code=cast("i8", int(status.code)), status_detail=status.detail) for status in statuses
+        ),
+        active_tasks=None if tasks is None else _task_ids(tasks.active),
+        standby_tasks=None if tasks is None else _task_ids(tasks.standby),
+        warmup_tasks=None if tasks is None else _task_ids(tasks.warmup),
+        endpoint_information_epoch=cast("i32", endpoint_epoch),
+        partitions_by_user_endpoint=endpoints,
+    )
+
+
+def leave_reply(member_id: str, member_epoch: int) -> replies.StreamsGroupHeartbeatResponse:
+    """The epoch comes back as it was sent; nothing else is said."""
+    return replies.StreamsGroupHeartbeatResponse(
+        throttle_time=_NO_TIME,
+        error_code=ErrorCode.none,
+        member_id=member_id,
+        member_epoch=cast("i32", member_epoch),
+        heartbeat_interval=_NO_TIME,
+        task_offset_interval=_NO_TIME,
+        status=(),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        endpoint_information_epoch=cast("i32", 0),
+        partitions_by_user_endpoint=None,
+    )
+
+
+def _task_ids(tasks: Collection[Task]) -> tuple[replies.TaskIds, ...]:
+    return tuple(
+        replies.TaskIds(subtopology_id=subtopology_id, partitions=cast("tuple[i32, ...]", partitions))
+        for subtopology_id, partitions in by_subtopology(tasks)
+    )

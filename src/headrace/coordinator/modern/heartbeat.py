@@ -1,8 +1,11 @@
-"""Rules of joining that consumer and streams groups have in common: fencing by epoch, and static members.
+"""Steps of a heartbeat that consumer and streams groups have in common: fencing, static members, timers, events.
 
 Static members: an instance id outlives the process that uses it (KIP-848; KIP-1071, as in Kafka 4.4). A static member
 that leaves with epoch -2 keeps its place, its partitions or tasks, and its session: no other member gets them until it
 is back or its session expires. A member that joins with its instance id takes its place under a new member id.
+
+Timers: each heartbeat restarts the session. The rebalance timeout runs from each new demand to revoke until the member
+has revoked (KIP-848, KIP-1071).
 
 Deliberate difference from Kafka 4.3.1 and 4.4: the same member may rejoin without having left, like a dynamic member.
 The reply to its last join may be lost, or it was fenced; Kafka's UNRELEASED_INSTANCE_ID is fatal to its clients.
@@ -14,23 +17,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.group import ModernGroup
-from headrace.coordinator.modern.member import JOIN_EPOCH, ModernGroupMember
-from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.modern.group import JOIN_EPOCH, ModernGroup, ModernGroupMember
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorRecord,
+    SetTimer,
+    TimerKey,
+)
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
     "Admission",
     "MemberRecords",
     "Replacement",
+    "cancel_replaced_member_timers",
     "check_epoch",
     "check_released",
     "find_member",
     "find_static_member",
+    "heartbeat_events",
+    "rebalance_timer",
     "replace_member",
+    "revocation_timers",
+    "session_timer",
     "unknown_member",
 ]
+
 
 AnyGroup = TypeVar("AnyGroup", bound=ModernGroup[Any, Any])
 Member = TypeVar("Member", bound=ModernGroupMember)
@@ -155,4 +169,78 @@ def replace_member(
             records.current_assignment_record(group_id, member),
         ),
         abandons_holdings=member_id in group.members and member_id != known.member_id,
+    )
+
+
+def session_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a member's session timer."""
+    return TimerKey(kind="session", group_id=group_id, member_id=member_id)
+
+
+def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a member's rebalance timer."""
+    return TimerKey(kind="rebalance", group_id=group_id, member_id=member_id)
+
+
+def revocation_timers(
+    group_id: str,
+    before: ModernGroupMember,
+    after: ModernGroupMember,
+    *,
+    is_same_demand: bool,
+    rebalance_timeout_ms: int,
+    now_ms: int,
+) -> list[SetTimer | CancelTimer]:
+    """Return the changes of the rebalance timer from one heartbeat to the next.
+
+    `is_same_demand`: the member had to revoke the same before. The timer then runs on: a member must not gain time by
+    sending more heartbeats.
+    """
+    key = rebalance_timer(group_id, after.member_id)
+    if after.is_revoking:
+        runs_on = before.is_revoking and before.member_epoch == after.member_epoch and is_same_demand
+        return [] if runs_on else [SetTimer(key=key, deadline_ms=now_ms + rebalance_timeout_ms)]
+    return [CancelTimer(key=key)] if before.is_revoking else []
+
+
+def cancel_replaced_member_timers(group_id: str, replaced_id: str | None, member_id: str) -> list[CancelTimer]:
+    """Cancel the session of a replaced static member and the rebalance timer of its replacement.
+
+    The replaced id is not a member any more, and what its place had to revoke is revoked. `replaced_id` None: no member
+    was replaced.
+    """
+    if replaced_id is None:
+        return []
+    return [
+        CancelTimer(key=session_timer(group_id, replaced_id)),
+        CancelTimer(key=rebalance_timer(group_id, member_id)),
+    ]
+
+
+def heartbeat_events(
+    group_id: str,
+    member_id: str,
+    *,
+    joined: bool,
+    replaced_id: str | None,
+    bumped_to: tuple[int, str] | None,
+    computed_for: int | None,
+) -> tuple[CoordinatorEvent, ...]:
+    """`replaced_id`: whose place a static member took. `bumped_to`: the new group epoch and its reason,
+    `computed_for`: the epoch of a new target assignment; None: there is none."""
+    events = []
+    if joined:
+        events.append(_event("MemberJoined", group_id, member_id=member_id))
+    if replaced_id is not None:
+        events.append(_event("StaticMemberReplaced", group_id, member_id=member_id, replaced_id=replaced_id))
+    if bumped_to is not None:
+        events.append(_event("GroupEpochBumped", group_id, epoch=bumped_to[0], reason=bumped_to[1]))
+    if computed_for is not None:
+        events.append(_event("TargetAssignmentComputed", group_id, epoch=computed_for))
+    return tuple(events)
+
+
+def _event(name: str, group_id: str, **details: object) -> CoordinatorEvent:
+    return CoordinatorEvent(
+        name=name, group_id=group_id, details=tuple((key, str(value)) for key, value in sorted(details.items()))
     )

@@ -1,24 +1,48 @@
-"""Steps 2 and 3 of a streams heartbeat: which member sent it, whether its epoch is valid, what it changed.
+"""Members that join a streams group or heartbeat (steps 2 and 3 of a heartbeat), leave it, or are fenced by a timeout.
 
-The rules for epochs and static members are shared, see `modern.join`.
+Which member sent a heartbeat, whether its epoch is valid, what it changed: the rules for epochs and static members are
+shared, see `modern.heartbeat`.
+
+A member leaves for good with epoch -1, temporarily with -2. The records of a removed member are the same in all cases.
+The remaining members get a new target by the timer of the assignment interval, at once if the interval is over; Kafka
+waits for the next heartbeat of a member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.modern.join import Admission, check_epoch, check_released, find_member, replace_member
-from headrace.coordinator.modern.member import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.modern.heartbeat import (
+    Admission,
+    check_epoch,
+    check_released,
+    find_member,
+    rebalance_timer,
+    replace_member,
+    session_timer,
+)
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
-from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorEvent,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+    SetTimer,
+)
 from headrace.coordinator.streams import records
+from headrace.coordinator.streams.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.coordinator.streams.member import StreamsGroupMember
-from headrace.coordinator.streams.topics.configured_topology import ConfiguredSubtopology, ConfiguredTopology
-from headrace.coordinator.tasks import AssignedTasks, Task, TasksTuple
+from headrace.coordinator.streams.group_context import GroupContext, StreamsGroupSoftState, interval_timer
+from headrace.coordinator.streams.heartbeat_messages import leave_reply
+from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
+from headrace.coordinator.streams.target_assignment import interval_end_ms
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
@@ -29,9 +53,14 @@ __all__ = [
     "check_owned_tasks",
     "is_relevant_to_assignor",
     "needs_new_target",
+    "process_leave",
+    "rebalance_timed_out",
+    "remove_member",
+    "session_timed_out",
     "update_member",
     "with_static_leave",
 ]
+
 
 StreamsGroupAdmission: TypeAlias = Admission[StreamsGroup, StreamsGroupMember]
 
@@ -175,3 +204,117 @@ def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Ta
         for task in (*tasks.active, *tasks.standby, *tasks.warmup)
     }
     return [task for task in owned if task not in known]
+
+
+def process_leave(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    request: m.StreamsGroupHeartbeatRequest,
+    context: RequestContext,
+    group_context: GroupContext,
+) -> CoordinatorResult:
+    """A member leaves for good (epoch -1) or temporarily (epoch -2); its own epoch is not compared.
+
+    Raises:
+        CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.
+    """
+    try:
+        member = find_member(group, request.member_id, request.instance_id)
+    except CoordinatorError:
+        # As in Kafka, the shutdown request of a sender that is no member (any more) counts as well. A refusal has no
+        # result that could carry the change, and no record whose append could fail, so it is written here.
+        if request.shutdown_application:
+            soft.request_shutdown(request.member_id)
+        raise
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        result = _static_leave(group, member)
+    else:
+        result = remove_member(group, soft, request.member_id, group_context, event="MemberLeft", reason="leave")
+    response = leave_reply(request.member_id, request.member_epoch)
+    soft_changes = result.soft
+    if request.shutdown_application:
+        soft_changes = partial(_request_shutdown, soft, request.member_id, then=result.soft)
+    return replace(result, replies=(Reply(token=context.token, response=response),), soft=soft_changes)
+
+
+def _request_shutdown(soft: StreamsGroupSoftState, member_id: str, *, then: Callable[[], None] | None) -> None:
+    soft.request_shutdown(member_id)
+    if then is not None:
+        then()
+
+
+def _static_leave(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
+    """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
+    details = (("member_id", member.member_id), ("reason", "will be back"))
+    return CoordinatorResult(
+        records=(records.current_assignment_record(group.group_id, with_static_leave(member)),),
+        timers=(CancelTimer(key=rebalance_timer(group.group_id, member.member_id)),),
+        events=(CoordinatorEvent(name="StaticMemberAway", group_id=group.group_id, details=details),),
+    )
+
+
+def remove_member(
+    group: StreamsGroup,
+    soft: StreamsGroupSoftState,
+    member_id: str,
+    group_context: GroupContext,
+    *,
+    event: str,
+    reason: str,
+) -> CoordinatorResult:
+    """Return the member's tombstones and a new group epoch."""
+    group_id = group.group_id
+    metadata = replace(group.metadata, epoch=group.group_epoch + 1)
+    timers: list[SetTimer | CancelTimer] = [
+        CancelTimer(key=session_timer(group_id, member_id)),
+        CancelTimer(key=rebalance_timer(group_id, member_id)),
+    ]
+    is_last = len(group.members) == 1
+    if is_last:
+        if group_context.interval_timer_runs:
+            timers.append(CancelTimer(key=interval_timer(group_id)))
+    elif not group_context.initial_delay_runs:
+        end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)
+        due_ms = group_context.now_ms if end_ms is None else end_ms
+        timers.append(SetTimer(key=interval_timer(group_id), deadline_ms=due_ms))
+    bumped = (("epoch", str(metadata.epoch)), ("reason", "a member left" if event == "MemberLeft" else reason))
+    return CoordinatorResult(
+        records=(
+            *records.member_tombstones(group_id, member_id),
+            records.group_metadata_record(group_id, metadata),
+        ),
+        timers=tuple(timers),
+        soft=partial(
+            soft.forget_member,
+            member_id,
+            is_last=is_last,
+            had_endpoint=group.members[member_id].metadata.user_endpoint is not None,
+        ),
+        events=(
+            CoordinatorEvent(name=event, group_id=group_id, details=(("member_id", member_id), ("reason", reason))),
+            CoordinatorEvent(name="GroupEpochBumped", group_id=group_id, details=bumped),
+        ),
+    )
+
+
+def session_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
+) -> CoordinatorResult | None:
+    """Fence a member without a heartbeat within its session."""
+    if member_id not in group.members:
+        return None
+    return remove_member(
+        group, soft, member_id, group_context, event="MemberFenced", reason="the member session expired"
+    )
+
+
+def rebalance_timed_out(
+    group: StreamsGroup, soft: StreamsGroupSoftState, member_id: str, group_context: GroupContext
+) -> CoordinatorResult | None:
+    """Fence a member that has not revoked its tasks within its rebalance timeout."""
+    member = group.members.get(member_id)
+    if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
+        return None
+    return remove_member(
+        group, soft, member_id, group_context, event="MemberFenced", reason="the rebalance timeout expired"
+    )

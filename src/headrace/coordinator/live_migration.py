@@ -1,4 +1,8 @@
-"""Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup (APIs 11, 14, 12, 13).
+"""LiveMigration: requests whose group may be of another protocol than the sender's (KIP-848, "Migration").
+
+A classic request goes to the consumer group that has members of both protocols, a consumer heartbeat may find a classic
+group; everything else concerns one type of group. Classic members of a consumer group send JoinGroup, SyncGroup,
+Heartbeat and LeaveGroup (APIs 11, 14, 12, 13).
 
 JoinGroup. The subscription and the owned partitions are read from the metadata of the member's preferred protocol; the
 member is then reconciled like by a heartbeat. The reply has the member epoch as generation and names no leader. If the
@@ -19,33 +23,63 @@ from uuid import UUID
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
-from headrace.coordinator.classic import replies
-from headrace.coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, rebalance_timeout_ms
 from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, identity_error
-from headrace.coordinator.classic.member_requests import answered
+from headrace.coordinator.classic.requests import MEMBER_ID_REQUIRED_SINCE, answered, rebalance_timeout_ms
+from headrace.coordinator.classic.transition import (
+    follower_join_reply,
+    heartbeat_reply,
+    join_error_reply,
+    leave_reply,
+    sync_error_reply,
+    sync_reply_with,
+)
+from headrace.coordinator.classic_groups import ClassicGroups
 from headrace.coordinator.configuration import is_disabled
 from headrace.coordinator.consumer import records
 from headrace.coordinator.consumer.group import ConsumerGroup
-from headrace.coordinator.consumer.group_context import ConsumerGroupSoftState, GroupContext
-from headrace.coordinator.consumer.heartbeat_step import HeartbeatStep, heartbeat_step
-from headrace.coordinator.consumer.join import ConsumerGroupAdmission, check_room
-from headrace.coordinator.consumer.leave_and_fence import remove_members
+from headrace.coordinator.consumer.group_context import (
+    GroupContext,
+    MayDescribe,
+    cancel_member_timers,
+    join_timer,
+    session,
+    sync_timer,
+)
+from headrace.coordinator.consumer.heartbeat import remove_members
+from headrace.coordinator.consumer.heartbeat_step import (
+    ConsumerGroupAdmission,
+    HeartbeatStep,
+    check_room,
+    heartbeat_step,
+)
 from headrace.coordinator.consumer.member import ConsumerGroupMember, MemberState, without_epochs
-from headrace.coordinator.consumer.timers import cancel_member_timers, join_timer, session, sync_timer
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState
+from headrace.coordinator.consumer_groups import ConsumerGroups
+from headrace.coordinator.group_conversion import DowngradeRule, assignment_bytes, partitions_by_id, upgrade_group
+from headrace.coordinator.group_registry import ShardState
 from headrace.coordinator.metadata_image import TopicImage
-from headrace.coordinator.migration.downgrade import DowngradeRule
-from headrace.coordinator.migration.embedded_protocol import assignment_bytes, partitions_by_id
-from headrace.coordinator.modern.join import Admission, find_static_member, replace_member
-from headrace.coordinator.modern.timers import rebalance_timer
+from headrace.coordinator.modern.heartbeat import Admission, find_static_member, rebalance_timer, replace_member
 from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
-from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorResult, Reply, SetTimer
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorError,
+    CoordinatorResult,
+    Reply,
+    RequestContext,
+    SetTimer,
+)
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
-from headrace.protocol.messages import heartbeat_request, join_group_request, leave_group_request, sync_group_request
+from headrace.protocol.messages import (
+    consumer_group_heartbeat_request,
+    heartbeat_request,
+    join_group_request,
+    leave_group_request,
+    sync_group_request,
+)
 
-__all__ = ["classic_heartbeat", "classic_leave", "classic_sync", "join_consumer_group"]
+__all__ = ["LiveMigration", "classic_heartbeat", "classic_leave", "classic_sync", "join_consumer_group"]
+
 
 _UNCHANGED_TIMEOUT_MS = -1
 _NO_REGEX = ""
@@ -71,7 +105,7 @@ def join_consumer_group(
     check_room(group, member_id, known_id, max_size=group_context.configuration.max_size)
     _check_protocols(group, request)
     if is_new and request.group_instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
-        refused = replies.join_error_reply(ErrorCode.member_id_required, member_id)
+        refused = join_error_reply(ErrorCode.member_id_required, member_id)
         return CoordinatorResult(replies=(Reply(token=context.token, response=refused),))
     admission = _admission(group, member_id, request.group_instance_id, known_id, is_new=is_new)
     subscription = _subscription(request)
@@ -191,7 +225,7 @@ def _reply(member: ConsumerGroupMember, context: RequestContext) -> Reply:
     classic = member.metadata.classic_member_metadata
     assert classic is not None
     protocol = classic.supported_protocols[0][0]
-    response = replies.follower_join_reply(
+    response = follower_join_reply(
         member.member_id, member.member_epoch, protocol_type=CONSUMER_PROTOCOL_TYPE, protocol_name=protocol
     )
     return Reply(token=context.token, response=response)
@@ -222,7 +256,7 @@ def classic_sync(
         assignment = assignment_bytes(without_epochs(member.assigned), topics, subscription)
     except MalformedUserData:  # a record that another broker wrote: we looked at the metadata when it joined
         return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
-    response = replies.sync_reply_with(assignment, request.protocol_type, request.protocol_name)
+    response = sync_reply_with(assignment, request.protocol_type, request.protocol_name)
     return CoordinatorResult(
         replies=(Reply(token=context.token, response=response),),
         timers=(
@@ -250,7 +284,7 @@ def classic_heartbeat(
             code = ErrorCode.rebalance_in_progress
             if not join_timer_runs:
                 timers.append(_time_to_join(group, member, group_context))
-    reply = Reply(token=context.token, response=replies.heartbeat_reply(code))
+    reply = Reply(token=context.token, response=heartbeat_reply(code))
     return CoordinatorResult(replies=(reply,), timers=tuple(timers))
 
 
@@ -271,7 +305,7 @@ def classic_leave(
         if codes[-1] is ErrorCode.none:
             leaving[member_id] = None
     members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
-    answer = CoordinatorResult(replies=(Reply(token=context.token, response=replies.leave_reply(members)),))
+    answer = CoordinatorResult(replies=(Reply(token=context.token, response=leave_reply(members)),))
     if not leaving:
         return answer
     return answer.followed_by(remove_members(group, tuple(leaving), group_context, event="MemberLeft", reason="leave"))
@@ -314,5 +348,99 @@ def _time_to_join(group: ConsumerGroup, member: ConsumerGroupMember, group_conte
 
 
 def _sync_refused(context: RequestContext, code: ErrorCode, *timers: SetTimer) -> CoordinatorResult:
-    reply = Reply(token=context.token, response=replies.sync_error_reply(code))
+    reply = Reply(token=context.token, response=sync_error_reply(code))
     return CoordinatorResult(replies=(reply,), timers=timers)
+
+
+class LiveMigration:
+    """Holds nothing of its own."""
+
+    def __init__(
+        self, state: ShardState, classic: ClassicGroups, consumer: ConsumerGroups, downgrades: DowngradeRule
+    ) -> None:
+        self._state = state
+        self._classic = classic
+        self._consumer = consumer
+        self._downgrades = downgrades
+
+    def consumer_group_heartbeat(
+        self,
+        request: consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest,
+        context: RequestContext,
+        *,
+        now_ms: int,
+        may_describe: MayDescribe | None = None,
+    ) -> CoordinatorResult:
+        """API 68. Raises CoordinatorError."""
+        return self._consumer.heartbeat(
+            request,
+            context,
+            now_ms=now_ms,
+            may_describe=may_describe,
+            upgrade=lambda group, group_context: upgrade_group(group.membership, group_context),
+        )
+
+    def join_group(
+        self,
+        request: join_group_request.JoinGroupRequest,
+        context: RequestContext,
+        *,
+        fresh_id: str,
+        now_ms: int,
+    ) -> CoordinatorResult:
+        """API 11. Raises CoordinatorError."""
+        group = self._consumer_group(request.group_id)
+        if group is None or self._classic.session_timeout_error(request) is not None:
+            return self._classic.join_group(request, context, fresh_id=fresh_id, now_ms=now_ms)
+        try:
+            return join_consumer_group(
+                group,
+                self._consumer.soft_state(group.group_id),
+                request,
+                context,
+                self._consumer.group_context(group.group_id, now_ms),
+                self._downgrades,
+                fresh_id=fresh_id,
+            )
+        except CoordinatorError as error:
+            reply = Reply(token=context.token, response=join_error_reply(error.code))
+            return CoordinatorResult(replies=(reply,))
+
+    def sync_group(
+        self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 14."""
+        group = self._consumer_group(request.group_id)
+        if group is None:
+            return self._classic.sync_group(request, context, now_ms=now_ms)
+        group_context = self._consumer.group_context(group.group_id, now_ms)
+        runs = self._join_timer_runs(group, request.member_id)
+        return classic_sync(group, request, context, group_context, self._consumer.topics_by_id(), join_timer_runs=runs)
+
+    def heartbeat(
+        self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 12. Raises CoordinatorError."""
+        group = self._consumer_group(request.group_id)
+        if group is None:
+            return self._classic.heartbeat(request, context, now_ms=now_ms)
+        group_context = self._consumer.group_context(group.group_id, now_ms)
+        runs = self._join_timer_runs(group, request.member_id)
+        return classic_heartbeat(group, request, context, group_context, join_timer_runs=runs)
+
+    def leave_group(
+        self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
+    ) -> CoordinatorResult:
+        """API 13. Raises CoordinatorError when the whole request is refused."""
+        group = self._consumer_group(request.group_id)
+        if group is None:
+            return self._classic.leave_group(request, context, now_ms=now_ms)
+        return classic_leave(group, request, context, self._consumer.group_context(group.group_id, now_ms))
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """A consumer group with members."""
+        group = self._state.registry.get(group_id)
+        return group if isinstance(group, ConsumerGroup) and group.members else None
+
+    def _join_timer_runs(self, group: ConsumerGroup, member_id: str) -> bool:
+        return self._state.timers.deadline_ms(join_timer(group.group_id, member_id)) is not None
