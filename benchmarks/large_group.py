@@ -32,7 +32,8 @@ from heartbeats import TOPOLOGY, create_topic, request
 from headrace.broker.coordinators.shard_runner import Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.result import CoordinatorRecord, RequestContext
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms

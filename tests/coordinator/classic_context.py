@@ -10,7 +10,8 @@ from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, Sha
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol import messages as m
 from headrace.protocol.kio_units import from_ms

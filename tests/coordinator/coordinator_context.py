@@ -14,7 +14,8 @@ from uuid import UUID
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, CreatableTopic, RequestContext
+from headrace.coordinator.request_context import RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, CreatableTopic
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import (

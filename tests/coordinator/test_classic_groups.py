@@ -12,8 +12,13 @@ from tests.coordinator.classic_context import GROUP, ClassicContext
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import encode_subscription
-from headrace.coordinator.classic.group import ENTERED_FROM, ClassicGroupState, select_protocol
-from headrace.coordinator.classic.member import ClassicMember, subscribed_topics
+from headrace.coordinator.classic.group import (
+    ENTERED_FROM,
+    ClassicGroupState,
+    ClassicMember,
+    select_protocol,
+    subscribed_topics,
+)
 
 
 def test_an_empty_group_waits_for_more_members() -> None:

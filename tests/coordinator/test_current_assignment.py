@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import NO_METADATA, MemberState, StreamsGroupMember

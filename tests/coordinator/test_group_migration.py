@@ -14,7 +14,8 @@ from tests.coordinator.coordinator_context import CoordinatorContext
 from headrace.coordinator.group_registry import GroupRegistry
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult, CorruptRecord
+from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 
 POSITIONS = {("in", 0): 7, ("in", 3): 9}

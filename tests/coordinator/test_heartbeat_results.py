@@ -7,14 +7,8 @@ import re
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext, Outcome, subtopology, topology
 
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorResult,
-    SetTimer,
-    TimerKey,
-)
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, SetTimer, TimerKey
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.heartbeat import initialize_topology
 

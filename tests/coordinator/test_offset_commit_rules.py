@@ -16,7 +16,8 @@ from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.offsets.offset_commit import offset_commit
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.messages import offset_commit_request as req
 

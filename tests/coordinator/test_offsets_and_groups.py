@@ -9,7 +9,8 @@ import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CorruptRecord
+from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
+from headrace.coordinator.result import CoordinatorRecord
 
 
 def refused(request: Callable[[], Any]) -> str:

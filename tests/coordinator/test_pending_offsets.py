@@ -14,7 +14,8 @@ from headrace.broker.coordinators.group_metadata_log import coordinator_records
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.serde import decode, encode_key, encode_value, read_plain_offset
-from headrace.coordinator.result import CoordinatorRecord, CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
+from headrace.coordinator.result import CoordinatorRecord
 
 KEYS = st.builds(
     s.OffsetCommitKey, group=st.text(max_size=9), topic=st.text(max_size=9), partition=st.integers(-(2**31), 2**31 - 1)

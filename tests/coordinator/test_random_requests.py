@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, subtopology, topology
 
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m

@@ -21,7 +21,8 @@ import pytest
 from tests.coordinator.coordinator_context import STATEFUL, STATELESS, CoordinatorContext, Outcome
 from tests.coordinator.recorded_traces import RecordedStep, parse, read_traces
 
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CoordinatorRecord
 
 TRACES = Path(__file__).parent / "traces"
 SCENARIOS = {**read_traces(TRACES / "heartbeats-1.txt"), **read_traces(TRACES / "heartbeats-2.txt")}

@@ -13,7 +13,7 @@ from tests.coordinator.golden_records import GOLDEN
 
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
 
 BY_NAME = {name: (bytes.fromhex(key), None if value == "-" else bytes.fromhex(value)) for name, key, value in GOLDEN}
 WE_DO_NOT_WRITE = {"group-v0", "group-v1", "group-v2", "group-v4", "offset-v0", "offset-v2", "offset-v3"}

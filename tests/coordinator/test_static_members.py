@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 
 
 def refused(request: Callable[[], object]) -> str:

@@ -17,7 +17,7 @@ from tests.coordinator.coordinator_context import (
     topology,
 )
 
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 
 DELAYED = {"group.streams.initial.rebalance.delay.ms": 3_000, "group.streams.assignment.interval.ms": 1_000}

@@ -11,7 +11,7 @@ from tests.coordinator.coordinator_context import CoordinatorContext
 
 from headrace.coordinator.assignors.sticky_task_assignor import StickyTaskAssignor
 from headrace.coordinator.assignors.task_assignor import GroupSpec, Task, TasksTuple
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.shard import GroupCoordinatorShard
 
 Offsets = Mapping[Task, int]

@@ -14,7 +14,7 @@ import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext, topology
 from tests.coordinator.test_topics_twin import MOST, random_case
 
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol.error_codes import ErrorCode
 
 INVALID = -1

@@ -25,7 +25,8 @@ import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext, Outcome
 
 from headrace.coordinator.records.schemas import CurrentTaskIds, TaskIds
-from headrace.coordinator.result import CancelTimer, CoordinatorError, CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 REWRITE = bool(os.environ.get("HEADRACE_REWRITE_TRANSCRIPTS"))

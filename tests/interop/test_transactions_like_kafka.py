@@ -18,7 +18,8 @@ from tests.interop.transaction_script import Producer, TransactionScript, steps
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.services import Services
-from headrace.coordinator.records.transaction_log import TransactionLogValue, decode, encode_key, encode_value
+from headrace.coordinator.transactions.transaction_log import decode, encode_key, encode_value
+from headrace.coordinator.transactions.transitions import TransactionLogValue
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.batch_headers import assign_producer

@@ -32,16 +32,8 @@ from headrace.coordinator.classic.transition import (
 )
 from headrace.coordinator.configuration import ClassicGroupConfiguration
 from headrace.coordinator.group_registry import Group, ShardState
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-    SetTimer,
-    TimerKey,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import describe_groups_response as describe_response

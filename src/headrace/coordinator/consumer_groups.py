@@ -42,15 +42,8 @@ from headrace.coordinator.group_registry import Group, ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.modern.group import JOIN_EPOCH
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorRecord,
-    CoordinatorResult,
-    RequestContext,
-    SetTimer,
-    TimerKey,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import consumer_group_describe_response, consumer_group_heartbeat_request
 from headrace.protocol.messages import consumer_group_describe_response as described

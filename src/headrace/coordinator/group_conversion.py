@@ -38,8 +38,13 @@ from headrace.assignors.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership, common_protocols
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember
+from headrace.coordinator.classic.group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroupState,
+    ClassicMember,
+    ClassicMembership,
+    common_protocols,
+)
 from headrace.coordinator.classic.rebalance import prepare_rebalance
 from headrace.coordinator.classic.transition import JOIN, SYNC, group_timer, join_error_reply, sync_error_reply
 from headrace.coordinator.classic_groups import ClassicGroups
@@ -61,9 +66,9 @@ from headrace.coordinator.modern.group import FIRST_EPOCH
 from headrace.coordinator.modern.heartbeat import session_timer
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records.schemas import group_metadata_tombstone
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import (
     CancelTimer,
-    CoordinatorError,
     CoordinatorEvent,
     CoordinatorRecord,
     CoordinatorResult,

@@ -30,12 +30,11 @@ from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, Pen
 from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.schemas import group_metadata_tombstone, offset_commit_tombstone
+from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
 from headrace.coordinator.result import (
     CancelTimer,
-    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
-    CorruptRecord,
     SetTimer,
     TimerKey,
     TimerQueue,

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, identity_error
+from headrace.coordinator.classic.group import CONSUMER_PROTOCOL_TYPE, identity_error
 from headrace.coordinator.classic.requests import MEMBER_ID_REQUIRED_SINCE, answered, rebalance_timeout_ms
 from headrace.coordinator.classic.transition import (
     follower_join_reply,
@@ -60,14 +60,8 @@ from headrace.coordinator.group_registry import ShardState
 from headrace.coordinator.metadata_image import TopicImage
 from headrace.coordinator.modern.heartbeat import Admission, find_static_member, rebalance_timer, replace_member
 from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-    SetTimer,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorResult, Reply, SetTimer
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import (

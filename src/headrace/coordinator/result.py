@@ -14,15 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.protocol.error_codes import ErrorCode
-
 __all__ = [
     "CancelTimer",
-    "CoordinatorError",
     "CoordinatorEvent",
     "CoordinatorRecord",
     "CoordinatorResult",
-    "CorruptRecord",
     "CreatableTopic",
     "Repeatable",
     "Reply",
@@ -31,33 +27,6 @@ __all__ = [
     "TimerKey",
     "TimerQueue",
 ]
-
-
-class CoordinatorError(Exception):
-    """A request is refused with `code`; nothing was changed. `message` is a whole sentence for the client's log."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-    def __repr__(self) -> str:
-        return f"CoordinatorError({self.code.name}, {self.message!r})"
-
-
-class CorruptRecord(Exception):
-    """A record of `__consumer_offsets` that cannot be what it says it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
-    """`token` names the request for `Reply`; `client_host` is Kafka's form, "/127.0.0.1"."""
-
-    token: int
-    client_id: str
-    client_host: str
-    api_version: int
-    principal: str = "User:ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

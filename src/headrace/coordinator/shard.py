@@ -34,13 +34,12 @@ from headrace.coordinator.offsets.offset_deletion import (
     offset_delete,
 )
 from headrace.coordinator.records.serde import encode_key, encode_value
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.coordinator.result import (
     CancelTimer,
-    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
-    RequestContext,
     SetTimer,
     TimerKey,
     TimerQueue,

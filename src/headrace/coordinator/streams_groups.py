@@ -21,13 +21,12 @@ from headrace.coordinator.assignors.task_assignor import Task, TaskAssignor, Tas
 from headrace.coordinator.group_registry import Group, ShardState
 from headrace.coordinator.modern.group import JOIN_EPOCH
 from headrace.coordinator.records.schemas import StreamsGroupTopologyValue, Subtopology, TopicInfo
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.coordinator.result import (
     CancelTimer,
-    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
     CreatableTopic,
-    RequestContext,
     SetTimer,
     TimerKey,
 )

@@ -13,7 +13,8 @@ from kio.static.primitive import i16, i32
 from headrace.coordinator.classic.transition import heartbeat_reply, join_error_reply, leave_reply, sync_error_reply
 from headrace.coordinator.consumer.heartbeat import heartbeat_reply as consumer_reply
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.result import CoordinatorError, CoordinatorResult, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.heartbeat_messages import leave_reply as streams_leave_reply
 from headrace.protocol import messages as m

@@ -9,9 +9,9 @@ import pytest
 from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import (
     CancelTimer,
-    CoordinatorError,
     CoordinatorRecord,
     CoordinatorResult,
     CreatableTopic,

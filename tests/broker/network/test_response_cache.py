@@ -14,7 +14,8 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.metadata.features import FeatureUpdate
 from headrace.broker.network import response_cache
 from headrace.broker.network.response_cache import CacheGeneration, ResponseCache
-from headrace.coordinator.result import CoordinatorError, Timer
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import Timer
 from headrace.coordinator.streams.group_context import StreamsGroupSoftState
 from headrace.coordinator.streams.heartbeat import RepeatableHeartbeat
 from headrace.protocol.api_keys import ApiKey

@@ -16,7 +16,8 @@ from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Topology
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol import messages as m

@@ -18,7 +18,8 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records import serde
-from headrace.coordinator.result import CoordinatorError, CoordinatorResult, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms

@@ -22,7 +22,7 @@ from headrace.assignors.consumer_protocol import (
 )
 from headrace.coordinator.classic.group import ClassicGroup
 from headrace.coordinator.consumer.member import without_epochs
-from headrace.coordinator.result import CoordinatorError, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms

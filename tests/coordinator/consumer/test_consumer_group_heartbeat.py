@@ -13,7 +13,8 @@ from headrace.coordinator.records.consumer_schemas import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordinator.records.transaction_log import TransactionLogValue
+from headrace.coordinator.transactions.transitions import TransactionLogValue, fate_of_open
 from headrace.coordinator.transactions.transitions import TransactionState as State
-from headrace.coordinator.transactions.transitions import fate_of_open
 
 HERE, ELSEWHERE = ("flights", 0), ("flights", 1)
 ID, EPOCH, LAST = 7, 4, 32766

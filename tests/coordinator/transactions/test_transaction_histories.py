@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tests.coordinator.transactions.transaction_shard import Shard, identity
 
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.records.transaction_log import TransactionLogKey, encode_key, encode_value
+from headrace.coordinator.transactions.transaction_log import encode_key, encode_value
 from headrace.coordinator.transactions.transitions import (
     MAX_EPOCH,
     Answer,
     ProducerIdentity,
+    TransactionLogKey,
     TransactionState,
     state_of,
 )

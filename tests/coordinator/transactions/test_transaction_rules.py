@@ -8,17 +8,13 @@ import pytest
 from tests.coordinator.transactions.transaction_shard import PARTS, TID, Shard, identity
 
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.records.transaction_log import (
-    TransactionLogKey,
-    TransactionLogValue,
-    decode,
-    encode_key,
-    encode_value,
-)
+from headrace.coordinator.transactions.transaction_log import decode, encode_key, encode_value
 from headrace.coordinator.transactions.transitions import (
     MAX_EPOCH,
     VALID_PREVIOUS_STATES,
     ProducerIdentity,
+    TransactionLogKey,
+    TransactionLogValue,
     TransactionState,
     completed,
     created,

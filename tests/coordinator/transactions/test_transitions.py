@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.coordinator.records.transaction_log import TransactionLogValue
 from headrace.coordinator.transactions import transitions as t
-from headrace.coordinator.transactions.transitions import MAX_EPOCH, VALID_PREVIOUS_STATES, TransactionState
+from headrace.coordinator.transactions.transitions import (
+    MAX_EPOCH,
+    VALID_PREVIOUS_STATES,
+    TransactionLogValue,
+    TransactionState,
+)
 from headrace.protocol.error_codes import ErrorCode
 
 STATE = TransactionState

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headrace.broker.coordinators.shard_runner import ShardRunner
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.records import transaction_log
-from headrace.coordinator.records.transaction_log import TransactionLogValue
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.transactions import transaction_log
 from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
-from headrace.coordinator.transactions.transitions import Answer, ProducerIdentity
+from headrace.coordinator.transactions.transitions import Answer, ProducerIdentity, TransactionLogValue
 
 __all__ = ["ListLog", "Shard"]
 

@@ -9,7 +9,7 @@ from kio.static.primitive import i32
 
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment
 from headrace.broker.services import Services
-from headrace.coordinator.result import RequestContext
+from headrace.coordinator.request_context import RequestContext
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 

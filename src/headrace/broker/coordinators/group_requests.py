@@ -13,7 +13,8 @@ from typing import Any
 from headrace.broker.logs.flusher import FlushFailed
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
-from headrace.coordinator.result import CoordinatorError, CoordinatorResult
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.error_codes import ErrorCode
 

@@ -19,7 +19,7 @@ from headrace.broker.clock import Clock, SteadyClock, WakeUpTimer
 from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable, Outcome, RecordLog, ShardRunner
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.result import CoordinatorError, CorruptRecord, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, CorruptRecord, RequestContext
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch

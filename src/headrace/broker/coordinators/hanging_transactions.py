@@ -15,7 +15,7 @@ from headrace.broker.clock import Clock
 from headrace.broker.coordinators.transaction_markers import TransactionMarker
 from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.partition_log import PartitionLog

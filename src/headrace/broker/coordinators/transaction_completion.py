@@ -14,10 +14,9 @@ from headrace.broker.coordinators.transaction_markers import TransactionMarker
 from headrace.broker.logs.flusher import FlushFailed
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
-from headrace.coordinator.records.transaction_log import TransactionLogValue
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
-from headrace.coordinator.transactions.transitions import TransactionState, state_of
+from headrace.coordinator.transactions.transitions import TransactionLogValue, TransactionState, state_of
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["Coordinator", "MarkerWriter", "TransactionCompletion"]

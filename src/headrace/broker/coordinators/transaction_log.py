@@ -12,9 +12,9 @@ from headrace.broker.coordinators.group_metadata_log import coordinator_records
 from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable
 from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused
 from headrace.broker.metadata.cluster_metadata import TopicDescription
-from headrace.coordinator.records import transaction_log
-from headrace.coordinator.records.transaction_log import TransactionLogKey, TransactionLogValue
 from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.transactions import transaction_log
+from headrace.coordinator.transactions.transitions import TransactionLogKey, TransactionLogValue
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 __all__ = ["TransactionLog"]

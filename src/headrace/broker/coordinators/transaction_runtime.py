@@ -20,17 +20,16 @@ from headrace.broker.coordinators.transaction_state_topic import TransactionStat
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, ProducerIdentity
 from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_completion import MarkerWriter, TransactionCompletion
-    from headrace.coordinator.records.transaction_log import TransactionLogValue
     from headrace.coordinator.result import CoordinatorResult
     from headrace.coordinator.transactions.shard import TransactionCoordinatorShard, TransactionFilter
-    from headrace.coordinator.transactions.transitions import Answer
+    from headrace.coordinator.transactions.transitions import Answer, TransactionLogValue
 
 __all__ = ["TransactionRuntime"]
 

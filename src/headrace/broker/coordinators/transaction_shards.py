@@ -17,14 +17,14 @@ from headrace.broker.coordinators.transaction_state_topic import TransactionStat
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.result import CoordinatorError, CorruptRecord
+from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partition_hash import partition_for_group
 from headrace.protocol.wire_errors import CorruptBatch
 
 if TYPE_CHECKING:
-    from headrace.coordinator.records.transaction_log import TransactionLogValue
     from headrace.coordinator.transactions.shard import TransactionCoordinatorShard
+    from headrace.coordinator.transactions.transitions import TransactionLogValue
 
 __all__ = ["LoadedShard", "TransactionShards", "partition_of"]
 

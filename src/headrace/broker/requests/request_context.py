@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.security.principal import ANONYMOUS, Principal
-from headrace.coordinator.result import RequestContext as CoordinatorContext
+from headrace.coordinator.request_context import RequestContext as CoordinatorContext
 
 if TYPE_CHECKING:
     from headrace.coordinator.result import Repeatable

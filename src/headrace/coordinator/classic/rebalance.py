@@ -3,7 +3,7 @@
 1. `prepare_rebalance` starts it: every member has to send JoinGroup again.
 2. `complete_join` ends the join phase, once all members have joined or the rebalance timeout expired. Dynamic members
    that did not join are removed; static members stay until their session expires.
-3. The leader's SyncGroup distributes the assignment (`member_requests.sync_group`).
+3. The leader's SyncGroup distributes the assignment (`requests.sync_group`).
 
 An empty group first waits for more members (`group.initial.rebalance.delay.ms`). The delay restarts with each member
 that joins, up to the longest rebalance timeout of the members.

@@ -20,8 +20,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE, ClassicMember, identity_error, subscribed_topics
+from headrace.coordinator.classic.group import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroupState,
+    ClassicMember,
+    ClassicMembership,
+    identity_error,
+    subscribed_topics,
+)
 from headrace.coordinator.classic.rebalance import (
     prepare_or_complete_rebalance,
     prepare_rebalance,
@@ -39,7 +45,8 @@ from headrace.coordinator.classic.transition import (
     sync_error_reply,
     sync_reply,
 )
-from headrace.coordinator.result import CoordinatorError, CoordinatorResult, Reply, RequestContext, SetTimer
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorResult, Reply, SetTimer
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import heartbeat_request

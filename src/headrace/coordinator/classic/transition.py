@@ -13,8 +13,7 @@ from functools import partial
 
 from kio.static.primitive import i32
 
-from headrace.coordinator.classic.group import ClassicMembership
-from headrace.coordinator.classic.member import ClassicMember
+from headrace.coordinator.classic.group import ClassicMember, ClassicMembership
 from headrace.coordinator.configuration import ClassicGroupConfiguration
 from headrace.coordinator.records.schemas import group_metadata_record
 from headrace.coordinator.result import (

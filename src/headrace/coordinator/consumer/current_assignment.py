@@ -20,7 +20,7 @@ from headrace.coordinator.consumer.member import (
     merge_partitions,
     with_epochs,
 )
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["reconcile"]

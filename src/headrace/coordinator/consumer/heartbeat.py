@@ -48,15 +48,8 @@ from headrace.coordinator.consumer.member import (
 from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState
 from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.modern.heartbeat import find_static_member, rebalance_timer, unknown_member
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m

@@ -37,14 +37,8 @@ from headrace.coordinator.modern.heartbeat import (
     replace_member,
 )
 from headrace.coordinator.records.consumer_schemas import ConsumerGroupMemberMetadataValue, ConsumerGroupMetadataValue
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorRecord,
-    RequestContext,
-    SetTimer,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, SetTimer
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as m

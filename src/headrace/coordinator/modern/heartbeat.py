@@ -18,14 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.coordinator.modern.group import JOIN_EPOCH, ModernGroup, ModernGroupMember
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorRecord,
-    SetTimer,
-    TimerKey,
-)
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [

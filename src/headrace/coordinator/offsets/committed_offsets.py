@@ -24,7 +24,8 @@ from headrace.coordinator.records.schemas import (
     offset_commit_record,
     pending_offset_record,
 )
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CoordinatorRecord
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import offset_fetch_request as req

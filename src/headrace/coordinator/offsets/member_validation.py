@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership
-from headrace.coordinator.classic.member import identity_error
+from headrace.coordinator.classic.group import ClassicGroupState, ClassicMembership, identity_error
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records.schemas import StreamsGroupTopologyValue
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode

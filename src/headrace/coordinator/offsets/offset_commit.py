@@ -27,7 +27,8 @@ from headrace.coordinator.records.schemas import (
     offset_commit_record,
     pending_offset_record,
 )
-from headrace.coordinator.result import CoordinatorError, CoordinatorRecord, CoordinatorResult, Reply, RequestContext
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult, Reply
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode

@@ -11,22 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from headrace.coordinator.classic.group import ClassicGroup, ClassicGroupState
-from headrace.coordinator.classic.member import CONSUMER_PROTOCOL_TYPE
+from headrace.coordinator.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets, TopicPartition
 from headrace.coordinator.offsets.member_validation import subscribed_topics
 from headrace.coordinator.records.schemas import OffsetCommitValue, group_metadata_tombstone, offset_commit_tombstone
-from headrace.coordinator.result import (
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-    TimerKey,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply, TimerKey
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.coordinator.result import CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
 
 __all__ = [
     "Cursor",

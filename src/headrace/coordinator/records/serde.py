@@ -16,7 +16,8 @@ from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.codec import Reader, Writer, reader, writer
 from headrace.coordinator.records.fields import Cursor, write_int16
-from headrace.coordinator.result import CoordinatorRecord, CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
+from headrace.coordinator.result import CoordinatorRecord
 
 __all__ = ["decode", "encode_key", "encode_value", "read_plain_offset"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TasksTuple, sorted_tasks
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.member import MemberState, StreamsGroupMember
 from headrace.protocol.error_codes import ErrorCode

@@ -19,7 +19,8 @@ from headrace.coordinator.configuration import StreamsGroupConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.modern.heartbeat import revocation_timers, session_timer
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMetadataValue, StreamsGroupTopologyValue
-from headrace.coordinator.result import CancelTimer, CoordinatorError, CoordinatorEvent, SetTimer, TimerKey
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, SetTimer, TimerKey
 from headrace.coordinator.streams.configured_topology import (
     ConfiguredTopology,
     configure_topology,
@@ -179,7 +180,8 @@ class StreamsGroupSoftState:
     """Soft state of one group. Mutable. `endpoint_epoch` rises when a member's endpoint or, with one, its tasks change.
 
     `version` rises with everything that may change the reply to a heartbeat, soft or hard: a repeatable reply is valid
-    for one version (`heartbeat.RepeatableHeartbeat`). Code that adds soft state on which replies depend must call `changed`.
+    for one version (`heartbeat.RepeatableHeartbeat`). Code that adds soft state on which replies depend must call
+    `changed`.
     """
 
     version: int = 0

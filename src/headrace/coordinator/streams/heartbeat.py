@@ -43,16 +43,8 @@ from headrace.coordinator.assignors.task_assignor import TasksTuple
 from headrace.coordinator.modern.group import JOIN_EPOCH
 from headrace.coordinator.modern.heartbeat import cancel_replaced_member_timers, heartbeat_events
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-    SetTimer,
-    Timer,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, Timer
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.configured_topology import ConfiguredTopology
 from headrace.coordinator.streams.current_assignment import reconcile

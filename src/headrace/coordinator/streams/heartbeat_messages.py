@@ -25,7 +25,7 @@ from headrace.coordinator.records.schemas import (
     Subtopology,
     TopicInfo,
 )
-from headrace.coordinator.result import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.streams.configured_topology import ConfiguredTopology
 from headrace.coordinator.streams.internal_topics import StatusCode, TopicStatus
 from headrace.protocol.error_codes import ErrorCode

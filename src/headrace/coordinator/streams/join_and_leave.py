@@ -27,15 +27,8 @@ from headrace.coordinator.modern.heartbeat import (
     session_timer,
 )
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMemberMetadataValue
-from headrace.coordinator.result import (
-    CancelTimer,
-    CoordinatorError,
-    CoordinatorEvent,
-    CoordinatorResult,
-    Reply,
-    RequestContext,
-    SetTimer,
-)
+from headrace.coordinator.request_context import CoordinatorError, RequestContext
+from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorResult, Reply, SetTimer
 from headrace.coordinator.streams import records
 from headrace.coordinator.streams.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from headrace.coordinator.streams.group import StreamsGroup

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
 from headrace.coordinator.transactions.transitions import (
     EPOCH_BUMP_VERSION,
     MAX_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     Answer,
     ProducerIdentity,
     Step,
+    TransactionLogValue,
     TransactionState,
     added_partitions,
     completed,

@@ -15,18 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.coordinator.configuration import TransactionConfiguration
-from headrace.coordinator.records.transaction_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    TransactionLogKey,
-    TransactionLogValue,
-    value_version,
-)
+from headrace.coordinator.request_context import CorruptRecord
 from headrace.coordinator.result import (
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
-    CorruptRecord,
     Reply,
     SetTimer,
     TimerKey,
@@ -39,11 +32,16 @@ from headrace.coordinator.transactions.producer_requests import (
     missing_partitions,
     producer_refusal,
 )
+from headrace.coordinator.transactions.transaction_log import value_version
 from headrace.coordinator.transactions.transitions import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     STATE_NAMES,
     Answer,
     ProducerIdentity,
     Step,
+    TransactionLogKey,
+    TransactionLogValue,
     TransactionState,
     completed,
     fenced,

@@ -28,18 +28,21 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Literal
 
-from headrace.coordinator.records.transaction_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionLogValue
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
     "EPOCH_BUMP_VERSION",
     "MAX_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
     "STATE_NAMES",
     "VALID_PREVIOUS_STATES",
     "Answer",
     "Fate",
     "ProducerIdentity",
     "Step",
+    "TransactionLogKey",
+    "TransactionLogValue",
     "TransactionState",
     "added_partitions",
     "completed",
@@ -57,10 +60,39 @@ __all__ = [
 ]
 
 
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+
 EPOCH_BUMP_VERSION = 2
 """From this transaction version on every end of a transaction raises the epoch."""
 
 MAX_EPOCH = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogKey:
+    """Type 0: a transactional id."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogValue:
+    """`transaction_status` is a number of `transactions.transaction_state.TransactionState`; times in ms, -1 = none.
+
+    `transaction_partitions`: (topic, partition) pairs that the transaction has written to. Kafka's null is empty here.
+    """
+
+    producer_id: int
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int
+    transaction_timeout_ms: int
+    transaction_status: int
+    transaction_partitions: frozenset[tuple[str, int]] = frozenset()
+    transaction_last_update_timestamp_ms: int
+    transaction_start_timestamp_ms: int = -1
+    client_transaction_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ Kafka's order is that of a hash table.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.coordinator.records.fields import (
@@ -23,13 +22,11 @@ from headrace.coordinator.records.fields import (
     write_string,
     write_tags,
 )
-from headrace.coordinator.result import CoordinatorRecord, CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
+from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.transactions.transitions import NO_PRODUCER_ID, TransactionLogKey, TransactionLogValue
 
 __all__ = [
-    "NO_PRODUCER_EPOCH",
-    "NO_PRODUCER_ID",
-    "TransactionLogKey",
-    "TransactionLogValue",
     "by_topic",
     "decode",
     "encode_key",
@@ -37,39 +34,11 @@ __all__ = [
     "value_version",
 ]
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 EMPTY_STATUS = 0
 _KEY_TYPE = 0
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_TRANSACTION_VERSION = 0, 1, 2
 
 TopicPartitions = tuple[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLogKey:
-    """Type 0: a transactional id."""
-
-    transactional_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLogValue:
-    """`transaction_status` is a number of `transactions.transaction_state.TransactionState`; times in ms, -1 = none.
-
-    `transaction_partitions`: (topic, partition) pairs that the transaction has written to. Kafka's null is empty here.
-    """
-
-    producer_id: int
-    previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int
-    transaction_timeout_ms: int
-    transaction_status: int
-    transaction_partitions: frozenset[tuple[str, int]] = frozenset()
-    transaction_last_update_timestamp_ms: int
-    transaction_start_timestamp_ms: int = -1
-    client_transaction_version: int = 0
 
 
 def value_version(transaction_version: int) -> int:
