@@ -17,7 +17,7 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import Services
-from headrace.coordinator.classic import replies
+from headrace.coordinator.classic.transition import heartbeat_reply, join_error_reply, leave_reply, sync_error_reply
 from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol import messages as m
@@ -44,13 +44,13 @@ def refuse_member(key: ApiKey, code: ErrorCode) -> object:
     """The answer of one of the four that carries nothing but an error."""
     match key:
         case ApiKey.JOIN_GROUP:
-            return replies.join_error_reply(code)
+            return join_error_reply(code)
         case ApiKey.SYNC_GROUP:
-            return replies.sync_error_reply(code)
+            return sync_error_reply(code)
         case ApiKey.LEAVE_GROUP:
-            return replies.leave_reply((), code)
+            return leave_reply((), code)
         case _:
-            return replies.heartbeat_reply(code)
+            return heartbeat_reply(code)
 
 
 def names_its_protocol(request: Any, context: RequestContext) -> bool:
@@ -87,7 +87,7 @@ def handle_sync_group(
     Version notes: v3 instance ids; v4 flexible; v5 protocol type and name, which must be there.
     """
     if not names_its_protocol(request, context):
-        return replies.sync_error_reply(ErrorCode.inconsistent_group_protocol)
+        return sync_error_reply(ErrorCode.inconsistent_group_protocol)
     answer: m.sync_group_response.SyncGroupResponse | Awaitable[m.sync_group_response.SyncGroupResponse] = run_rule(
         ApiKey.SYNC_GROUP,
         request,

@@ -22,7 +22,7 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.security.authorized_operations import ON_GROUP
 from headrace.broker.services import CONSUMER_GROUPS_OFF, NO_THROTTLE, Services
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

@@ -28,7 +28,7 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION
+from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

@@ -22,9 +22,9 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.security.authorized_operations import ON_GROUP
 from headrace.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
-from headrace.coordinator.errors import CoordinatorError
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CoordinatorResult, Reply
-from headrace.coordinator.streams.topics.topic_status import StatusCode
+from headrace.coordinator.streams.internal_topics import StatusCode
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

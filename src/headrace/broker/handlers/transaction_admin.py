@@ -23,12 +23,11 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.errors import CoordinatorError
 from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
-from headrace.coordinator.records.transaction_log import TransactionLogValue, by_topic
+from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.transactions.shard import TransactionFilter, unknown_states
-from headrace.coordinator.transactions.transaction_state import state_name
-from headrace.coordinator.transactions.transitions import state_of
+from headrace.coordinator.transactions.transaction_log import by_topic
+from headrace.coordinator.transactions.transitions import TransactionLogValue, state_name, state_of
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

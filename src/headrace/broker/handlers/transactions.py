@@ -19,10 +19,9 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation, ResourceType
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.errors import CoordinatorError
-from headrace.coordinator.records.transaction_log import by_topic
-from headrace.coordinator.transactions.transaction_state import EPOCH_BUMP_VERSION, ProducerIdentity
-from headrace.coordinator.transactions.transitions import Answer
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.coordinator.transactions.transaction_log import by_topic
+from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, Answer, ProducerIdentity
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
