@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i64
+from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 from tests.interop.led_topics import wait_until_led
 
@@ -27,7 +27,6 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 __all__ = ["ROWS", "AccessScript", "Row"]
 
-PATIENCE_S = 20
 TOPIC, GROUP, TX = "seen", "crew", "tx"
 _SECOND = from_ms(20_000)
 Right = tuple[ResourceType, str, Operation]
@@ -82,9 +81,7 @@ class AccessScript:
             for name in names
         )
         self.root.call(Api.CREATE_TOPICS, r.CreateTopicsRequest(topics=topics, timeout=_SECOND))
-        deadline = time.monotonic() + PATIENCE_S
-        while any(self.topic_id(name) is None for name in names):
-            assert time.monotonic() < deadline
+        wait_until(lambda: all(self.topic_id(name) is not None for name in names))
         wait_until_led(self.root, names)
 
     def close(self) -> None:
@@ -95,12 +92,7 @@ class AccessScript:
         """A group and a transactional id are there, and coordinators that have read their logs."""
         rows = {row.name: row for row in ROWS}
         for name in ("FindCoordinator, crew", "FindCoordinator, tx", "OffsetCommit", "InitProducerId in a transaction"):
-            row, deadline = rows[name], time.monotonic() + PATIENCE_S
-            while "coordinator" in repr(plain(self.root.call(row.api, row.request(self), row.version))).lower().replace(
-                "coordinators", ""
-            ):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda row=rows[name]: not self._coordinator_is_missing(row))
 
     def topic_id(self, name: str = TOPIC) -> uuid.UUID | None:
         return self.metadata(self.root, name).topics[0].topic_id
@@ -142,11 +134,15 @@ class AccessScript:
         assert answer.filter_results[0].error_code is ErrorCode.none, answer
         self.wait_for(0)
 
+    def _coordinator_is_missing(self, row: Row) -> bool:
+        answer = repr(plain(self.root.call(row.api, row.request(self), row.version))).lower()
+        return "coordinator" in answer.replace("coordinators", "")
+
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while sum(len(each.acls) for each in self.root.call(Api.DESCRIBE_ACLS, all_acls()).resources) != count:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(
+            lambda: sum(len(each.acls) for each in self.root.call(Api.DESCRIBE_ACLS, all_acls()).resources) == count,
+            f"{count} ACLs",
+        )
 
     def ask(self, row: Row) -> Any:
         try:

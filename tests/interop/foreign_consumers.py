@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
 from tests.client.running_consumers import PATIENCE_S
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
@@ -145,10 +145,7 @@ def kafka_python_consumer(topic: str, **settings: Any) -> Any:
         consumer.subscribe(pattern=topic)  # it looks at all topics before it joins
         return consumer
     consumer = KafkaConsumer(topic, **settings)
-    deadline = time.monotonic() + PATIENCE_S
-    while not consumer.partitions_for_topic(topic):
-        assert time.monotonic() < deadline, f"no metadata of {topic}"
-        time.sleep(0.02)
+    wait_until(lambda: consumer.partitions_for_topic(topic), f"metadata of {topic}")
     return consumer
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
+from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 
 from headrace.protocol import messages as m
@@ -14,16 +14,14 @@ from headrace.protocol.kio_units import from_ms
 
 __all__ = ["wait_until_led"]
 
-PATIENCE_S = 60
-
 
 def wait_until_led(client: WireClient, topics: Iterable[str], partitions: int = 1) -> None:
     """Returns when each partition of each topic answers for its offsets."""
-    deadline = time.monotonic() + PATIENCE_S
     for topic in topics:
-        while set(_errors(client, topic, partitions)) != {ErrorCode.none}:
-            assert time.monotonic() < deadline, f"nobody leads {topic}"
-            time.sleep(0.02)
+        wait_until(
+            lambda topic=topic: set(_errors(client, topic, partitions)) == {ErrorCode.none},
+            f"{topic} has leaders",
+        )
 
 
 def _errors(client: WireClient, topic: str, partitions: int) -> list[ErrorCode]:

@@ -11,9 +11,9 @@ import time
 import uuid
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 
 from headrace.protocol.raw_records import raw_records
@@ -120,7 +120,7 @@ def compact(directory: Path, topic: str) -> None:
 
 
 def reached(checkpoint: Path, line: str) -> None:
-    until: Any = time.monotonic() + 40
-    while not (checkpoint.exists() and line in checkpoint.read_text().splitlines()):
-        assert time.monotonic() < until, f"Kafka's cleaner did not come to {line}"
-        time.sleep(0.05)
+    wait_until(
+        lambda: checkpoint.exists() and line in checkpoint.read_text().splitlines(),
+        f"Kafka's cleaner at {line}",
+    )

@@ -8,11 +8,11 @@ transaction indexes.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from tests.durability.requests import streams_heartbeat
+from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 from tests.interop.kafka_tools import Told, ToolServer
 
@@ -84,11 +84,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Pa
         fill(broker, 1)
         with Admin(broker.bootstrap_servers) as admin:
             admin.delete_records({("plain", 0): 333})
-        deadline = time.monotonic() + 30
         cleaned = data / "cleaner-offset-checkpoint"
-        while not (cleaned.exists() and "table 0 " in cleaned.read_text()):
-            assert time.monotonic() < deadline, "the table was not compacted"
-            time.sleep(0.05)
+        wait_until(lambda: cleaned.exists() and "table 0 " in cleaned.read_text(), "the table is compacted")
     return data
 
 

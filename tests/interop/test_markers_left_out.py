@@ -7,11 +7,11 @@ it: its partition stays open although the coordinator reports the transaction as
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_cluster import KafkaCluster
 
 from headrace.client.admin import Admin
@@ -103,10 +103,10 @@ def read(client: NetworkClient) -> dict[int, list[str]]:
 
 
 def await_leader(admin: Admin, where: tuple[str, int], *, exists: bool) -> None:
-    deadline = time.monotonic() + 60
-    while (admin.client.metadata([where[0]], refresh=True).leader(*where) is not None) != exists:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    def has_leader() -> bool:
+        return admin.client.metadata([where[0]], refresh=True).leader(*where) is not None
+
+    wait_until(lambda: has_leader() == exists, f"{where} {'has a' if exists else 'has no'} leader")
 
 
 def distant_partition(kafka: KafkaCluster, admin: Admin) -> tuple[int, int]:

@@ -8,12 +8,12 @@ marker there. The test without settling shows what is at stake.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.client.admin import Admin
@@ -67,9 +67,10 @@ def end(client: NetworkClient, identity: TransactionalIdentity, *, commit: bool)
     ends = Transactions(client, transaction_timeout_ms=TIMEOUT_MS, version=1)
     told = ends.end([identity], commit=commit)
     assert isinstance(told[identity.transactional_id], TransactionalIdentity)
-    deadline = time.monotonic() + 30  # markers are on their way
-    while not ends.describe(told)[identity.transactional_id].state.startswith("Complete"):
-        assert time.monotonic() < deadline, "not complete"
+    # markers are on their way
+    wait_until(
+        lambda: ends.describe(told)[identity.transactional_id].state.startswith("Complete"), "a complete transaction"
+    )
 
 
 def begin(client: NetworkClient, tid: str) -> TransactionalIdentity:

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.longer import LONG
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -116,10 +117,7 @@ def told(app, caplog, lacking):
             told_so = (runs_on and "were not purged" in caplog.text) or (waits and started._runtime.not_ready)
             return told_so or not started.isActive
 
-        deadline = time.monotonic() + 180
-        while not decided():
-            assert time.monotonic() < deadline, started.status
-            time.sleep(0.02)
+        wait_until(decided, "the application runs, waits or has ended", timeout_s=180)
         ended = started._runtime.error
         if ended is None and runs_on:
             return caplog.text

@@ -6,12 +6,12 @@ The new version counts, sums and averages; the old one counts and takes the larg
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from tests.harness.brokers import broker_fixture
+from tests.harness.polling import wait_until
 from tests.longer import longer
 
 from headrace.cli.commands.upgrade import command
@@ -75,10 +75,7 @@ class Group:
         topic = f"{self.name}-in"
         with Admin(self._broker.bootstrap_servers) as admin:
             admin.delete_topics([topic])
-            deadline = time.monotonic() + 30
-            while topic in admin.client.metadata([topic], refresh=True).topics:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: topic not in admin.client.metadata([topic], refresh=True).topics, f"{topic} is deleted")
         self._broker.create_topics({topic: 2})
 
     def upgrade(self, *arguments):
