@@ -189,7 +189,7 @@ def test_fetch_returns_after_max_wait_with_nothing(client: Any) -> None:
 
 def test_an_isolated_partition_error_does_not_wait(client: Any) -> None:
     topic_id = topic_id_of(client, "t")
-    long = {"max_wait": from_ms(600_000)}
+    long: dict[str, Any] = {"max_wait": from_ms(600_000)}
     assert only(client.call(ApiKey.FETCH, fetch("t", topic_id, 5, **long))).error_code is ErrorCode.offset_out_of_range
     unknown = only(client.call(ApiKey.FETCH, fetch("t", uuid.uuid4(), **long)))
     assert unknown.error_code is ErrorCode.unknown_topic_id

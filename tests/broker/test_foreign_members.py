@@ -7,6 +7,7 @@ Java: tests/interop. The table of all rows: docs/internals/client.md.
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from tests.client.running_consumers import RunningConsumer
@@ -58,7 +59,7 @@ def test_static_members_by_expression_restart_without_a_rebalance(
     group = f"static-{stem}"
 
     def member(instance_id: str) -> ForeignConsumer:
-        settings = {"protocol": protocol, "strategy": "range", "instance_id": instance_id}
+        settings: dict[str, Any] = {"protocol": protocol, "strategy": "range", "instance_id": instance_id}
         return FOREIGN[client_name](broker.bootstrap_servers, group, f"^{stem}-.*", **settings)
 
     with member("one") as one:
@@ -85,7 +86,7 @@ def test_ours_takes_over_from_who_is_killed(broker: EmbeddedBroker, client_name:
         admin.alter_configs("group", group, {"consumer.session.timeout.ms": "3000"})
     settings: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "group.protocol": protocol}
     settings |= {"heartbeat.interval.ms": 300} if protocol == "classic" else {}
-    more = {"group_id": group, "config": settings, "partition_assignment_strategy": "range"}
+    more: dict[str, Any] = {"group_id": group, "config": settings, "partition_assignment_strategy": "range"}
     at = (broker.bootstrap_servers, group, "killed")
     with (
         ForeignProcess(client_name, *at, protocol=protocol, strategy="range") as victim,

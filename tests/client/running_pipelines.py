@@ -60,7 +60,7 @@ class RunningPipeline:
         **pipe: Any,
     ) -> None:
         self.heard = Heard()
-        settings = {"auto_offset_reset": "earliest", "listener": self.heard} | (consumer or {})
+        settings: dict[str, Any] = {"auto_offset_reset": "earliest", "listener": self.heard} | (consumer or {})
         self.consumer = Consumer(topic, group_id=group_id, bootstrap_servers=servers, **settings)
         self.pipeline = ParallelConsumer(self.consumer, handler, **pipe)
         self.error: BaseException | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.client.running_consumers import RunningConsumer, write_forty_records
@@ -31,7 +32,11 @@ broker = broker_fixture(
 )
 def test_members_share_and_take_over(broker: EmbeddedBroker, protocol: str, strategy: str | None) -> None:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.protocol": protocol, "heartbeat.interval.ms": 200}
-    more = {"config": settings, "group_id": f"share-{protocol}-{strategy}", "partition_assignment_strategy": strategy}
+    more: dict[str, Any] = {
+        "config": settings,
+        "group_id": f"share-{protocol}-{strategy}",
+        "partition_assignment_strategy": strategy,
+    }
     with RunningConsumer("t", **more) as first:
         wait_until(lambda: first.assigned == EVERY, "the first takes everything")
         with RunningConsumer("t", **more) as second:
@@ -211,7 +216,7 @@ def test_the_second_with_one_instance_id_takes_over_in_a_classic_group(broker: E
         "group.protocol": "classic",
         "heartbeat.interval.ms": 200,
     }
-    more = {"group_id": "double", "group_instance_id": "one", "config": settings}
+    more: dict[str, Any] = {"group_id": "double", "group_instance_id": "one", "config": settings}
     with RunningConsumer("t", **more) as first:
         wait_until(lambda: first.assigned == EVERY, "the first has everything")
         with RunningConsumer("t", **more) as second:

@@ -29,7 +29,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
-def everything(client: NetworkClient, topic: str, **options: int) -> list[dict[str, object]]:
+def everything(client: NetworkClient, topic: str, **options: Any) -> list[dict[str, object]]:
     """All records of a topic as dictionaries, by partition and offset."""
     partitions = client.known_topics([topic]).topics[topic].partitions
     ends = Admin(client).list_offsets({(topic, p): "latest" for p in partitions})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
@@ -103,7 +104,7 @@ def test_offsets_are_committed_with_the_epoch_of_the_snapshot(broker: EmbeddedBr
     ):
         take_changes(member, 4)
         planned_with = member.assignment
-        identity = {"member_id": planned_with.member_id, "member_epoch": planned_with.member_epoch}
+        identity: dict[str, Any] = {"member_id": planned_with.member_id, "member_epoch": planned_with.member_epoch}
         commit_offsets(client, "app", {("flights", 1): 11}, **identity)
         assert fetch_offsets(client, "app", [("flights", 1)], **identity) == {("flights", 1): 11}
         for wrong in ({"member_epoch": planned_with.member_epoch + 1}, {"member_id": "ghost"}):

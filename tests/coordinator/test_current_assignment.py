@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def target(role: str | None, *tasks: Task) -> TasksTuple:
     return NOTHING if role is None else TasksTuple(**{role: tasks})
 
 
-def member(member_id: str, tasks: AssignedTasks, *, process: str = "p", **given: object) -> StreamsGroupMember:
+def member(member_id: str, tasks: AssignedTasks, *, process: str = "p", **given: Any) -> StreamsGroupMember:
     return replace(
         StreamsGroupMember(
             member_id=member_id,

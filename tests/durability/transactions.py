@@ -97,7 +97,11 @@ class Transactions:
 
     def _produce(self, topic_id: Any, partition: int, now_ms: int) -> Any:
         producer_id, epoch = self._producer or (-1, -1)
-        how = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": self._sequences[partition]}
+        how: dict[str, Any] = {
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "base_sequence": self._sequences[partition],
+        }
         record = PlainRecord(value=b"%d" % self._number, timestamp_ms=now_ms)
         p = m.produce_request
         part = p.PartitionProduceData(index=partition, records=encode_batch([record], transactional=True, **how))

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 __all__ = ["ForeignProcess"]
 
@@ -60,7 +60,7 @@ def main() -> None:
 
     client_name, servers, group, topic, protocol, strategy = sys.argv[1:]
     told: set[tuple[str, int]] = set()
-    settings = {"protocol": protocol, "strategy": strategy, "session_ms": SESSION_MS}
+    settings: dict[str, Any] = {"protocol": protocol, "strategy": strategy, "session_ms": SESSION_MS}
     with FOREIGN[client_name](servers, group, topic, **settings) as consumer:
         while not consumer.errors:
             if consumer.assigned != told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from tests.client.running_consumers import RunningConsumer
 from tests.harness.polling import wait_until
@@ -31,7 +32,7 @@ def mixed_group(servers: str, client_name: str, *, protocol: str, strategy: str)
         settings: dict[str, object] = {"bootstrap.servers": servers, "group.protocol": protocol}
         if protocol == "classic":
             settings |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 300}
-        common = {"protocol": protocol, "strategy": strategy}
+        common: dict[str, Any] = {"protocol": protocol, "strategy": strategy}
         foreign = FOREIGN[client_name](servers, group, topic, **common)
         ours = RunningConsumer(topic, group_id=group, config=settings, partition_assignment_strategy=strategy)
         again = FOREIGN[client_name](servers, group, topic, **common)

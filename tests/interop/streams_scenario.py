@@ -118,7 +118,7 @@ class Scenario:
         self._started.append(instance)
         return instance
 
-    def join(self, name: str, *, libraries: str = TOOLS_VERSION, **settings: object) -> WordCount:
+    def join(self, name: str, *, libraries: str = TOOLS_VERSION, **settings: Any) -> WordCount:
         """One more instance of the application that is to settle."""
         self.instances[name] = self.start(name, libraries=libraries, **settings)
         return self.instances[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -166,7 +167,7 @@ def test_two_members_share_commit_and_leave(kafka: KafkaBroker, client: NetworkC
             assert sorted(owned) == [0, 1, 2, 3]
             snapshot = second.assignment
             partition = snapshot.active["flights"][0]
-            identity = {"member_id": snapshot.member_id, "member_epoch": snapshot.member_epoch}
+            identity: dict[str, Any] = {"member_id": snapshot.member_id, "member_epoch": snapshot.member_epoch}
             commit_offsets(client, group, {(topic, partition): 11}, **identity)
             assert fetch_offsets(client, group, [(topic, partition)], **identity) == {(topic, partition): 11}
             with pytest.raises(Fenced):

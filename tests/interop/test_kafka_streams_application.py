@@ -200,7 +200,11 @@ def test_kafka_streams_42_beside_43(our_broker: BrokerProcess, tmp_path: Path) -
 @longer
 def test_exactly_once_though_an_instance_is_killed(our_broker: BrokerProcess, tmp_path: Path) -> None:
     """Every word is counted once. The killed instance's transaction is aborted when its time is over."""
-    eos = {"processing__guarantee": "exactly_once_v2", "commit__interval__ms": 50, "word__on__disk": "true"}
+    eos: dict[str, Any] = {
+        "processing__guarantee": "exactly_once_v2",
+        "commit__interval__ms": 50,
+        "word__on__disk": "true",
+    }
     with Scenario(our_broker, tmp_path, "exactly-once") as story:
 
         def counted(what: str) -> None:

@@ -62,7 +62,7 @@ def test_user_data_travels_through_kafkas_coordinator(kafka: KafkaBroker, kind: 
     topic = f"user-data-{kind.__name__}"
     filled(kafka, topic, 4)
     assignors = [kind(), kind()]
-    settings = {
+    settings: dict[str, Any] = {
         "group_id": topic,
         "bootstrap_servers": kafka.bootstrap_servers,
         "group_protocol": "classic",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -95,9 +96,7 @@ class Span:
         return len(self.data)
 
 
-def fetched(
-    index: int, offsets: tuple[int, int, int], code: ErrorCode, records: bytes, **more: object
-) -> f.PartitionData:
+def fetched(index: int, offsets: tuple[int, int, int], code: ErrorCode, records: bytes, **more: Any) -> f.PartitionData:
     return f.PartitionData(
         partition_index=i32(index),
         error_code=code,

@@ -7,6 +7,7 @@ import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.faulty_file_system import NOTHING_FAILS, FaultyFileSystem, error
@@ -17,7 +18,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.partition_log import PartitionLog
 
 LOGS = Path("/logs/flights-0")
-TWO_PER_SEGMENT = {"segment_bytes": 200}
+TWO_PER_SEGMENT: dict[str, Any] = {"segment_bytes": 200}
 
 
 def of_six(directory: Path, **given: object) -> PartitionLog:

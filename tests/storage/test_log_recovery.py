@@ -6,6 +6,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
@@ -13,7 +14,7 @@ from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, p
 from headrace.storage.errors import OutOfOrderSequence
 from headrace.storage.log_directory import LogDirectory
 
-SMALL = {"index_interval_bytes": 100, "segment_bytes": 2000}
+SMALL: dict[str, Any] = {"index_interval_bytes": 100, "segment_bytes": 2000}
 
 
 def files(directory: Path, *suffixes: str) -> dict[str, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
@@ -17,7 +18,7 @@ from headrace.storage.log_recovery import CleanShutdown, OpenedLog, log_bytes, o
 from headrace.storage.partition_log import PartitionLog
 from headrace.storage.producer_state import ProducerState
 
-SETTINGS = {"segment_bytes": 200}
+SETTINGS: dict[str, Any] = {"segment_bytes": 200}
 ONE = len(batch("record 0"))
 
 
@@ -41,7 +42,7 @@ def damage(directory: Path, base: int, at: int) -> None:
     path(directory, base).write_bytes(data)
 
 
-def reopened(directory: Path, **given: int | None) -> tuple[tuple[int, ...], int, int]:
+def reopened(directory: Path, **given: Any) -> tuple[tuple[int, ...], int, int]:
     """Its segments, its end and how many bytes were cut."""
     log = opened(directory, **SETTINGS, **given)
     found = log.segment_base_offsets, log.log_end_offset, log.bytes_cut
@@ -189,7 +190,7 @@ def test_only_leftover_files_are_removed(tmp_path: Path) -> None:
         assert (tmp_path / f"{base:020d}.index").exists()
 
 
-def aborted(directory: Path, **given: int | CleanShutdown | None) -> list[tuple[int, int]]:
+def aborted(directory: Path, **given: Any) -> list[tuple[int, int]]:
     """(producer id, first offset) of the aborted transactions that a reopened log reports to its readers."""
     log = opened(directory, **SETTINGS, **given)
     found = []

@@ -32,7 +32,7 @@ def leader_epoch(client: Any) -> int:
     return int(client.call(ApiKey.METADATA, request).topics[0].partitions[0].leader_epoch)
 
 
-def fetch(client: Any, offset: int, **more: int) -> Any:
+def fetch(client: Any, offset: int, **more: Any) -> Any:
     f = m.fetch_request
     part = f.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, **more)
     topics = (f.FetchTopic(topic="t", topic_id=None, partitions=(part,)),)

@@ -189,7 +189,7 @@ def test_each_field_of_a_filter_counts_alone(name: str) -> None:
     given: dict[str, Any] = {name: same}
     assert AclFilter(**given).fits(acl())
     assert not AclFilter(**{name: other}).fits(acl())
-    whole = {field: values[0] for field, values in FIELDS.items()}
+    whole: dict[str, Any] = {field: values[0] for field, values in FIELDS.items()}
     assert AclFilter(**whole).fits(acl())
     assert not AclFilter(**{**whole, name: other}).fits(acl())
     assert AclFilter().fits(acl())
