@@ -58,11 +58,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    def run_in_executor(self, _executor: object, function: Callable[..., Any], *args: Any) -> Any:
-        """A thread that is done before anybody looks."""
+    def run_in_executor(  # type: ignore[override]  # typeshed's overload differs between Python versions
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run the function at once and return a future that is done."""
         future = self.create_future()
         try:
-            future.set_result(function(*args))
+            future.set_result(func(*args))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -88,7 +90,7 @@ class Wire:
         self._asked: list[tuple[ApiKey, int, Callable[[Any], None]]] = []
         self._closed = False
         self._connection = ClientConnection(broker.server)
-        self._connection._close_after_fault = broker.note_fault  # type: ignore[method-assign]
+        self._connection._close_after_fault = broker.note_fault  # type: ignore[method-assign,assignment]
         self._connection.connection_made(self)  # type: ignore[arg-type]
 
     @property

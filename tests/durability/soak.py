@@ -185,17 +185,21 @@ def reader(load: Load) -> Callable[[], None]:
         for message in client.consume(500, 0.2):
             if message.error() is not None:
                 raise AssertionError(message.error())
-            codec, number = message.value().split(b" ")[:2]
-            partition, key = message.partition(), (message.partition(), codec)
-            if message.offset() <= last.get(partition, -1):
-                raise AssertionError(f"offset {message.offset()} behind {last[partition]}")
-            last[partition] = message.offset()
+            value, partition, offset = message.value(), message.partition(), message.offset()
+            assert value is not None
+            assert partition is not None
+            assert offset is not None
+            codec, number = value.split(b" ")[:2]
+            key = (partition, codec)
+            if offset <= last.get(partition, -1):
+                raise AssertionError(f"offset {offset} behind {last[partition]}")
+            last[partition] = offset
             if codec != b"transaction":
                 before = seen.get(key)
                 if before is not None and int(number) != before + PARTITIONS:
                     raise AssertionError(f"{codec!r} {number!r} follows {before} in partition {partition}")
                 seen[key] = int(number)
-            load.produced[partition] = message.offset()
+            load.produced[partition] = offset
         if last:
             client.commit(offsets=[At(TOPIC, p, offset + 1) for p, offset in last.items()], asynchronous=False)
 

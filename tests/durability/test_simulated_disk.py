@@ -7,6 +7,7 @@ requests in `history.py` stay the same; what they found has a test of its own wh
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 from tests.durability.history import History
@@ -17,10 +18,10 @@ FOUND = (46, 76, 137, 174, 193, 210, 273, 341, 370, 598, 909, 1167, 1361)
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
+def _quiet() -> Iterator[None]:
     """Failing disks are logged thousands of times."""
     logging.getLogger("headrace").setLevel(logging.CRITICAL + 1)
-    yield  # type: ignore[misc]
+    yield
     logging.getLogger("headrace").setLevel(logging.NOTSET)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.coordinator.classic_context import ClassicContext
@@ -139,7 +140,7 @@ class History:
 
     # --- parts ---
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, Any]:
         names = self.random.sample(PROTOCOLS, self.random.randint(1, 3))
         if "range" not in names and self.random.random() < 0.9:
             names.append("range")

@@ -194,7 +194,7 @@ class History:
         for partition in gone:
             del self.positions[partition]
             self.paused.discard(partition)
-        kept = []
+        kept: list[Snapshots] = []
         for snapshots in self.commits:  # those on their way are refused
             kept.append({p: found for p, found in snapshots.items() if p not in gone})
             self.plan.committed({p: found for p, found in snapshots.items() if p in gone}, durable=False)

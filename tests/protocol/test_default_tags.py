@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
@@ -25,8 +27,8 @@ def test_an_unset_leader_is_left_out_of_produce_responses(version: int) -> None:
         error_message=None,
     )
 
-    def encoded(leader: object | None) -> bytes:
-        entry = partition if leader is None else type(partition)(**{**_fields(partition), "current_leader": leader})
+    def encoded(leader: m.produce_response.LeaderIdAndEpoch | None) -> bytes:
+        entry = partition if leader is None else dataclasses.replace(partition, current_leader=leader)
         topic = response.TopicProduceResponse(name=TopicName("t"), topic_id=None, partition_responses=(entry,))
         message = response.ProduceResponse(responses=(topic,), throttle_time=from_ms(0))
         return encode_response(
@@ -38,9 +40,3 @@ def test_an_unset_leader_is_left_out_of_produce_responses(version: int) -> None:
     assert (
         len(told) == len(unset) + 2 + 9
     )  # tag, size, and the struct with its own tag count: only where it says something
-
-
-def _fields(entry: object) -> dict[str, object]:
-    import dataclasses
-
-    return {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]

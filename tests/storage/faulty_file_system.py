@@ -32,7 +32,7 @@ def error(number: int, path: Path) -> OSError:
 class _Image:
     """A file's bytes, and those that are sure to be there after a power loss."""
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes | bytearray = b"") -> None:
         self.content = bytearray(content)
         self.synced = b""
 

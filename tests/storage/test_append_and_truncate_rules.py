@@ -304,7 +304,7 @@ def test_what_is_flushed_is_the_recovery_point() -> None:
     ],
 )
 def test_when_a_flush_is_due(
-    tmp_path: Path, settings: dict[str, int], unflushed: int, passed_ms: int, is_due: bool
+    tmp_path: Path, settings: dict[str, Any], unflushed: int, passed_ms: int, is_due: bool
 ) -> None:
     clock = ManualClock()
     log = opened(tmp_path, clock=clock, **settings)

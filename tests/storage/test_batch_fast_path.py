@@ -7,6 +7,7 @@ import struct
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google_crc32c import value as crc32c
@@ -128,7 +129,7 @@ def test_fast_and_full_path_agree_on_damaged_uniform_records(
         {"segment_bytes": 300},
     ],
 )
-def test_fast_and_full_path_agree_under_every_setting(settings: dict[str, object], tmp_path: Path) -> None:
+def test_fast_and_full_path_agree_under_every_setting(settings: dict[str, Any], tmp_path: Path) -> None:
     logs = [opened(tmp_path / name, **settings) for name in "ab"]
     taken = []
     for data in (

@@ -245,7 +245,8 @@ class History:
 
     def aborted(self, data: bytes) -> list[AbortedTransaction]:
         """As a broker lists them: those of which something is left."""
-        found, begun = [], {}
+        found: list[AbortedTransaction] = []
+        begun: dict[int, int] = {}
         for header in iter_batch_headers(data):
             if header.is_control:
                 first = begun.pop(header.producer_id, None)
