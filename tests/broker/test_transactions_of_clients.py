@@ -7,7 +7,7 @@ import time
 import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.client.fetch_requests import fetch_request
+from headrace.client.fetch_loop import fetch_request
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import is_readable
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.client import ignored_settings
-from headrace.client.configuration import SETTINGS, ClientConfiguration
+from headrace.client import configuration
+from headrace.client.client_settings import parse_properties
+from headrace.client.configuration import SETTINGS, ClientConfiguration, check_streams_protocol
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
-from headrace.client.ignored_settings import check_streams_protocol
 from headrace.client.membership.topology import Topology
-from headrace.client.properties_file import parse_properties
 from headrace.client.streams_member import StreamsMember
 from headrace.errors import ConfigError
 from headrace.spark.settings import checked_config
@@ -81,7 +80,7 @@ def test_a_value_that_cannot_be_is_refused(key: str, value: object) -> None:
 @pytest.fixture
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a fresh process: warnings come once in the life of one."""
-    monkeypatch.setattr(ignored_settings, "_warned", set())
+    monkeypatch.setattr(configuration, "_warned", set())
 
 
 def test_settings_of_the_group_are_named_as_such(nothing_warned: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,7 +90,7 @@ def test_settings_of_the_group_are_named_as_such(nothing_warned: None, caplog: p
     assert "key.serializer means nothing here" in caplog.text
 
 
-@pytest.mark.parametrize("name", ignored_settings.IGNORED_UNDER_STREAMS)
+@pytest.mark.parametrize("name", configuration.IGNORED_UNDER_STREAMS)
 def test_every_setting_that_streams_groups_ignore_is_warned_about_once(
     nothing_warned: None, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -100,12 +99,12 @@ def test_every_setting_that_streams_groups_ignore_is_warned_about_once(
         assert dict(ClientConfiguration({name: "1"}, environment={})) == dict(ClientConfiguration(environment={}))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.startswith(f"{name} is ignored for streams groups: ")
-    replacement = ignored_settings.IGNORED_UNDER_STREAMS[name]
+    replacement = configuration.IGNORED_UNDER_STREAMS[name]
     assert replacement is None or replacement in warning
 
 
 def test_the_list_of_ignored_settings_is_kafkas() -> None:
-    assert set(ignored_settings.IGNORED_UNDER_STREAMS) >= {
+    assert set(configuration.IGNORED_UNDER_STREAMS) >= {
         "acceptable.recovery.lag",
         "max.warmup.replicas",
         "num.standby.replicas",

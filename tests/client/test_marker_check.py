@@ -11,8 +11,7 @@ import pytest
 
 from headrace.client.cluster_metadata import ClusterMetadata, TopicMetadata
 from headrace.client.connection import BrokerAddress, ConnectionLost
-from headrace.client.marker_check import MarkerCheck, compare_views
-from headrace.client.partition_leaders import LeaderView, leader_view
+from headrace.client.transaction_markers import LeaderView, MarkerCheck, compare_views, leader_view
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode

@@ -15,7 +15,7 @@ from tests.harness.ports import find_free_port
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
-from headrace.client.bootstrap import parse_bootstrap_servers
+from headrace.client.cluster_metadata import parse_bootstrap_servers
 from headrace.client.connection import Connection, NotKafka, RequestTimedOut
 from headrace.client.deadline import Deadline
 from headrace.client.network_client import NetworkClient

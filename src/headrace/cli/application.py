@@ -82,7 +82,7 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
 
 def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_file: Path | None) -> None:
     """`configure` with the file that `--config` names. Raises ConfigError."""
-    from headrace.client.properties_file import read_properties
+    from headrace.client.client_settings import read_properties
 
     settings = read_properties(config_file) if config_file is not None else {}
     configure(app, bootstrap_servers=bootstrap_servers, settings=settings)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.terminal import data
-from headrace.client.quota_admin import ANY, QuotaEntity
+from headrace.client.admin_access import ANY, QuotaEntity
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def quota_parts(given: Mapping[str, Any], name_order: Sequence[str]) -> tuple[Pa
 
 def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str | None]) -> None:
     """Set or remove quotas of one entity. Raises click.UsageError for an unknown quota."""
-    from headrace.client.quota_admin import alter_client_quotas, describe_client_quotas
+    from headrace.client.admin_access import alter_client_quotas, describe_client_quotas
 
     entity = _entity(parts)
     unknown = [name for name in changes if name not in QUOTAS]
@@ -91,7 +91,7 @@ def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str 
 
 def describe_quotas(admin: Admin, parts: Sequence[Part]) -> list[tuple[QuotaEntity, dict[str, float]]]:
     """Return the quotas that are set, in order."""
-    from headrace.client.quota_admin import describe_client_quotas
+    from headrace.client.admin_access import describe_client_quotas
 
     described = describe_client_quotas(admin.client, _entity(parts))
     return sorted(described.items(), key=lambda each: [(kind, name or "") for kind, name in each[0]])

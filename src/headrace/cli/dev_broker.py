@@ -40,7 +40,7 @@ class DevBroker:
     @classmethod
     def open(cls, bootstrap_servers: str) -> Self:
         """Find or start the broker. Raises ConfigError for an address of another machine where no broker answers."""
-        from headrace.client.bootstrap import parse_bootstrap_servers
+        from headrace.client.cluster_metadata import parse_bootstrap_servers
 
         addresses = parse_bootstrap_servers(bootstrap_servers)
         DIRECTORY.mkdir(exist_ok=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.terminal import data, print_json
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError, ConfigError
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.member_removal import RemovableMember
+    from headrace.client.admin_groups import RemovableMember
 
 __all__ = ["remove_members"]
 

@@ -19,7 +19,7 @@ _ITERATIONS = 4096
 
 def alter_user(admin: Admin, username: str, changes: Mapping[str, str | None]) -> None:
     """`changes`: mechanism → `iterations=8192,password=…`, None to take it away."""
-    from headrace.client.scram_admin import alter_scram_credentials
+    from headrace.client.admin_access import alter_scram_credentials
     from headrace.protocol.sasl.scram import MECHANISMS
 
     wrong = [name for name in changes if name not in MECHANISMS]
@@ -42,7 +42,7 @@ def alter_user(admin: Admin, username: str, changes: Mapping[str, str | None]) -
 
 def described_users(admin: Admin, username: str | None) -> dict[str, dict[str, int]]:
     """User → mechanism → iterations; None: of all."""
-    from headrace.client.scram_admin import describe_scram_credentials
+    from headrace.client.admin_access import describe_scram_credentials
 
     return describe_scram_credentials(admin.client, None if username is None else [username])
 

@@ -12,9 +12,9 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
 from headrace.checked_api import checked_api
-from headrace.client import admin_configs, admin_features, consumer_group_admin, group_admin, group_offsets
-from headrace.client.admin_configs import ResourceType
-from headrace.client.admin_features import UpgradeType
+from headrace.client import admin_cluster, admin_groups, group_offsets
+from headrace.client.admin_cluster import ResourceType, UpgradeType
+from headrace.client.admin_groups import ConsumerGroupDescription, RemovableMember, remove_members
 from headrace.client.admin_results import (
     CommittedOffset,
     ConfigEntry,
@@ -27,9 +27,7 @@ from headrace.client.admin_results import (
 from headrace.client.broker_errors import STALE_METADATA, refusal
 from headrace.client.cluster_metadata import TopicMetadata
 from headrace.client.connection import ConnectionLost
-from headrace.client.consumer_group_admin import ConsumerGroupDescription
 from headrace.client.deadline import Backoff, Deadline
-from headrace.client.member_removal import RemovableMember, remove_members
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
@@ -192,7 +190,7 @@ class Admin:
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), protocols: Iterable[str] = ()
     ) -> tuple[GroupListing, ...]:
         """The groups of all brokers by id; `types`: streams, consumer, classic, share. States in any spelling."""
-        return group_admin.list_groups(self.client, states, types, protocols)
+        return admin_groups.list_groups(self.client, states, types, protocols)
 
     def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
         """Members, assignments and topology (StreamsGroupDescribe). Raises BrokerError `group-missing`."""
@@ -200,7 +198,7 @@ class Admin:
 
     def try_describe_streams_groups(self, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
         """As `describe_streams_groups`, with an error per group."""
-        return group_admin.describe_streams_groups(self.client, group_ids)
+        return admin_groups.describe_streams_groups(self.client, group_ids)
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, ConsumerGroupDescription]:
         """Classic and consumer groups with their members. Raises BrokerError `group-missing`, `group-kind`."""
@@ -208,7 +206,7 @@ class Admin:
 
     def try_describe_consumer_groups(self, group_ids: Iterable[str]) -> Outcomes[str, ConsumerGroupDescription]:
         """As `describe_consumer_groups`, with an error per group."""
-        return consumer_group_admin.describe_consumer_groups(self.client, group_ids)
+        return admin_groups.describe_consumer_groups(self.client, group_ids)
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
@@ -216,7 +214,7 @@ class Admin:
 
     def try_delete_groups(self, group_ids: Iterable[str]) -> Outcomes[str, None]:
         """As `delete_groups`, with an error per group."""
-        return group_admin.delete_groups(self.client, group_ids)
+        return admin_groups.delete_groups(self.client, group_ids)
 
     def removable_members(self, group_id: str) -> tuple[RemovableMember, ...]:
         """Return the members of a group of any type, as `try_remove_members` takes them.
@@ -274,7 +272,7 @@ class Admin:
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Outcomes[TopicPartition, None]:
         """Forgets single positions. Raises BrokerError `group-missing`; a topic that is read is an error of its own."""
-        return group_admin.delete_offsets(self.client, group_id, partitions)
+        return admin_groups.delete_offsets(self.client, group_id, partitions)
 
     # Configurations and features.
 
@@ -282,7 +280,7 @@ class Admin:
         self, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
         """The effective settings of topics, brokers (name: node id; "": what was changed for all) and groups."""
-        return admin_configs.describe_configs(self.client, resources, documentation=documentation)
+        return admin_cluster.describe_configs(self.client, resources, documentation=documentation)
 
     def alter_configs(
         self,
@@ -297,30 +295,30 @@ class Admin:
         """Sets values (IncrementalAlterConfigs); None takes a setting back to its default. `append` and `subtract`:
         parts of lists. Raises BrokerError `bad-setting`: the setting is unknown, or cannot have that value."""
         self._controller(
-            admin_configs.alter_request(
+            admin_cluster.alter_configs_request(
                 resource, name, values, append or {}, subtract or {}, validate_only=validate_only
             ),
             lambda response: [
                 (r.error_code, f"to alter the settings of {resource} {name}".rstrip(), r.error_message)
                 for r in response.responses
             ],
-            node=admin_configs.node_of(resource, name),
+            node=admin_cluster.node_of(resource, name),
         )
 
     def list_config_resources(self, kinds: Iterable[ResourceType] = ()) -> tuple[tuple[str, str], ...]:
         """(type, name) of all that has settings; groups only where something was set."""
-        return admin_configs.list_config_resources(self.client, kinds)
+        return admin_cluster.list_config_resources(self.client, kinds)
 
     def describe_features(self, *, node: int | None = None) -> dict[str, FeatureDescription]:
         """Supported and finalised levels by name."""
-        return admin_features.describe_features(self.client, node=node)
+        return admin_cluster.describe_features(self.client, node=node)
 
     def update_features(
         self, levels: Mapping[str, int], *, upgrade_type: UpgradeType = "upgrade", validate_only: bool = False
     ) -> None:
         """Finalises these levels, all or none; level 0 switches a feature off. Raises BrokerError."""
-        message = admin_features.update_request(self.client, levels, upgrade_type, validate_only=validate_only)
-        self._controller(message, admin_features.feature_outcomes)
+        message = admin_cluster.update_features_request(self.client, levels, upgrade_type, validate_only=validate_only)
+        self._controller(message, admin_cluster.feature_outcomes)
 
     # How requests travel.
 

@@ -1,32 +1,71 @@
-"""Reads ranges of partitions: one Fetch per leader always under way, the next one sent before the last is decoded.
-
-Gives out bytes; `fetcher` makes Arrow of them, `plain_records` plain Python records. Positions, not records, decide
-the end: behind the last record may lie markers, aborted batches or what compaction left. The next position is read
-from the batch headers alone, so the wire is busy while the caller decodes.
-"""
+"""The Fetch request of everybody who reads: partitions in the order of their priority."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
+
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32, i64
 
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import STALE_METADATA, recreated_topic, refusal
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
 from headrace.client.deadline import Backoff, Deadline
-from headrace.client.fetch_requests import fetch_request
 from headrace.client.network_client import NetworkClient
-from headrace.client.open_transactions import find_open_transaction
+from headrace.client.transaction_markers import find_open_transaction
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import iter_batch_headers
 
-__all__ = ["FetchLoop", "FetchedBytes", "IsolationLevel"]
+__all__ = ["FetchLoop", "FetchedBytes", "IsolationLevel", "fetch_request"]
+
+
+def fetch_request(
+    wanted: Iterable[tuple[str, int, int]],
+    cluster: ClusterMetadata,
+    *,
+    isolation_level: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    max_partition_bytes: int,
+) -> object:
+    """`wanted`: (topic, partition, offset). The broker fills its answer from the front, so the order is kept, and a
+    topic is named again where another stands between."""
+    request = m.fetch_request
+    topics: list[tuple[str, list[tuple[int, int]]]] = []
+    for topic, partition, offset in wanted:
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append((partition, offset))
+    return request.FetchRequest(
+        max_wait=from_ms(max_wait_ms),
+        min_bytes=i32(min_bytes),
+        max_bytes=i32(max_bytes),
+        isolation_level=i8(isolation_level),
+        topics=tuple(
+            request.FetchTopic(
+                topic=TopicName(topic),
+                topic_id=cluster.topics[topic].topic_id,
+                partitions=tuple(
+                    request.FetchPartition(
+                        partition=i32(partition), fetch_offset=i64(offset), partition_max_bytes=i32(max_partition_bytes)
+                    )
+                    for partition, offset in same
+                ),
+            )
+            for topic, same in topics
+        ),
+    )
+
 
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]

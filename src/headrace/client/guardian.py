@@ -28,8 +28,8 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import Fatal, MemberEvent
 from headrace.client.network_client import NetworkClient
-from headrace.client.partition_leaders import read_leader_views
 from headrace.client.process_tree import ProcessTree
+from headrace.client.transaction_markers import read_leader_views
 from headrace.client.transaction_resolution import note_decisions, resolve_transactions
 from headrace.client.transactions import Transactions
 from headrace.errors import HeadraceError, MaxPollExceeded

@@ -23,7 +23,7 @@ from headrace.child_process import python_module
 from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.events import MemberEvent
-from headrace.client.membership.heartbeat_state import TaskId
+from headrace.client.membership.streams_heartbeat import TaskId
 
 __all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
 

@@ -18,10 +18,9 @@ from headrace.client.deadline import lease_clock_ms
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import MemberEvent, SettingIgnored
-from headrace.client.membership.heartbeat_state import TaskId
 from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
-from headrace.client.membership.streams_heartbeat import fatal_error
+from headrace.client.membership.streams_heartbeat import TaskId, fatal_error
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Topology
 from headrace.client.network_client import NetworkClient

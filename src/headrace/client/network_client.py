@@ -20,9 +20,14 @@ from typing import Any, Final, Self, cast
 from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
-from headrace.client.bootstrap import parse_bootstrap_servers, unreachable
 from headrace.client.broker_errors import COORDINATOR_MOVED, missing_topic, refusal
-from headrace.client.cluster_metadata import ClusterMetadata, TopicMetadata, read_metadata
+from headrace.client.cluster_metadata import (
+    ClusterMetadata,
+    TopicMetadata,
+    parse_bootstrap_servers,
+    read_metadata,
+    unreachable,
+)
 from headrace.client.connection import (
     BrokerAddress,
     Connection,

@@ -15,13 +15,12 @@ from types import MappingProxyType
 from typing import Self
 
 from headrace.checked_api import checked_api
-from headrace.client.configuration import ClientConfiguration
-from headrace.client.ignored_settings import check_streams_protocol
+from headrace.client.configuration import ClientConfiguration, check_streams_protocol
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, owner_of
 from headrace.client.membership.events import Assigned, AssignmentChanged, EndpointsChanged, MemberEvent
-from headrace.client.membership.heartbeat_state import TaskId
+from headrace.client.membership.streams_heartbeat import TaskId
 from headrace.client.membership.topology import Topology
 from headrace.errors import ConfigError
 from headrace.protocol.partitioner import partition_for_key

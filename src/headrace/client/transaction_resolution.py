@@ -30,8 +30,8 @@ from typing import Final
 
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
-from headrace.client.partition_leaders import GROUP_OFFSETS, LeaderView, no_leader, read_leader_views
 from headrace.client.sender import TransactionalIdentity
+from headrace.client.transaction_markers import GROUP_OFFSETS, LeaderView, no_leader, read_leader_views
 from headrace.client.transaction_rules import refused
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError, CannotConnect, HeadraceError

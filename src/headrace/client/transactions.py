@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i64
 
-from headrace.client.admin_features import describe_features
+from headrace.client.admin_cluster import describe_features
 from headrace.client.broker_errors import refusal
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import Backoff, Deadline

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from headrace.client.admin_acls import AclBinding
+from headrace.client.admin_access import AclBinding
 from headrace.spark.topology.nodes import CompiledTopology, DeadLetter, TopicSink, TopicSource
 
 __all__ = ["as_commands", "rules_for"]

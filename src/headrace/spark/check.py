@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.client.admin import Admin
+from headrace.client.broker_errors import unknown_topic_error
 from headrace.client.cluster_metadata import TopicMetadata
 from headrace.client.network_client import NetworkClient
-from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.findings import Finding

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
-from headrace.client.configuration import ClientConfiguration
-from headrace.client.ignored_settings import check_streams_protocol, warn_if_ignored
+from headrace.client.configuration import ClientConfiguration, check_streams_protocol, warn_if_ignored
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
 from headrace.near_names import nearest

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.client.admin import Admin
-from headrace.client.suggestions import unknown_topic_error
+from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import ConfigError
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls

@@ -10,7 +10,7 @@ import pytest
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS, BrokerConfiguration
 from headrace.broker.config.kafka_setting_names import KAFKA_SETTING_NAMES, SETTINGS_WITHOUT_EFFECT
 from headrace.broker.config.server_properties import as_properties, read_server_properties
-from headrace.client.properties_file import parse_properties
+from headrace.client.client_settings import parse_properties
 from headrace.errors import ConfigError
 
 # What the server.properties that comes with Apache Kafka 4.3.1 sets.

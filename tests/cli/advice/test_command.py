@@ -14,8 +14,8 @@ from tests.cli.command_lines import Command, Outcome
 from headrace.cli.advice.corrected_file import corrected_text
 from headrace.cli.advice.given_configuration import GivenConfiguration
 from headrace.cli.advice.templates import TEMPLATES, template
+from headrace.client.client_settings import parse_properties
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
-from headrace.client.properties_file import parse_properties
 
 ORDERS = """# The team's settings
 bootstrap.servers=kafka:9092

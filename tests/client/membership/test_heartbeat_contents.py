@@ -9,8 +9,8 @@ from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 
 from headrace.client.membership import events as e
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
-from headrace.client.membership.heartbeat_schedule import BURST, BURST_WINDOW_MS
 from headrace.client.membership.member_core import MemberState
+from headrace.client.membership.request_manager import BURST, BURST_WINDOW_MS
 from headrace.protocol.error_codes import ErrorCode
 
 HALF = {"flights": (0, 1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 
-from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
+from headrace.client.membership.request_manager import HeartbeatSchedule
 from headrace.protocol.error_codes import ErrorCode
 
 

@@ -9,7 +9,7 @@ from tests.longer import LONG
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
-from headrace.client.admin_acls import AclWanted, create_acls, delete_acls, describe_acls
+from headrace.client.admin_access import AclWanted, create_acls, delete_acls, describe_acls
 from headrace.client.configuration import ClientConfiguration
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from tests.harness.brokers import broker_fixture
 
-from headrace.client import admin_acls
+from headrace.client import admin_access
 from headrace.client.admin import Admin
 from headrace.errors import BrokerError, RecordError, StateError
 
@@ -74,14 +74,14 @@ def test_a_permission_is_missing(broker, make_app, flights, operation):
     flights.send_keyed(broker, range(100))
     with Admin(broker.bootstrap_servers, bootstrap_timeout_ms=60_000) as admin:
         admin.create_topics({"by-origin": 2})
-        rule = admin_acls.AclBinding(
+        rule = admin_access.AclBinding(
             resource_type="TOPIC", name=topic, principal="User:ANONYMOUS", operation=operation, permission="DENY"
         )
-        admin_acls.create_acls(admin.client, [rule])
+        admin_access.create_acls(admin.client, [rule])
         error = fails(flights.count_by_origin(make_app(**EXACTLY_ONCE), key="origin"), BrokerError)
         assert error.code == "not-authorized"
         assert topic in error.message
-        admin_acls.delete_acls(admin.client, [admin_acls.AclWanted(resource_type="TOPIC", name=topic)])
+        admin_access.delete_acls(admin.client, [admin_access.AclWanted(resource_type="TOPIC", name=topic)])
     goes_on(flights.count_by_origin(make_app(**EXACTLY_ONCE), key="origin"))
     assert flights.newest(broker, "by-origin") == flights.counted(range(100))
 

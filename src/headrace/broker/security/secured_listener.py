@@ -16,7 +16,7 @@ from headrace.broker.network.listener_configuration import ListenerConfiguration
 from headrace.broker.security.jaas import jaas_options, read_users, users_of
 from headrace.broker.security.login import Credentials, LoginExchange
 from headrace.broker.security.settings import listener_prefix
-from headrace.client.tls_files import load_identity, load_trusted, set_versions
+from headrace.client.security import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError
 from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.sasl.plain import read_plain_message

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from headrace.cli.advice.given_configuration import GivenConfiguration
-from headrace.client.properties_file import parse_properties
+from headrace.client.client_settings import parse_properties
 
 __all__ = ["corrected_text"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from headrace.client.properties_file import parse_properties
+from headrace.client.client_settings import parse_properties
 from headrace.errors import ConfigError
 
 __all__ = ["Client", "Form", "GivenConfiguration", "Version", "client_version", "read_configuration"]

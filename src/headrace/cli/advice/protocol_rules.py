@@ -12,7 +12,7 @@ from types import MappingProxyType
 from headrace.cli.advice.finding import Finding, Level
 from headrace.cli.advice.given_configuration import DEFAULTS, Client, GivenConfiguration, Version, assignor_for
 from headrace.cli.advice.situation import Situation
-from headrace.client.ignored_settings import IGNORED_UNDER_STREAMS
+from headrace.client.configuration import IGNORED_UNDER_STREAMS
 from headrace.near_names import nearest
 
 __all__ = [

@@ -22,7 +22,7 @@ from headrace.near_names import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.admin_acls import AclBinding, AclWanted
+    from headrace.client.admin_access import AclBinding, AclWanted
 
 __all__ = ["command"]
 
@@ -98,7 +98,7 @@ def _resources(given: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _operations(kind: str, given: Mapping[str, Any]) -> list[str]:
     """Return the operations that the flags name, for a resource of this kind."""
-    from headrace.client.admin_acls import OPERATIONS
+    from headrace.client.admin_access import OPERATIONS
 
     if not (given["producer"] or given["consumer"]):
         wanted = [_plain(each) for each in given["operations"] or ("ALL",)]
@@ -123,7 +123,7 @@ def _plain(name: str) -> str:
 
 
 def _bindings(resources: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> list[AclBinding]:
-    from headrace.client.admin_acls import AclBinding
+    from headrace.client.admin_access import AclBinding
 
     if not given["allowed"] and not given["denied"]:
         raise click.UsageError("Say whom it is about: --allow-principal or --deny-principal.")
@@ -152,7 +152,7 @@ def _bindings(resources: Iterable[tuple[str, str]], given: Mapping[str, Any]) ->
 
 
 def _add(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any]) -> None:
-    from headrace.client.admin_acls import create_acls
+    from headrace.client.admin_access import create_acls
 
     bindings = _bindings(resources, given)
     create_acls(admin.client, bindings)
@@ -161,7 +161,7 @@ def _add(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any
 
 
 def _remove(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any]) -> None:
-    from headrace.client.admin_acls import AclWanted, delete_acls
+    from headrace.client.admin_access import AclWanted, delete_acls
 
     filters: list[AclWanted] = []
     if given["allowed"] or given["denied"]:
@@ -178,7 +178,7 @@ def _remove(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, 
 
 
 def _list(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any], *, as_json: bool) -> None:
-    from headrace.client.admin_acls import AclWanted, describe_acls
+    from headrace.client.admin_access import AclWanted, describe_acls
 
     pattern = given["pattern"].upper()
     filters = [

@@ -24,13 +24,13 @@ from headrace.cli.options import (
     timeout_option,
 )
 from headrace.cli.terminal import data, print_json
-from headrace.client.quota_admin import ANY
+from headrace.client.admin_access import ANY
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.admin_configs import ResourceType
+    from headrace.client.admin_access import QuotaEntity
+    from headrace.client.admin_cluster import ResourceType
     from headrace.client.admin_results import ConfigEntry
-    from headrace.client.quota_admin import QuotaEntity
 
 __all__ = ["command"]
 
@@ -286,7 +286,7 @@ def _own_source(kind: str, name: str) -> int:
 
 
 def _line(entry: ConfigEntry) -> str:
-    from headrace.client.admin_configs import SOURCES
+    from headrace.client.admin_cluster import SOURCES
 
     synonyms = ", ".join(f"{SOURCES.get(each.source)}:{each.name}={_text(each.value)}" for each in entry.synonyms)
     return f"{entry.name}={_text(entry.value)} sensitive={_text(entry.sensitive)} synonyms={{{synonyms}}}"
@@ -300,7 +300,7 @@ def _text(value: str | bool | None) -> str:
 
 
 def _document(entity: _Entity, name: str, entries: Iterable[ConfigEntry]) -> dict[str, object]:
-    from headrace.client.admin_configs import SOURCES
+    from headrace.client.admin_cluster import SOURCES
 
     return {
         "entity_type": entity.entity_type,

@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
 from headrace.cli.terminal import talk
-from headrace.client.suggestions import unknown_topic_error
+from headrace.client.broker_errors import unknown_topic_error
 from headrace.near_names import nearest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
 from headrace.cli.terminal import talk
-from headrace.client.suggestions import unknown_topic_error
+from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from headrace.cli.group_options import action_options, connection_options, coord
 from headrace.cli.options import open_admin
 from headrace.cli.terminal import data, print_json, talk
 from headrace.cli.text_table import Column, kafka_table
-from headrace.client.group_admin import plain_name
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.admin_groups import plain_name
+from headrace.client.broker_errors import unknown_group_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
+    from headrace.client.admin_groups import ConsumerGroupDescription
     from headrace.client.admin_results import GroupListing
-    from headrace.client.consumer_group_admin import ConsumerGroupDescription
 
 __all__ = ["command"]
 

@@ -14,7 +14,7 @@ from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.admin_features import UpgradeType
+    from headrace.client.admin_cluster import UpgradeType
     from headrace.client.admin_results import FeatureDescription
 
 __all__ = ["command"]

@@ -99,10 +99,10 @@ def _reach(bootstrap_servers: str, config_file: Path | None) -> None:
     enough that a process listens at the address.
     """
     from headrace.cli.instances import answers
-    from headrace.client.bootstrap import parse_bootstrap_servers
+    from headrace.client.client_settings import read_properties
+    from headrace.client.cluster_metadata import parse_bootstrap_servers
     from headrace.client.configuration import ClientConfiguration
     from headrace.client.network_client import NetworkClient
-    from headrace.client.properties_file import read_properties
 
     given = read_properties(config_file) if config_file is not None else {}
     configuration = ClientConfiguration({name: given[name] for name in SECURITY_SETTINGS & given.keys()})

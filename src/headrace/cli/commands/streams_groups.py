@@ -17,8 +17,8 @@ from headrace.cli.options import open_admin
 from headrace.cli.streams_groups.options import STATES, StreamsGroupOptions
 from headrace.cli.terminal import data, print_json, talk
 from headrace.cli.text_table import kafka_table
-from headrace.client.group_admin import plain_name
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.admin_groups import plain_name
+from headrace.client.broker_errors import unknown_group_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin

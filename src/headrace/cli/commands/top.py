@@ -13,7 +13,7 @@ from headrace.cli.group_table import group_line, member_rows, plain_rows, table
 from headrace.cli.group_view import GroupView, GroupWatch
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from headrace.cli.terminal import console, data, is_terminal, print_json
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from headrace.cli.options import (
     open_admin,
 )
 from headrace.cli.terminal import data, print_json, talk
-from headrace.client.suggestions import unknown_topic_error
+from headrace.client.broker_errors import unknown_topic_error
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
+    from headrace.client.admin_cluster import EligibleReplicas
     from headrace.client.cluster_metadata import TopicMetadata
-    from headrace.client.topic_partitions import EligibleReplicas
 
 __all__ = ["command"]
 
@@ -174,7 +174,7 @@ def _describe(admin: Admin, topics: dict[str, TopicMetadata], as_json: bool) -> 
     if as_json:
         print_json([_document(topic, configs.get(name, {})) for name, topic in sorted(topics.items())])
         return
-    from headrace.client.topic_partitions import eligible_replicas
+    from headrace.client.admin_cluster import eligible_replicas
 
     eligible = eligible_replicas(admin.client, topics)
     for name, topic in sorted(topics.items()):

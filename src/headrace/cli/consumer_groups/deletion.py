@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.terminal import data, print_json
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

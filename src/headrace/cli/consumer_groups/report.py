@@ -11,7 +11,7 @@ from headrace.cli.text_table import Column, kafka_table
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.consumer_group_admin import ConsumerGroupDescription, ConsumerMemberDescription
+    from headrace.client.admin_groups import ConsumerGroupDescription, ConsumerMemberDescription
 
 __all__ = [
     "PartitionRow",

@@ -9,7 +9,7 @@ from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets.partitions import TopicPartition, named_partitions
 from headrace.cli.terminal import data, print_json
 from headrace.cli.text_table import kafka_table
-from headrace.client.suggestions import unknown_topic_error
+from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.error_fixes import report_error
 from headrace.cli.streams_groups.internal_topics import inferred_internal_topics, kept_sentence
 from headrace.cli.terminal import data, print_json
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

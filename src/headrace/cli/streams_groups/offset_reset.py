@@ -20,7 +20,7 @@ from headrace.cli.streams_groups.internal_topics import (
     kept_sentence,
     topology_internal_topics,
 )
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import AWAY_EPOCH, PartitionLag, lag_by_partition
 from headrace.cli.upgrade.save_file import SavedPosition, SavedSubtopology, SaveFile
-from headrace.client.suggestions import unknown_group_error
+from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
+from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed, read_properties
 from headrace.client.configuration import ClientConfiguration, Source
-from headrace.client.properties_file import read_properties
 from headrace.client.security import ClientSecurity, TokenProvider
 from headrace.errors import ConfigError
 from headrace.near_names import nearest

@@ -18,8 +18,7 @@ from headrace.client.connection import ConnectionLost, NotKafka, PendingReply
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
 from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.consumer.subscription_state import PartitionState, SubscriptionState
-from headrace.client.fetch_loop import FetchedBytes
-from headrace.client.fetch_requests import fetch_request
+from headrace.client.fetch_loop import FetchedBytes, fetch_request
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import CannotConnect

@@ -29,9 +29,9 @@ from headrace.client.membership.group_requests import (
     topic_names,
     topic_names_request,
 )
-from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
 from headrace.client.membership.request_manager import (
     NEVER_MS,
+    HeartbeatSchedule,
     PollResult,
     TopicLookup,
     existing_topics,

@@ -14,11 +14,16 @@ from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap, OwnEndpoint
 from headrace.client.membership.events import StatusTracker
-from headrace.client.membership.heartbeat_schedule import HeartbeatSchedule
-from headrace.client.membership.heartbeat_state import OwnedReport, TaskOffsetReport
-from headrace.client.membership.request_manager import NEVER_MS, CoordinatorLookup
+from headrace.client.membership.request_manager import NEVER_MS, CoordinatorLookup, HeartbeatSchedule
 from headrace.client.membership.static_member import StaticMember
-from headrace.client.membership.streams_heartbeat import JOIN_EPOCH, HeartbeatVersion, MemberIdentity, fatal_error
+from headrace.client.membership.streams_heartbeat import (
+    JOIN_EPOCH,
+    HeartbeatVersion,
+    MemberIdentity,
+    OwnedReport,
+    TaskOffsetReport,
+    fatal_error,
+)
 from headrace.client.membership.target_assignment_poller import TargetAssignment, TargetAssignmentPoller
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError

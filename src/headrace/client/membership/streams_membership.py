@@ -3,7 +3,7 @@
 Rules it obeys:
 - Epoch 0 joins with everything and empty lists; then one heartbeat per interval, at once when something is to be
   acknowledged. One request is out at a time; the runner answers each with `on_response` or `on_failure`.
-- The owned lists go out in full when they changed and after any lost or refused request (`owned_tasks`).
+- The owned lists go out in full when they changed and after any lost or refused request (`OwnedReport`).
 - `FENCED_MEMBER_EPOCH` and `UNKNOWN_MEMBER_ID` lose all tasks and join again with the same member id. The same happens
   when no heartbeat was answered for the session timeout: the coordinator has given the tasks away by then. The lease
   is counted from when an answered heartbeat was sent, so `now_ms` must go on while the machine sleeps.
@@ -19,13 +19,13 @@ from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference, tasks_of
 from headrace.client.membership.endpoints import Endpoint, endpoints_in
 from headrace.client.membership.events import Status, is_ready
-from headrace.client.membership.heartbeat_state import TaskId
 from headrace.client.membership.member_core import RESTING, InFlight, MemberCore, MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
 from headrace.client.membership.streams_heartbeat import (
     INSTANCE_CONFLICTS,
     Extras,
     Reaction,
+    TaskId,
     join_request,
     leave_request,
     reaction_to,

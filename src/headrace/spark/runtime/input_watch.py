@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.connection import ConnectionLost, PendingReply
-from headrace.client.fetch_requests import fetch_request
+from headrace.client.fetch_loop import fetch_request
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, is_readable, wait_for
 from headrace.errors import BrokerError, CannotConnect

@@ -24,9 +24,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from headrace.client.marker_check import MarkerCheck
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import TransactionalIdentity
+from headrace.client.transaction_markers import MarkerCheck
 from headrace.client.transaction_resolution import resolve_transactions
 from headrace.client.transactions import Transactions, transaction_version
 from headrace.errors import BrokerError, CannotConnect, HeadraceError

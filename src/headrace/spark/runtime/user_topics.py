@@ -8,10 +8,9 @@ their topics are created with `cleanup.policy=compact`.
 from __future__ import annotations
 
 from headrace.client.admin import Admin
-from headrace.client.broker_errors import missing_topic
+from headrace.client.broker_errors import missing_topic, unknown_topic_error
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.network_client import NetworkClient
-from headrace.client.suggestions import unknown_topic_error
 from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.chains import source_topics

@@ -1,13 +1,14 @@
-"""The check that transactions which ended have their markers everywhere, before their ids are used again.
+"""Leaders of written partitions, as the brokers that send transaction markers know them.
 
-A partition on a broker to which this client has no connection may lose its leader at the moment at which its marker is
-due, and Apache Kafka leaves the marker out (KAFKA-20734). No connection breaks, so nothing else shows it. The check
-asks the coordinators of ended transactions, in one round trip, for their states and for the leaders of the written
-partitions, and compares the leaders with the view from before the transactions ended (`partition_leaders`).
+A coordinator of Apache Kafka 4.1 to 4.4 leaves out the marker of a partition that has no leader in *its own* metadata
+at that moment (KAFKA-20734). Whether that happened can be seen afterwards: a partition that lost its leader has a
+higher leader epoch once it has one again. Two rules make the comparison sound:
 
-The questions are sent before a micro-batch and their answers read before the next one (`ask`), so that nothing waits
-for them: one Metadata request per coordinator, one DescribeTransactions per transaction. None where all replicas are on
-the coordinator itself: its connection is in use then, and breaks when it goes away.
+1. Both views come from the broker that sends the markers. Metadata reaches brokers at different times, but what one
+   broker knows only moves forward; a view from another broker may be newer than the coordinator's was.
+2. The first view is read before the transaction ends, the second after the coordinator reports it as complete.
+
+Equal views without a partition that lacks a leader then prove that no marker was left out.
 """
 
 from __future__ import annotations
@@ -18,16 +19,105 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.client.cluster_metadata import read_metadata
+from kio.schema.types import ProducerId, TopicName
+from kio.static.primitive import i32
+
+from headrace.client.broker_errors import missing_topic
+from headrace.client.cluster_metadata import NO_LEADER, ClusterMetadata, read_metadata
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
-from headrace.client.partition_leaders import LeaderView, leader_view, metadata_request, read_leader_views
 from headrace.client.transaction_rules import refused
 from headrace.client.transactions import describe_request
+from headrace.errors import BrokerError
+from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.partition_hash import partition_for_group
 
-__all__ = ["MarkerCheck", "compare_views"]
+__all__ = [
+    "GROUP_OFFSETS",
+    "LeaderView",
+    "MarkerCheck",
+    "OpenTransaction",
+    "compare_views",
+    "find_open_transaction",
+    "leader_view",
+    "metadata_request",
+    "no_leader",
+    "read_leader_views",
+]
+
+TopicPartition = tuple[str, int]
+GROUP_OFFSETS: Final = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderView:
+    """The partitions that transactions write, as one broker knows them; `hosts`: the nodes that have their replicas."""
+
+    epochs: Mapping[TopicPartition, int]
+    leaderless: tuple[TopicPartition, ...] = ()
+    hosts: frozenset[int] = frozenset()
+
+
+def leader_view(cluster: ClusterMetadata, group_id: str) -> LeaderView:
+    """Reduce metadata to the partitions of its topics and the group's partition of `__consumer_offsets`.
+
+    Topics that are gone are left out, and so is `__consumer_offsets` for a user who may not describe it: its leader is
+    the group's coordinator, whose connection is in use.
+    """
+    epochs: dict[TopicPartition, int] = {}
+    leaderless: list[TopicPartition] = []
+    hosts: set[int] = set()
+    for name, topic in sorted(cluster.topics.items()):
+        offsets = name == GROUP_OFFSETS and topic.partitions
+        listed = [partition_for_group(group_id, len(topic.partitions))] if offsets else sorted(topic.partitions)
+        for partition in listed:
+            epochs[name, partition] = topic.leader_epochs.get(partition, -1)
+            hosts.update(topic.replicas.get(partition, ()))
+            if topic.partitions[partition] == NO_LEADER:
+                leaderless.append((name, partition))
+    return LeaderView(epochs=epochs, leaderless=tuple(leaderless), hosts=frozenset(hosts))
+
+
+def metadata_request(topics: Iterable[str]) -> m.metadata_request.MetadataRequest:
+    """A request for what `leader_view` reads."""
+    return m.metadata_request.MetadataRequest(
+        topics=tuple(
+            m.metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
+            for name in dict.fromkeys((*topics, GROUP_OFFSETS))
+        ),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def read_leader_views(
+    client: NetworkClient,
+    nodes: Iterable[int],
+    topics: Iterable[str],
+    group_id: str,
+    *,
+    timeout_ms: float | None = None,
+) -> dict[int, LeaderView]:
+    """Ask each node for its view, all at the same time. Raises CannotConnect when one does not answer."""
+    asked = sorted(set(nodes))
+    request = metadata_request(topics)
+    views: dict[int, LeaderView] = {}
+    answers = client.attempt_all([(node, request) for node in asked], timeout_ms=timeout_ms)
+    for node, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, ConnectionLost):
+            raise client.unreachable(answer)
+        views[node] = leader_view(read_metadata(answer), group_id)
+    return views
+
+
+def no_leader(where: TopicPartition) -> BrokerError:
+    """The retriable error for a written partition without a leader."""
+    error = missing_topic(ErrorCode.leader_not_available, *where)
+    error.facts["retriable"] = True
+    return error
+
 
 log = logging.getLogger("headrace.client")
 VIEW_MAX_AGE_S: Final = 300.0  # replicas are moved and added at any time
@@ -186,3 +276,85 @@ class MarkerCheck:
 
 def _name(where: tuple[str, int]) -> str:
     return f"{where[0]}-{where[1]}"
+
+
+_IN_PROGRESS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """The oldest open transaction of a partition; without id and state where no coordinator has its producer id."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = None
+    state: str | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its coordinator will not end it: for the coordinator it is over, or was never known."""
+        return self.state not in _IN_PROGRESS
+
+    def describe(self) -> str:
+        """One clause that names the transaction."""
+        of = f" of {self.transactional_id}" if self.transactional_id is not None else ""
+        known = f"its coordinator has it as {self.state}" if self.state is not None else "no coordinator has it"
+        return (
+            f"a transaction{of} is open there since offset {self.start_offset} "
+            f"(producer id {self.producer_id}, epoch {self.producer_epoch}; {known})"
+        )
+
+    def how_to_end(self) -> str:
+        """The fix, as an imperative."""
+        if not self.hangs:
+            return "Wait: the transaction ends with its producer's commit, at the latest after transaction.timeout.ms."
+        return (
+            "If the transactional id belongs to a Headrace application, start the instance that used it again with its "
+            "state directory: it ends the transaction as it was decided. Otherwise end it: kafka-transactions.sh "
+            f"--bootstrap-server HOST:PORT abort --topic {self.topic} --partition {self.partition} "
+            f"--start-offset {self.start_offset}"
+        )
+
+
+def find_open_transaction(client: NetworkClient, topic: str, partition: int) -> OpenTransaction | None:
+    """The oldest open transaction of a partition, None where there is none or brokers do not answer the question."""
+    node = client.metadata([topic]).leader(topic, partition)
+    request = m.describe_producers_request
+    asked = request.DescribeProducersRequest(
+        topics=(request.TopicRequest(name=TopicName(topic), partition_indexes=(i32(partition),)),)
+    )
+    (answer,) = [None] if node is None else client.attempt_all([(node, asked)])
+    if answer is None or isinstance(answer, ConnectionLost):
+        return None
+    producers = [each for told in answer.topics for part in told.partitions for each in part.active_producers]
+    holding = [each for each in producers if each.current_txn_start_offset >= 0]
+    if not holding:
+        return None
+    oldest = min(holding, key=lambda each: int(each.current_txn_start_offset))
+    transactional_id, state = _coordinated(client, int(oldest.producer_id)) or (None, None)
+    return OpenTransaction(
+        topic=topic,
+        partition=partition,
+        start_offset=int(oldest.current_txn_start_offset),
+        producer_id=int(oldest.producer_id),
+        producer_epoch=int(oldest.producer_epoch),
+        transactional_id=transactional_id,
+        state=state,
+    )
+
+
+def _coordinated(client: NetworkClient, producer_id: int) -> tuple[str, str] | None:
+    """The transactional id that has the producer id now, and its state."""
+    request = m.list_transactions_request.ListTransactionsRequest(
+        state_filters=(), producer_id_filters=(ProducerId(producer_id),)
+    )
+    nodes = sorted(client.metadata(()).brokers)
+    for answer in client.attempt_all([(node, request) for node in nodes]):
+        if isinstance(answer, ConnectionLost) or answer.error_code != ErrorCode.none:
+            continue
+        for found in answer.transaction_states:
+            return str(found.transactional_id), found.transaction_state
+    return None

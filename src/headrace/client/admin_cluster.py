@@ -5,17 +5,35 @@ What concerns one broker travels to that broker, the rest to any. Numbers of sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kio.static.primitive import i8
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i16, i32
 
-from headrace.client.admin_results import ConfigEntry, ConfigSynonym
+from headrace.client.admin_results import ConfigEntry, ConfigSynonym, FeatureDescription
 from headrace.client.broker_errors import raise_for
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms
 
-__all__ = ["RESOURCE_TYPES", "SOURCES", "ResourceType", "alter_request", "describe_configs", "list_config_resources"]
+__all__ = [
+    "RESOURCE_TYPES",
+    "SOURCES",
+    "EligibleReplicas",
+    "ResourceType",
+    "UpgradeType",
+    "alter_configs_request",
+    "describe_configs",
+    "describe_features",
+    "eligible_replicas",
+    "feature_outcomes",
+    "list_config_resources",
+    "update_features_request",
+]
 
 ResourceType = Literal["topic", "broker", "group", "client-metrics", "broker-logger"]
 
@@ -95,7 +113,7 @@ def _entry(entry: Any) -> ConfigEntry:
     )
 
 
-def alter_request(
+def alter_configs_request(
     kind: ResourceType,
     name: str,
     values: Mapping[str, str | None],
@@ -136,3 +154,93 @@ def list_config_resources(client: NetworkClient, kinds: Iterable[ResourceType]) 
         (names.get(int(each.resource_type), str(int(each.resource_type))), each.resource_name)
         for each in response.config_resources
     )
+
+
+UpgradeType = Literal["upgrade", "safe_downgrade", "unsafe_downgrade"]
+
+_UPGRADE_TYPES: Final[Mapping[str, int]] = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
+
+
+def describe_features(client: NetworkClient, *, node: int | None = None) -> dict[str, FeatureDescription]:
+    """By name, in order; those that are not finalised are at level 0."""
+    request = m.api_versions_request.ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
+    response = client.call(request, node=node)
+    levels = {each.name: int(each.max_version_level) for each in response.finalized_features}
+    ranges = {each.name: (int(each.min_version), int(each.max_version)) for each in response.supported_features}
+    return {
+        name: FeatureDescription(
+            name=name,
+            lowest=ranges.get(name, (0, 0))[0],
+            highest=ranges.get(name, (0, 0))[1],
+            level=levels.get(name, 0),
+            epoch=int(response.finalized_features_epoch),
+        )
+        for name in sorted(ranges.keys() | levels.keys())
+    }
+
+
+def update_features_request(
+    client: NetworkClient, levels: Mapping[str, int], upgrade_type: UpgradeType, *, validate_only: bool
+) -> Any:
+    """UpdateFeatures for these levels."""
+    request = m.update_features_request
+    return request.UpdateFeaturesRequest(
+        timeout=from_ms(client.api_timeout_ms),
+        feature_updates=tuple(
+            request.FeatureUpdateKey(
+                feature=name, max_version_level=i16(level), upgrade_type=i8(_UPGRADE_TYPES[upgrade_type])
+            )
+            for name, level in levels.items()
+        ),
+        validate_only=validate_only,
+    )
+
+
+def feature_outcomes(response: Any) -> list[tuple[ErrorCode, str, str | None]]:
+    """One outcome for all."""
+    return [(response.error_code, "other levels of features", response.error_message)]
+
+
+PARTITIONS_PER_PAGE = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EligibleReplicas:
+    """Nodes that may become leader though they are not in sync, and those that were known last."""
+
+    eligible: tuple[int, ...]
+    last_known: tuple[int, ...]
+
+
+def eligible_replicas(
+    client: NetworkClient, topics: Iterable[str]
+) -> Mapping[tuple[str, int], EligibleReplicas] | None:
+    """By (topic, partition); topics that are gone are missing. None where the broker does not know of them."""
+    names = tuple(TopicName(name) for name in sorted(topics))
+    if client.supported_range(ApiKey.DESCRIBE_TOPIC_PARTITIONS) is None:
+        return None
+    r = m.describe_topic_partitions_request
+    found: dict[tuple[str, int], EligibleReplicas] = {}
+    cursor = None
+    while names:
+        request = r.DescribeTopicPartitionsRequest(
+            topics=tuple(r.TopicRequest(name=name) for name in names),
+            response_partition_limit=i32(PARTITIONS_PER_PAGE),
+            cursor=cursor,
+        )
+        response: m.describe_topic_partitions_response.DescribeTopicPartitionsResponse = client.call(request)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                found[str(topic.name), int(partition.partition_index)] = EligibleReplicas(
+                    eligible=_nodes(partition.eligible_leader_replicas), last_known=_nodes(partition.last_known_elr)
+                )
+        after = response.next_cursor
+        if after is None:
+            break
+        cursor = r.Cursor(topic_name=after.topic_name, partition_index=after.partition_index)
+        names = tuple(name for name in names if name >= after.topic_name)
+    return found
+
+
+def _nodes(nodes: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(int(node) for node in nodes or ())

@@ -1,0 +1,403 @@
+"""Groups as an administrator sees them: list, describe, delete, and forget single positions (KIP-1071, KIP-496).
+
+Each call travels to the coordinator of its group and answers for each group (or partition) by itself, so that one
+refusal does not hide what became of the others. How members are removed: `member_removal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
+
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment
+from headrace.client.admin_results import GroupListing, Outcomes, StreamsGroupDescription, read_streams_group
+from headrace.client.broker_errors import raise_for, refusal
+from headrace.client.deadline import Backoff, Deadline
+from headrace.client.membership.group_events import GroupIdentity
+from headrace.client.membership.group_requests import LEAVE_EPOCH, leave_group_request
+from headrace.client.network_client import NetworkClient
+from headrace.errors import BrokerError
+from headrace.protocol import messages as m
+from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.kio_units import from_ms
+
+__all__ = [
+    "ConsumerGroupDescription",
+    "ConsumerMemberDescription",
+    "RemovableMember",
+    "delete_groups",
+    "delete_offsets",
+    "describe_consumer_groups",
+    "describe_streams_groups",
+    "list_groups",
+    "plain_name",
+    "remove_members",
+]
+
+TopicPartition = tuple[str, int]
+
+
+def list_groups(
+    client: NetworkClient, states: Iterable[str], types: Iterable[str], protocols: Iterable[str]
+) -> tuple[GroupListing, ...]:
+    """The groups of all brokers, ordered by id; an empty filter asks for all.
+
+    The broker filters by type. States are compared here, in any spelling: Kafka 4.3's own filter never finds NotReady.
+    """
+    wanted_states = {plain_name(state) for state in states}
+    wanted_protocols = set(protocols)
+    request = m.list_groups_request.ListGroupsRequest(states_filter=(), types_filter=tuple(types))
+    brokers = client.metadata((), refresh=True).brokers
+    listed: dict[str, GroupListing] = {}
+    for response in _answers_when_loaded(client, [(node, request) for node in sorted(brokers)]):
+        raise_for(response.error_code, "to list groups", api="ListGroups")
+        for group in response.groups:
+            listed[str(group.group_id)] = GroupListing(
+                group_id=str(group.group_id),
+                group_type=group.group_type,
+                state=group.group_state,
+                protocol_type=group.protocol_type,
+            )
+    return tuple(
+        group
+        for _, group in sorted(listed.items())
+        if (not wanted_states or plain_name(group.state) in wanted_states)
+        and (not wanted_protocols or group.protocol_type in wanted_protocols)
+    )
+
+
+def _answers_when_loaded(client: NetworkClient, requests: list[tuple[int | None, Any]]) -> list[Any]:
+    """A broker that has just started is asked again until its coordinators have read their logs."""
+    deadline, backoff = Deadline.after_ms(client.api_timeout_ms), Backoff()
+    while True:
+        responses = client.call_all(requests, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
+        if deadline.passed or not any(is_retriable(response.error_code) for response in responses):
+            return responses
+        backoff.pause(deadline)
+
+
+def plain_name(name: str) -> str:
+    """`NotReady`, `not_ready` and `NOT-READY` are one name."""
+    return name.strip().replace("_", "").replace("-", "").lower()
+
+
+def describe_streams_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
+    """StreamsGroupDescribe; `group-missing` also stands for a group of another type."""
+    done: dict[str, StreamsGroupDescription] = {}
+    errors: dict[str, BrokerError] = {}
+    for group_id in dict.fromkeys(group_ids):
+        request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
+            group_ids=(GroupId(group_id),), include_authorized_operations=False
+        )
+        response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+        (group,) = response.groups
+        if group.error_code == ErrorCode.none:
+            done[group_id] = read_streams_group(group)
+        else:
+            what = f"to describe the streams group {group_id}"
+            errors[group_id] = refusal(
+                group.error_code, what, api="StreamsGroupDescribe", message=group.error_message, group_id=group_id
+            )
+    return Outcomes(done=done, errors=errors)
+
+
+def delete_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, None]:
+    """DeleteGroups: groups of any type, with their positions; `group-not-empty`, `group-missing`."""
+    done: dict[str, None] = {}
+    errors: dict[str, BrokerError] = {}
+    for group_id in dict.fromkeys(group_ids):
+        request = m.delete_groups_request.DeleteGroupsRequest(groups_names=(GroupId(group_id),))
+        response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.results))
+        (result,) = response.results
+        if result.error_code == ErrorCode.none:
+            done[group_id] = None
+        else:
+            what = f"to delete the group {group_id}"
+            errors[group_id] = refusal(result.error_code, what, api="DeleteGroups", group_id=group_id)
+    return Outcomes(done=done, errors=errors)
+
+
+def delete_offsets(
+    client: NetworkClient, group_id: str, partitions: Iterable[TopicPartition]
+) -> Outcomes[TopicPartition, None]:
+    """OffsetDelete. A partition of a topic that living members read is refused (`group-not-empty`), the others are
+    done. Raises BrokerError when the whole group is refused (`group-missing`)."""
+    wanted = sorted(set(partitions))
+    response = client.call_coordinator(group_id, _delete_request(group_id, wanted), _delete_errors)
+    raise_for(response.error_code, f"to delete offsets of {group_id}", api="OffsetDelete", group_id=group_id)
+    codes = {
+        (str(topic.name), int(partition.partition_index)): partition.error_code
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+    answered = {key: codes.get(key, ErrorCode.unknown_topic_or_partition) for key in wanted}
+    return Outcomes(
+        done={key: None for key, code in answered.items() if code == ErrorCode.none},
+        errors={
+            key: refusal(code, f"to delete the offset of {key[0]}-{key[1]}", api="OffsetDelete", group_id=group_id)
+            for key, code in answered.items()
+            if code != ErrorCode.none
+        },
+    )
+
+
+def _delete_request(group_id: str, partitions: list[TopicPartition]) -> object:
+    request = m.offset_delete_request
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return request.OffsetDeleteRequest(
+        group_id=GroupId(group_id),
+        topics=tuple(
+            request.OffsetDeleteRequestTopic(
+                name=TopicName(topic),
+                partitions=tuple(request.OffsetDeleteRequestPartition(partition_index=i32(n)) for n in numbers),
+            )
+            for topic, numbers in by_topic.items()
+        ),
+    )
+
+
+def _delete_errors(response: Any) -> list[ErrorCode]:
+    return [response.error_code, *(p.error_code for topic in response.topics for p in topic.partitions)]
+
+
+CONSUMER_PROTOCOL = "consumer"
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+_NOT_OF_THIS_KIND = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberDescription:
+    """One member. None: its protocol knows no such thing, or (`uses_consumer_protocol`) the broker did not say."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[TopicPartition, ...]
+    rack_id: str | None = None
+    member_epoch: int | None = None
+    target_assignment: tuple[TopicPartition, ...] | None = None
+    subscribed_topics: tuple[str, ...] | None = None
+    subscribed_regex: str | None = None
+    uses_consumer_protocol: bool | None = None
+    subscription_bytes: bytes | None = None
+    """Of a classic member, as it sent them with JoinGroup; brokers keep them for stable groups only."""
+    assignment_bytes: bytes | None = None
+    """Of a classic member, as the leader sent them with SyncGroup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A group of consumers; `group_type` classic or consumer. Epochs are those of KIP-848, None for classic ones."""
+
+    group_id: str
+    group_type: str
+    state: str
+    assignor: str
+    members: tuple[ConsumerMemberDescription, ...]
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
+
+
+def describe_consumer_groups(
+    client: NetworkClient, group_ids: Iterable[str]
+) -> Outcomes[str, ConsumerGroupDescription]:
+    """Members by id. `group-missing` where there is none, `group-kind` where it is of others than consumers."""
+    done: dict[str, ConsumerGroupDescription] = {}
+    errors: dict[str, BrokerError] = {}
+    for group_id in dict.fromkeys(group_ids):
+        try:
+            done[group_id] = _described(client, group_id)
+        except BrokerError as error:
+            errors[group_id] = error
+    return Outcomes(done=done, errors=errors)
+
+
+def _described(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
+    request = m.consumer_group_describe_request.ConsumerGroupDescribeRequest(
+        group_ids=(GroupId(group_id),), include_authorized_operations=False
+    )
+    try:
+        response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+    except BrokerError as error:
+        if error.code != "unsupported-api":
+            raise
+        return _classic(client, group_id)
+    (group,) = response.groups
+    if group.error_code in _NOT_OF_THIS_KIND:
+        return _classic(client, group_id)
+    if group.error_code != ErrorCode.none:
+        raise _refused(group, "ConsumerGroupDescribe")
+    return _consumer_group(group)
+
+
+def _refused(group: Any, api: str) -> BrokerError:
+    what = f"to describe the group {group.group_id}"
+    return refusal(group.error_code, what, api=api, message=group.error_message, group_id=str(group.group_id))
+
+
+def _consumer_group(group: Any) -> ConsumerGroupDescription:
+    return ConsumerGroupDescription(
+        group_id=str(group.group_id),
+        group_type="consumer",
+        state=group.group_state,
+        assignor=group.assignor_name,
+        group_epoch=int(group.group_epoch),
+        assignment_epoch=int(group.assignment_epoch),
+        members=tuple(
+            ConsumerMemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_epoch=int(member.member_epoch),
+                assignment=_partitions(member.assignment),
+                target_assignment=_partitions(member.target_assignment),
+                subscribed_topics=tuple(sorted(str(name) for name in member.subscribed_topic_names)),
+                subscribed_regex=member.subscribed_topic_regex or None,
+                uses_consumer_protocol=_protocol(int(member.member_type)),
+            )
+            for member in sorted(group.members, key=lambda member: str(member.member_id))
+        ),
+    )
+
+
+def _protocol(member_type: int) -> bool | None:
+    return member_type == CONSUMER_MEMBER if member_type in (CLASSIC_MEMBER, CONSUMER_MEMBER) else None
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(sorted((str(t.topic_name), int(p)) for t in assignment.topic_partitions for p in t.partitions))
+
+
+def _classic(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
+    request = m.describe_groups_request.DescribeGroupsRequest(
+        groups=(GroupId(group_id),), include_authorized_operations=False
+    )
+    response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+    (group,) = response.groups
+    if group.error_code != ErrorCode.none:
+        raise _refused(group, "DescribeGroups")
+    if group.group_state == "Dead":  # what brokers before 4.0 say of a group that is not there
+        raise refusal(
+            ErrorCode.group_id_not_found, f"to describe the group {group_id}", api="DescribeGroups", group_id=group_id
+        )
+    if group.protocol_type not in ("", CONSUMER_PROTOCOL):
+        raise BrokerError(
+            "group-kind",
+            f'"{group_id}" is a group of the protocol "{group.protocol_type}", not one of consumers',
+            "see all groups with:  headrace groups --list",
+            group_id=group_id,
+        )
+    return ConsumerGroupDescription(
+        group_id=group_id,
+        group_type="classic",
+        state=group.group_state,
+        assignor=group.protocol_data,
+        members=tuple(
+            ConsumerMemberDescription(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                assignment=_read_assignment(member.member_assignment),
+                subscription_bytes=bytes(member.member_metadata),
+                assignment_bytes=bytes(member.member_assignment),
+            )
+            for member in sorted(group.members, key=lambda member: str(member.member_id))
+        ),
+    )
+
+
+def _read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Bytes that nobody can read hold nothing: one strange leader must not hide the other members."""
+    try:
+        return tuple(sorted(decode_assignment(bytes(data)).partitions))
+    except MalformedUserData:
+        return ()
+
+
+_REASON = "removed by an operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovableMember:
+    """A member and the protocol it leaves by: `streams`, `consumer` or `classic`."""
+
+    member_id: str
+    instance_id: str | None
+    protocol: str
+
+
+def remove_members(client: NetworkClient, group_id: str, members: Iterable[RemovableMember]) -> Outcomes[str, None]:
+    """Remove members from a group of any type, one by one.
+
+    Args:
+        client: A client of the cluster.
+        group_id: The group.
+        members: The members, as they were described.
+
+    Returns:
+        Which members were removed, and why others were not, by member id. A member that has left meanwhile counts as
+        removed.
+    """
+    done: dict[str, None] = {}
+    errors: dict[str, BrokerError] = {}
+    for member in members:
+        code, message, api = _leave(client, group_id, member)
+        if code in (ErrorCode.none, ErrorCode.unknown_member_id):
+            done[member.member_id] = None
+        else:
+            what = f"to remove the member {member.member_id} from the group {group_id}"
+            errors[member.member_id] = refusal(code, what, api=api, message=message, group_id=group_id)
+    return Outcomes(done=done, errors=errors)
+
+
+def _leave(client: NetworkClient, group_id: str, member: RemovableMember) -> tuple[ErrorCode, str | None, str]:
+    if member.protocol == "classic":
+        return _leave_classic_group(client, group_id, member)
+    request = _streams_leave(group_id, member) if member.protocol == "streams" else _consumer_leave(group_id, member)
+    response = client.call_coordinator(group_id, request, lambda r: (r.error_code,))
+    api = "StreamsGroupHeartbeat" if member.protocol == "streams" else "ConsumerGroupHeartbeat"
+    return response.error_code, response.error_message, api
+
+
+def _leave_classic_group(
+    client: NetworkClient, group_id: str, member: RemovableMember
+) -> tuple[ErrorCode, str | None, str]:
+    identity = GroupIdentity(member_id=member.member_id, instance_id=member.instance_id)
+    request = leave_group_request(group_id, identity, _REASON)
+    response = client.call_coordinator(group_id, request, lambda r: (r.error_code,))
+    raise_for(response.error_code, f"to remove members from {group_id}", api="LeaveGroup", group_id=group_id)
+    (result,) = response.members
+    return result.error_code, None, "LeaveGroup"
+
+
+def _streams_leave(group_id: str, member: RemovableMember) -> Any:
+    # Without the instance id any member may be named; with it a static member that is away would be looked up by it.
+    return m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest(
+        group_id=GroupId(group_id),
+        member_id=member.member_id,
+        member_epoch=i32(LEAVE_EPOCH),
+        endpoint_information_epoch=i32(-1),
+        rebalance_timeout=from_ms(-1),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        client_tags=None,
+        task_end_offsets=None,
+        task_offsets=None,
+    )
+
+
+def _consumer_leave(group_id: str, member: RemovableMember) -> Any:
+    return m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
+        group_id=GroupId(group_id), member_id=member.member_id, member_epoch=i32(LEAVE_EPOCH), topic_partitions=None
+    )
