@@ -25,8 +25,7 @@ NOT_YET = (
         "headrace.broker.coordinators." + each
         for each in ("group_metadata_log", "transaction_log", "transaction_completion")
     ),
-    *("headrace.broker.security." + each for each in ("added_user", "sasl_authenticator", "certificate_name")),
-    *("headrace.broker.security." + each for each in ("jaas", "secured_listener", "tls_acceptor")),
+    *("headrace.broker.security." + each for each in ("secured_listener", "sasl_authenticator", "certificate_name")),
     *("headrace.storage." + each for each in ("log_cleaning", "batch_rewriting")),
     *("headrace.cli", "headrace.client", "headrace.simulator", "headrace.spark", "headrace.assignors"),
     *("pyarrow", "numpy", "numba", "pandas", "pyspark", "lmdb", "click", "rich", "hypothesis", "pytest"),

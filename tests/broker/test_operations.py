@@ -22,8 +22,8 @@ from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.monitoring.health import Health, LoopLag
 from headrace.broker.monitoring.log_format import JsonFormatter, TextFormatter
+from headrace.broker.monitoring.metrics_server import Health, LoopLag
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

@@ -16,11 +16,11 @@ from typing import Self, TypeVar
 
 from headrace.broker.broker_thread import BrokerThread
 from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.embedded_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from headrace.broker.faults import Faults
 from headrace.broker.logs.partition_logs import AppendRefused, end_of
 from headrace.broker.manual_clock import ManualClock
 from headrace.broker.metadata.topic_administration import TopicRefused
-from headrace.broker.record_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from headrace.broker.services import Services
 from headrace.checked_api import checked_api
 from headrace.errors import BrokerError, HeadraceError
@@ -186,7 +186,7 @@ class EmbeddedBroker:
 
     def add_scram_users(self, users: Iterable[str]) -> None:
         """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
-        from headrace.broker.security.added_user import parse_added_user
+        from headrace.broker.security.secured_listener import parse_added_user
 
         added = [parse_added_user(user) for user in users]
         self._call(lambda services: services.scram_credentials.replace(added))
@@ -313,7 +313,7 @@ class EmbeddedBroker:
 
     def group(self, group_id: str) -> EmbeddedGroup:
         """The group now; one that does not exist is Dead, as in Kafka."""
-        from headrace.broker.coordinators.group_description import describe_group
+        from headrace.broker.embedded_values import describe_group
 
         def describe(services: Services) -> EmbeddedGroup:
             return EmbeddedGroup(**describe_group(services, group_id))

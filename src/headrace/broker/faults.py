@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import struct
 import threading
+import typing
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Self
 from uuid import UUID
 
 from kio.schema.types import GroupId, TopicName
 
 from headrace.broker.requests.error_responses import error_answer
-from headrace.broker.requests.request_names import named_in
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
@@ -28,7 +30,8 @@ from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.request_codec import RequestHeader
 from headrace.protocol.supported_versions import SUPPORTED
 
-__all__ = ["ConnectionLost", "Fault", "Faults", "answer_with", "client_id_in", "topics_in"]
+__all__ = ["ConnectionLost", "Fault", "Faults", "answer_with", "client_id_in", "named_in", "topics_in"]
+
 
 Kind = Literal["fail", "delay", "disconnect", "drop", "rewrite"]
 Rewrite = Callable[[Any], Any]
@@ -387,3 +390,51 @@ def _unknown(what: str, given: str, known: dict[str, Any]) -> ConfigError:
     near = nearest(given, known) or nearest(given.upper(), known)
     fix = f"Did you mean {near}?" if near else f"Known are: {', '.join(sorted(known))}."
     return ConfigError("bad-value", f"{given} is not {what} of Kafka's protocol.", fix, given=given, nearest=near or "")
+
+
+_Getter = Callable[[Any], Iterator[Any]]
+
+
+def named_in(request: object, kind: Any, *, field: str | None = None) -> frozenset[Any]:
+    """All values declared as `kind` (TopicName, GroupId, …) anywhere in the message; `field`: only of that name."""
+    return frozenset(value for value in _of(type(request), kind, field)(request) if value)
+
+
+def _of(schema: Any, kind: Any, only: str | None) -> _Getter:
+    return _getter(schema, kind, only)
+
+
+@cache
+def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
+    steps: list[tuple[str, bool, _Getter | None]] = []
+    for name, hint in typing.get_type_hints(schema).items():
+        inner, many = _inner(hint)
+        if inner is kind and only in (None, name):
+            steps.append((name, many, None))
+        elif _is_message(inner):
+            steps.append((name, many, _getter(inner, kind, only)))
+
+    def values(message: Any) -> Iterator[Any]:
+        for name, many, getter in steps:
+            found = getattr(message, name)
+            for each in (found or ()) if many else (found,):
+                if getter is None:
+                    yield each
+                elif each is not None:
+                    yield from getter(each)
+
+    return values
+
+
+def _is_message(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _inner(hint: Any) -> tuple[Any, bool]:
+    """Below `| None` and `tuple[…, ...]`: the type, and whether there are several."""
+    arguments = typing.get_args(hint)
+    if arguments and typing.get_origin(hint) is tuple:
+        return arguments[0], True
+    if arguments and type(None) in arguments:
+        return _inner(next(each for each in arguments if each is not type(None)))
+    return hint, False

@@ -18,7 +18,7 @@ from importlib import import_module
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.monitoring.log_format import say
-from headrace.broker.security.scram_credentials import AddedUser
+from headrace.broker.security.credentials import AddedUser
 from headrace.broker.server import Server
 from headrace.version import __version__
 

@@ -22,17 +22,15 @@ from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.coordinators.group_runtime import GroupRuntime
 from headrace.broker.faults import Faults, topics_in
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-from headrace.broker.monitoring.health import Health, LoopLag
-from headrace.broker.monitoring.metrics_server import JSON, TEXT, MetricsServer
+from headrace.broker.monitoring.metrics_server import JSON, TEXT, Health, LoopLag, MetricsServer
 from headrace.broker.monitoring.request_metrics import RequestLog
 from headrace.broker.monitoring.server_metrics import LogSize
 from headrace.broker.network.connection import ClientConnection
-from headrace.broker.network.connection_limits import ConnectionLimits
 from headrace.broker.network.fair_queue import FairQueue
-from headrace.broker.network.listener import Listeners
+from headrace.broker.network.listener import ConnectionLimits, Listeners
 from headrace.broker.network.response_cache import CacheGeneration
 from headrace.broker.requests.api_table import ApiTable, Handler
-from headrace.broker.security.scram_credentials import AddedUser
+from headrace.broker.security.credentials import AddedUser
 from headrace.broker.services import Services, open_directory, open_services
 from headrace.errors import HeadraceError
 from headrace.metrics.prometheus_text import Family, prometheus_text

@@ -35,7 +35,7 @@ from headrace.broker.network.response_cache import CacheGeneration
 from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
-from headrace.broker.security.scram_credentials import ScramCredentials
+from headrace.broker.security.credentials import ScramCredentials
 from headrace.protocol.kio_units import from_ms
 from headrace.settings import list_of
 from headrace.storage.log_directory import LogDirectory

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 
 import pytest
 
-from headrace.broker.record_values import Key, Record, Value, key_bytes, record_of, value_bytes
+from headrace.broker.embedded_values import Key, Record, Value, key_bytes, record_of, value_bytes
 from headrace.client.admin import Admin
 from headrace.client.plain_records import consume, produce
 from headrace.protocol.record_batches import NO_TIMESTAMP, PlainRecord

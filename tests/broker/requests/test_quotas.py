@@ -16,7 +16,7 @@ from tests.harness.wire import WireClient
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.listener import ConnectionLimits
 from headrace.broker.requests.quotas import CONSUME, PRODUCE, Quotas, Rate, TokenBucket
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

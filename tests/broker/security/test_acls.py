@@ -13,7 +13,7 @@ import pytest
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.requests.api_table import SERVED
-from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.requests.request_context import Principal, RequestContext
 from headrace.broker.security.acls import (
     Acl,
     AclFilter,
@@ -24,7 +24,6 @@ from headrace.broker.security.acls import (
     ResourceType,
 )
 from headrace.broker.security.authorizer import Authorizer
-from headrace.broker.security.principal import Principal
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.log_directory import LogDirectory
 

@@ -13,8 +13,12 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from headrace.broker.config.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
-from headrace.broker.network.listener_configuration import ListenerConfiguration, listeners_of
-from headrace.broker.security.settings import SECURITY_SETTINGS, prefixed_setting
+from headrace.broker.config.listener_configuration import (
+    SECURITY_SETTINGS,
+    ListenerConfiguration,
+    listeners_of,
+    prefixed_setting,
+)
 from headrace.coordinator.configuration import check_bounds
 from headrace.coordinator.settings import COORDINATOR_SETTINGS
 from headrace.errors import ConfigError

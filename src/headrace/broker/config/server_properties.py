@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS, BrokerConfiguration
 from headrace.broker.config.kafka_setting_names import KAFKA_SETTING_NAMES, SETTINGS_WITHOUT_EFFECT
-from headrace.broker.security.settings import prefixed_setting
+from headrace.broker.config.listener_configuration import prefixed_setting
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
 from headrace.settings import list_of, render_value

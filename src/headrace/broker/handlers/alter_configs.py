@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS
-from headrace.broker.config.config_sources import topic_setting
 from headrace.broker.config.dynamic_settings import SettingsRefused
-from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS, topic_setting
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.metadata.topic_administration import TopicRefused
 from headrace.broker.requests.partial_response import (

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from kio.static.primitive import i8
 
-from headrace.broker.config.config_sources import (
+from headrace.broker.config.dynamic_settings import ALL_BROKERS, SettingsRefused
+from headrace.broker.config.topic_configuration import (
     DescribedSetting,
     broker_settings,
     cluster_settings,
     group_settings,
     topic_settings,
 )
-from headrace.broker.config.dynamic_settings import ALL_BROKERS, SettingsRefused
 from headrace.broker.metadata.topic_administration import illegal_topic_name
 from headrace.broker.requests.partial_response import (
     Api,

@@ -20,7 +20,7 @@ from headrace.broker.requests.partial_response import (
 )
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
-from headrace.broker.security.authorized_operations import ON_GROUP
+from headrace.broker.security.authorizer import ON_GROUP
 from headrace.broker.services import CONSUMER_GROUPS_OFF, NO_THROTTLE, Services
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol import messages as m

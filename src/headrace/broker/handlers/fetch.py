@@ -15,8 +15,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import Records, i32, i64
 
 from headrace.broker.logs.fetch_sessions import AskedPartition, FetchContext
-from headrace.broker.logs.leader_epochs import end_of_epoch, leader_epoch_error
-from headrace.broker.logs.partition_logs import LogView, ReadRefused
+from headrace.broker.logs.partition_logs import LogView, ReadRefused, end_of_epoch, leader_epoch_error
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.requests.partial_response import (
     Api,
@@ -116,7 +115,9 @@ class _Reading:
             return self._refuse(part, self._missing(partition))
         if not 0 <= part.partition < topic.partitions:
             return self._refuse(part, ErrorCode.unknown_topic_or_partition)
-        if (code := leader_epoch_error(max(part.current_leader_epoch, -1), self.broker)) is not None:
+        if (
+            code := leader_epoch_error(max(part.current_leader_epoch, -1), self.broker.metadata.leader_epoch)
+        ) is not None:
             return self._refuse(part, code)
         return self._records(topic, partition)
 

@@ -17,7 +17,7 @@ from headrace.broker.requests.partial_response import (
 )
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation, ResourceType
-from headrace.broker.security.authorized_operations import ON_GROUP
+from headrace.broker.security.authorizer import ON_GROUP
 from headrace.broker.services import ALL_OPERATIONS_UNKNOWN, NO_THROTTLE, Services
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol import messages as m

@@ -8,8 +8,7 @@ from collections import Counter
 from kio.static.primitive import i32, i64
 
 from headrace.broker.config.topic_configuration import effective_value
-from headrace.broker.logs.leader_epochs import end_of_epoch, leader_epoch_error
-from headrace.broker.logs.partition_logs import LogView, ReadRefused
+from headrace.broker.logs.partition_logs import LogView, ReadRefused, end_of_epoch, leader_epoch_error
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.requests.partial_response import (
     Api,
@@ -72,7 +71,7 @@ def _list_partition(
 ) -> m.list_offsets_response.ListOffsetsPartitionResponse:
     if topic is None or not 0 <= part.partition_index < topic.partitions:
         return _refused_offset(part, ErrorCode.unknown_topic_or_partition)
-    if (code := leader_epoch_error(part.current_leader_epoch, broker)) is not None:
+    if (code := leader_epoch_error(part.current_leader_epoch, broker.metadata.leader_epoch)) is not None:
         return _refused_offset(part, code)
     if part.timestamp < 0 and context.api_version < _LOWEST_VERSION.get(part.timestamp, 1):
         return _refused_offset(part, ErrorCode.unsupported_version)
@@ -153,7 +152,7 @@ def _epoch_end(
     topic = broker.metadata.topic(name)
     if topic is None or not 0 <= part.partition < topic.partitions:
         return r.EpochEndOffset(error_code=ErrorCode.unknown_topic_or_partition, partition=part.partition)
-    if (code := leader_epoch_error(part.current_leader_epoch, broker)) is not None:
+    if (code := leader_epoch_error(part.current_leader_epoch, broker.metadata.leader_epoch)) is not None:
         return r.EpochEndOffset(error_code=code, partition=part.partition)
     try:
         log = broker.logs.view(topic, part.partition)

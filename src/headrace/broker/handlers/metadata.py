@@ -19,7 +19,7 @@ from headrace.broker.requests.partial_response import (
 )
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation, ResourceType
-from headrace.broker.security.authorized_operations import ON_TOPIC, UNKNOWN
+from headrace.broker.security.authorizer import ON_TOPIC, UNKNOWN
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -20,7 +20,7 @@ from headrace.broker.requests.partial_response import (
 )
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
-from headrace.broker.security.authorized_operations import ON_GROUP
+from headrace.broker.security.authorizer import ON_GROUP
 from headrace.broker.services import NO_THROTTLE, STREAMS_GROUPS_OFF, Services
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CoordinatorResult, Reply

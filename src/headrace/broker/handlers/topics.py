@@ -15,8 +15,7 @@ from uuid import UUID
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32, i32Timedelta
 
-from headrace.broker.config.config_sources import topic_setting
-from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
+from headrace.broker.config.topic_configuration import TOPIC_SETTINGS, topic_setting
 from headrace.broker.metadata.topic_administration import TopicRefused, WantedTopic
 from headrace.broker.requests.partial_response import (
     Api,

@@ -13,15 +13,13 @@ from collections import deque
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.broker.network.chunked_writer import ChunkedWriter
-from headrace.broker.network.sendfile_writer import SendfileWriter
+from headrace.broker.network.response_writers import ChunkedWriter, SendfileWriter
 from headrace.protocol.framing import FrameBuffer
 
 if TYPE_CHECKING:
     from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.monitoring.server_metrics import CloseReason
-    from headrace.broker.network.connection_limits import ConnectionLimits
-    from headrace.broker.network.listener import Listener
+    from headrace.broker.network.listener import ConnectionLimits, Listener
     from headrace.storage.file_system import FileSpan
 
 __all__ = ["ClientSocket", "SocketServices"]

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
 from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_fast_path
-from headrace.broker.network.chunked_writer import PIECE_BYTES
 from headrace.broker.network.client_socket import ClientSocket, SocketServices
 from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_request
 from headrace.broker.network.response_cache import ResponseCache
+from headrace.broker.network.response_writers import PIECE_BYTES
 from headrace.broker.requests.api_table import most_items
 from headrace.broker.requests.quotas import throttle_ms
-from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.requests.request_context import ANONYMOUS, Principal, RequestContext
 from headrace.broker.security.listener_security import principal_of
-from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import request_fast_path
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

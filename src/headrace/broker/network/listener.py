@@ -1,25 +1,39 @@
-"""The listening sockets: bound before anything on the disk is touched, so a taken port costs nothing."""
+"""Listening sockets: bound before anything on the disk is touched, so a taken port costs nothing.
+
+`TlsAcceptor` takes in the connections of a TLS listener: counted from their first moment, and ended when the handshake
+takes too long. asyncio's own TLS server shows a connection only behind its handshake; a stranger that sends nothing
+would be in no count. Hence the sockets are accepted here, and `connection_made` comes when TLS stands.
+
+`ConnectionLimits` counts connections and the bytes held for them: `max.connections`, `max.connections.per.ip` with
+overrides, `max.connection.creation.rate`, the quota `connection_creation_rate` of addresses. A connection that is too
+many is closed at once. Time is an argument.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
+import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from headrace.broker.network.listener_configuration import ListenerConfiguration
+from headrace.broker.config.broker_configuration import BrokerConfiguration
+from headrace.broker.config.listener_configuration import ListenerConfiguration
+from headrace.broker.requests.quotas import MOST_METERS, Rate
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.listener_security import ListenerSecurity, listener_security
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.broker.security.tls_acceptor import AcceptedConnection, TlsAcceptor
+    from headrace.broker.monitoring.server_metrics import CloseReason, Login
 
-__all__ = ["Listener", "Listeners", "bind", "is_loopback"]
+__all__ = ["AcceptedConnection", "ConnectionLimits", "Listener", "Listeners", "TlsAcceptor", "bind", "is_loopback"]
+
 
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -70,8 +84,6 @@ class Listeners:
             if context is None:
                 self._open.append(await loop.create_server(cast("Callable[[], asyncio.BaseProtocol]", new), sock=bound))
             else:
-                from headrace.broker.security.tls_acceptor import TlsAcceptor
-
                 self._open.append(TlsAcceptor(bound, context, timeout_ms=timeout_ms, newcomer=new))
             self._sockets.remove(bound)
 
@@ -163,3 +175,175 @@ def _refusal(error: OSError, host: str, port: int) -> ConfigError:
         host=host,
         port=port,
     )
+
+
+logger = logging.getLogger("headrace.broker")
+
+_PAUSE_S: Final = 0.1  # when the process has no file left for another socket
+_NOT_TLS: Final = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+
+
+class AcceptedConnection(Protocol):
+    """The part of a `ClientConnection` that listeners use; it is an asyncio protocol as well.
+
+    Declared here rather than imported, so that listeners, and the services that know them, do not depend on
+    connections.
+    """
+
+    peer: tuple[str, int]
+    close_reason: CloseReason
+
+    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+        """Count the connection; False if a limit refuses it."""
+
+    def count_login(self, login: Login) -> None:
+        """Count the outcome of a login or a handshake."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's callback: the connection is closed."""
+
+
+class TlsAcceptor:
+    """Mutable: one listener. `close` ends it and the handshakes under way; who is in stays."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        timeout_ms: int,
+        newcomer: Callable[[], AcceptedConnection],
+    ) -> None:
+        self._listening = listening
+        self._context = context
+        self._timeout_s = timeout_ms / 1000
+        self._newcomer = newcomer
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        self._accepting.cancel()
+        for handshake in tuple(self._handshakes):
+            handshake.cancel()
+        # Not before the loop has let go of it.
+        self._accepting.add_done_callback(lambda _: self._listening.close())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listening)
+            except OSError as error:
+                logger.error("A connection could not be taken in: %s.", error.strerror or error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            handshake = loop.create_task(self._shake_hands(accepted))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        connection = self._newcomer()
+        accepted.setblocking(False)
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer, local = accepted.getpeername(), accepted.getsockname()
+        except OSError:  # it left before it was looked at
+            accepted.close()
+            return
+        if not connection.arrived(peer, local):
+            accepted.close()
+            return
+        done = False
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: cast("asyncio.BaseProtocol", connection),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=self._timeout_s,
+            )
+            done = True
+        except (OSError, ssl.SSLError) as error:  # TimeoutError and ConnectionError among them
+            logger.warning("Closed the connection of %s:%s: %s.", *connection.peer, _handshake_failure(error))
+            connection.close_reason = "not-authenticated"
+            if isinstance(error, ssl.SSLError):
+                connection.count_login("failed-authentication")
+        finally:
+            if not done:
+                accepted.close()
+                connection.connection_lost(None)
+
+
+def _handshake_failure(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        if error.reason in _NOT_TLS:
+            return "it does not speak TLS, and this listener does"
+        return f"the TLS handshake failed ({(error.reason or str(error)).lower().replace('_', ' ')})"
+    if isinstance(error, TimeoutError) or "longer than" in str(error):
+        return "the TLS handshake took too long"
+    return "it left during the TLS handshake"
+
+
+class ConnectionLimits:
+    """Mutable: one broker's count."""
+
+    def __init__(self, configuration: BrokerConfiguration) -> None:
+        self._configuration = configuration
+        self._by_address: dict[str, int] = {}
+        self._total = 0
+        self._rates: dict[str, Rate] = {}
+        self.receiving_bytes = 0
+        self.unsent_bytes = 0
+
+    def admit(self, address: str, now_ms: float, rate_of_address: float | None) -> bool:
+        """Whether one more from there may stay; it is counted then until `left`."""
+        configuration = self._configuration
+        there = self._by_address.get(address, 0)
+        if self._total >= configuration.integer("max.connections") or there >= self._most(address):
+            return False
+        if self._too_fast("", configuration.integer("max.connection.creation.rate"), now_ms):
+            return False
+        if rate_of_address is not None and self._too_fast(address, rate_of_address, now_ms):
+            return False
+        self._by_address[address] = there + 1
+        self._total += 1
+        return True
+
+    def left(self, address: str) -> None:
+        self._total -= 1
+        there = self._by_address[address] - 1
+        if there:
+            self._by_address[address] = there
+        else:
+            del self._by_address[address]
+
+    def receiving(self, change: int) -> bool:
+        """One connection holds so many bytes more (or less) of requests that are not whole yet; whether it may."""
+        self.receiving_bytes += change
+        return change <= 0 or self.receiving_bytes <= self._configuration.integer("headrace.receiving.max.bytes")
+
+    def unsent(self, change: int) -> bool:
+        """One connection's client has so many bytes more (or less) of answers not read yet; whether it may."""
+        self.unsent_bytes += change
+        return change <= 0 or self.unsent_bytes <= self._configuration.integer("headrace.unsent.max.bytes")
+
+    def _most(self, address: str) -> int:
+        for part in str(self._configuration.get("max.connections.per.ip.overrides") or "").split(","):
+            host, _, number = part.strip().rpartition(":")
+            if host == address and number.isdigit():
+                return int(number)
+        return self._configuration.integer("max.connections.per.ip")
+
+    def _too_fast(self, whose: str, per_second: float, now_ms: float) -> bool:
+        """Counts this one, unless it is refused."""
+        if per_second >= 2**31 - 1:
+            return False
+        rate = self._rates.get(whose)
+        if rate is None:
+            if len(self._rates) >= MOST_METERS:
+                self._rates.clear()
+            windows = self._configuration.integer("quota.window.num")
+            rate = self._rates[whose] = Rate(windows, self._configuration.integer("quota.window.size.seconds") * 1000)
+        if rate.throttle_ms(per_second, now_ms) > 0:
+            return True
+        rate.record(1, now_ms)
+        return False

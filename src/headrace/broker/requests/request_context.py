@@ -1,16 +1,33 @@
-"""The context of a request: everything a handler may know about it besides its message."""
+"""The context of a request: everything a handler may know about it besides its message. Pure.
+
+A principal is named as in access rules: `User:alice` (KafkaPrincipal).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.coordinator.request_context import RequestContext as CoordinatorContext
 
 if TYPE_CHECKING:
     from headrace.coordinator.result import Repeatable
 
-__all__ = ["RequestContext"]
+__all__ = ["ANONYMOUS", "Principal", "RequestContext"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """`type` is "User" for every client; `name` is the SASL user name or comes from the certificate."""
+
+    type: str = "User"
+    name: str = "ANONYMOUS"
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal()
 
 
 class RequestContext:

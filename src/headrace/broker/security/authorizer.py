@@ -25,7 +25,8 @@ from headrace.broker.security.acls import (
 )
 from headrace.storage.log_directory import LogDirectory
 
-__all__ = ["OPERATIONS", "Authorizer"]
+__all__ = ["ON_CLUSTER", "ON_GROUP", "ON_TOPIC", "OPERATIONS", "UNKNOWN", "Authorizer"]
+
 
 MOST_DECISIONS = 10_000
 _OFF = ("", "off")
@@ -163,3 +164,16 @@ def _read(stored: Mapping[str, str]) -> Acl:
         operation=Operation[stored["operation"]],
         permission=Permission[stored["permission"]],
     )
+
+
+def _bits(*operations: Operation) -> i32:
+    """Return a bit for each operation, numbered as Kafka's AclOperation."""
+    return i32(sum(1 << operation for operation in operations))
+
+
+# What a client may do where no authorizer is set: every operation that the kind of resource knows.
+ON_CLUSTER = _bits(*OPERATIONS[ResourceType.CLUSTER])
+ON_TOPIC = _bits(*OPERATIONS[ResourceType.TOPIC])
+ON_GROUP = _bits(*OPERATIONS[ResourceType.GROUP])
+UNKNOWN = i32(-(2**31))
+"""The request did not ask for operations."""

@@ -1,7 +1,7 @@
-"""Security of a listener, prepared at the start: the TLS context, the SASL mechanisms, the users.
+"""Security of a listener, prepared at the start: its TLS context, its SASL mechanisms, its users.
 
-Invalid settings are reported at the start, not when the first client comes. What TLS and SASL need is imported
-where a listener has them (`secured_listener`).
+Invalid settings are reported at the start, not when the first client comes. What TLS and SASL need is imported where a
+listener has them (`secured_listener`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.network.listener_configuration import ListenerConfiguration
-from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.config.listener_configuration import ListenerConfiguration
+from headrace.broker.requests.request_context import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from headrace.broker.security.certificate_name import MappingRule
-    from headrace.broker.security.login import Credentials, LoginExchange
+    from headrace.broker.security.credentials import Credentials, LoginExchange
 
-__all__ = ["ListenerSecurity", "listener_security", "principal_of"]
+__all__ = [
+    "ListenerSecurity",
+    "listener_security",
+    "principal_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

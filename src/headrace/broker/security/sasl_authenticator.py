@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.monitoring.server_metrics import Login
 from headrace.broker.requests.error_responses import error_answer
+from headrace.broker.requests.request_context import ANONYMOUS, Principal
+from headrace.broker.security.credentials import Credentials, LoginExchange
 from headrace.broker.security.listener_security import ListenerSecurity
-from headrace.broker.security.login import Credentials, LoginExchange
-from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode

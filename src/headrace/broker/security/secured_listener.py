@@ -1,29 +1,40 @@
 """TLS and SASL settings of a listener: certificates, mechanisms, users; and the logins themselves.
 
-Imported where a listener uses them: a broker on plain TCP does without.
+Imported where a listener uses them: a broker on plain TCP does without. `jaas_options` reads the text of
+`sasl.jaas.config`: `org.….PlainLoginModule required username="a" user_a="secret";`. No password stands in any error.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.network.listener_configuration import ListenerConfiguration
-from headrace.broker.security.jaas import jaas_options, read_users, users_of
-from headrace.broker.security.login import Credentials, LoginExchange
-from headrace.broker.security.settings import listener_prefix
+from headrace.broker.config.listener_configuration import ListenerConfiguration, listener_prefix
+from headrace.broker.security.credentials import AddedUser, Credentials, LoginExchange
 from headrace.client.security import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError
 from headrace.protocol.sasl.errors import SaslError
 from headrace.protocol.sasl.plain import read_plain_message
-from headrace.protocol.sasl.scram import MECHANISMS, ScramServer
+from headrace.protocol.sasl.scram import MAX_STORED_ITERATIONS, MECHANISMS, ScramServer, credential_of, salted_password
 from headrace.settings import list_of
 
-__all__ = ["PLAIN", "login_by", "mechanisms_of", "plain_users_of", "server_context"]
+__all__ = [
+    "PLAIN",
+    "jaas_options",
+    "login_by",
+    "mechanisms_of",
+    "parse_added_user",
+    "plain_users_of",
+    "read_users",
+    "server_context",
+    "users_of",
+]
+
 
 PLAIN: Final = "PLAIN"
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -117,3 +128,85 @@ def plain_users_of(listener: ListenerConfiguration) -> dict[str, str]:
             f"Set `{setting}` as Kafka has it, or headrace.sasl.plain.users.file to a file of name=password.",
         )
     return users
+
+
+_TOKEN = re.compile(r'\s*(?:([A-Za-z0-9_.$-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+)))')
+_MODULE = re.compile(r"\s*([A-Za-z0-9_.$]+)\s+(required|requisite|sufficient|optional)\b", re.IGNORECASE)
+
+
+def jaas_options(setting: str, text: str) -> dict[str, str]:
+    """The options of the login module. Raises ConfigError `bad-value`."""
+    module = _MODULE.match(text)
+    if module is None:
+        raise _invalid_jaas(setting)
+    options: dict[str, str] = {}
+    position = module.end()
+    while (found := _TOKEN.match(text, position)) is not None:
+        quoted, bare = found[2], found[3]
+        options[found[1]] = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        position = found.end()
+    if text[position:].strip() != ";":
+        raise _invalid_jaas(setting)
+    return options
+
+
+def users_of(options: dict[str, str]) -> dict[str, str]:
+    """User name → password, of a broker's PlainLoginModule."""
+    return {name.removeprefix("user_"): value for name, value in options.items() if name.startswith("user_")}
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """A file of lines `name=password`; `#` begins a comment. Raises ConfigError `bad-value`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "it is not UTF-8").lower()
+        raise ConfigError("bad-value", f"{path} cannot be read: {reason}.", "Name a file of name=password.") from None
+    users: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, separator, password = line.partition("=")
+        if not separator or not name.strip() or not password:
+            raise ConfigError("bad-value", f"Line {number} of {path} is no name=password.", "Write one user per line.")
+        users[name.strip()] = password
+    return users
+
+
+def _invalid_jaas(setting: str) -> ConfigError:
+    return ConfigError(
+        "bad-value",
+        f"`{setting}` is not understood.",
+        'Write it as Kafka does: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";',
+        setting=setting,
+    )
+
+
+_SALT_BYTES = 20
+
+
+def parse_added_user(text: str) -> AddedUser:
+    """`SCRAM-SHA-512=[name=alice,password=secret,iterations=8192]`, as kafka-storage takes it: user, mechanism,
+    credential. Raises ConfigError `bad-value`, which never repeats the text."""
+    name, separator, rest = text.strip().partition("=")
+    mechanism = MECHANISMS.get(name.strip())
+    if mechanism is None or not separator or not (rest.startswith("[") and rest.endswith("]")):
+        raise _invalid_user("it is not understood")
+    options = dict(part.partition("=")[::2] for part in rest[1:-1].split(","))
+    strange = set(options) - {"name", "password", "iterations"}
+    if strange or not options.get("name") or not options.get("password"):
+        raise _invalid_user("name and password are needed, iterations are possible")
+    iterations = options.get("iterations", str(mechanism.min_iterations))
+    if not iterations.isdigit() or not mechanism.min_iterations <= int(iterations) <= MAX_STORED_ITERATIONS:
+        raise _invalid_user(f"iterations must be a number from {mechanism.min_iterations} to {MAX_STORED_ITERATIONS}")
+    salt = secrets.token_bytes(_SALT_BYTES)
+    salted = salted_password(mechanism, options["password"], salt, int(iterations))
+    return options["name"], mechanism.name, credential_of(mechanism, salted, salt, int(iterations))
+
+
+def _invalid_user(why: str) -> ConfigError:
+    return ConfigError(
+        "bad-value",
+        f"A SCRAM user that was to be added cannot be read: {why}.",
+        "Write it as kafka-storage takes it: SCRAM-SHA-512=[name=alice,password=…].",
+    )

@@ -89,7 +89,7 @@ def command(
     from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.config.server_properties import as_properties, read_server_properties
     from headrace.broker.process import run_broker
-    from headrace.broker.security.added_user import parse_added_user
+    from headrace.broker.security.secured_listener import parse_added_user
 
     log_to(sys.stderr, level=log_level, log_format=log_format)
     settings: dict[str, object] = {}

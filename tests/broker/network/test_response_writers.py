@@ -19,8 +19,8 @@ from tests.harness.brokers import broker_fixture
 from tests.harness.wire import read_frame
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.network import sendfile_writer
-from headrace.broker.network.sendfile_writer import SendfileWriter
+from headrace.broker.network import response_writers
+from headrace.broker.network.response_writers import SendfileWriter
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms
@@ -107,7 +107,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(done)
         return done
 
-    monkeypatch.setattr(sendfile_writer.os, "sendfile", counted)
+    monkeypatch.setattr(response_writers.os, "sendfile", counted)
     return sizes
 
 
@@ -335,7 +335,7 @@ def test_a_file_that_the_kernel_does_not_send_is_read(tmp_path: Path, monkeypatc
     def refused(*_: int) -> int:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(sendfile_writer.os, "sendfile", refused)
+    monkeypatch.setattr(response_writers.os, "sendfile", refused)
     data = os.urandom(3_000_000)
 
     async def run() -> None:

@@ -1,15 +1,39 @@
-"""SCRAM credentials: read at every login, changed by AlterUserScramCredentials, on the disk before it counts."""
+"""Credentials of users for SASL, and the interface of one login.
+
+SCRAM credentials are read at every login and changed by AlterUserScramCredentials; a change is on the disk before it
+counts. Kept apart from `secured_listener`, which has the mechanisms and is imported only where a listener offers them.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from headrace.protocol.sasl.scram_credential import ScramCredential
 from headrace.storage.directory_metadata import ScramCatalog
 from headrace.storage.log_directory import LogDirectory
 
-__all__ = ["AddedUser", "ScramCredentials"]
+__all__ = ["AddedUser", "Credentials", "LoginExchange", "ScramCredentials"]
+
+
+class Credentials(Protocol):
+    """The part of `ScramCredentials` that logins use."""
+
+    def credential(self, username: str, mechanism: str) -> ScramCredential | None: ...
+    @property
+    def secret(self) -> bytes: ...
+
+
+class LoginExchange(Protocol):
+    """One SASL exchange; `username` counts once it is complete."""
+
+    username: str
+    complete: bool
+
+    def evaluate(self, message: bytes) -> bytes:
+        """The answer. Raises SaslError."""
+
 
 AddedUser = tuple[str, str, ScramCredential]
 """User, mechanism, credential."""
