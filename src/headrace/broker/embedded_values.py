@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment
 from headrace.broker.services import Services
 from headrace.coordinator.request_context import RequestContext
 from headrace.protocol import messages as m
@@ -116,6 +115,8 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
 
 def _read_by(assignment: bytes) -> dict[str, tuple[int, ...]]:
     """The assignment of a classic member, topic → partitions; nothing while it waits or where it cannot be read."""
+    from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment  # few tests ask for it
+
     try:
         partitions = decode_assignment(assignment).partitions if assignment else ()
     except MalformedUserData:
