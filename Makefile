@@ -82,7 +82,7 @@ soak-app: $(STAMP) ## an application for many micro-batches, memory of every pro
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
-structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings
+structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings; of the tests: ARGS=--tests
 	@$(BIN)/python -m tests.structure $(PACKAGE) $(ARGS)
 
 walks: $(STAMP)  ## files of the broker that a heartbeat and a Produce request pass through: make walks ARGS=--files

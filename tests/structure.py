@@ -1,7 +1,8 @@
 """Measures of the source: module sizes, importers, comments, docstrings, wording and import cycles, by package.
 
 `python -m tests.structure [PACKAGE...]` prints a table; `--findings` adds each finding with its place. The rules of
-wording are those of CONTRIBUTING.md; `tests/test_writing.py` holds the packages that must have no finding.
+wording are those of CONTRIBUTING.md; `tests/test_writing.py` holds the packages that must have no finding. `--tests`
+prints the measures of the test suite instead (`tests/suite.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from tests.suite import Suite, report
 
 __all__ = ["ROOT", "Module", "findings_in_text", "import_cycles", "modules_below", "openers_without_head"]
 
@@ -236,7 +239,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packages", nargs="*", help="directories below src/headrace; without any: all of them")
     parser.add_argument("--findings", action="store_true", help="print each finding")
+    parser.add_argument("--tests", action="store_true", help="print the measures of the test suite")
     arguments = parser.parse_args()
+    if arguments.tests:
+        print(report(Suite(), findings=arguments.findings))
+        return
     all_packages = sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists())
     rows, findings = table(arguments.packages or [*all_packages, "all"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -1,0 +1,139 @@
+"""Measures of the test suite: files that mirror a module, helpers with twins, hand-made waits, files under mypy.
+
+`python -m tests.structure --tests` prints them; `tests/test_suite.py` keeps what was reached.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+__all__ = ["Suite", "report"]
+
+ROOT = Path(__file__).parent.parent
+SHORTEST_TWIN_LINES = 3
+"""Helpers below this length (with their decorators) are cheaper to repeat than to import."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The files of the source and of the tests below one repository."""
+
+    root: Path = ROOT
+
+    @cached_property
+    def modules(self) -> list[Path]:
+        """Modules of the package, relative to it; `__init__` and `__main__` have no test of their own."""
+        source = self.root / "src" / "headrace"
+        return [path.relative_to(source) for path in sorted(source.rglob("*.py")) if not path.name.startswith("__")]
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """Python files of the tests, relative to their directory."""
+        tests = self.root / "tests"
+        return [path.relative_to(tests) for path in sorted(tests.rglob("*.py"))]
+
+    @cached_property
+    def trees(self) -> dict[Path, ast.Module]:
+        return {path: ast.parse((self.root / "tests" / path).read_text()) for path in self.files}
+
+    @cached_property
+    def test_files(self) -> list[Path]:
+        return [path for path in self.files if path.name.startswith("test_")]
+
+    def mirrored(self) -> list[Path]:
+        """Modules `a/b.py` with a test file `a/test_b.py`."""
+        present = set(self.test_files)
+        return [module for module in self.modules if module.parent / f"test_{module.name}" in present]
+
+    def named(self) -> list[Path]:
+        """Modules with a test file of their name anywhere."""
+        names = {path.name for path in self.test_files}
+        return [module for module in self.modules if f"test_{module.name}" in names]
+
+    def misplaced(self) -> list[Path]:
+        """Test files named after modules, none of which is in the mirrored directory."""
+        places = defaultdict(set)
+        for module in self.modules:
+            places[f"test_{module.name}"].add(module.parent)
+        return [path for path in self.test_files if path.name in places and path.parent not in places[path.name]]
+
+    def helpers(self) -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+        """Functions, fixtures and classes at module level that are not tests."""
+        for path, tree in self.trees.items():
+            for node in tree.body:
+                is_helper = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                if is_helper and node.name != "main" and not node.name.lower().startswith("test"):
+                    yield path, node
+
+    def twins(self) -> list[list[str]]:
+        """Groups of helpers with the same body in different files.
+
+        Bodies that call a function of their own file differ in what that function does: they are no twins.
+        """
+        own = defaultdict(set)
+        for path, node in self.helpers():
+            own[path].add(node.name)
+        groups: dict[str, list[str]] = defaultdict(list)
+        for path, node in self.helpers():
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            if body and ast.unparse(node).count("\n") >= SHORTEST_TWIN_LINES and not used & own[path]:
+                groups[ast.dump(ast.Module(body=body, type_ignores=[]))].append(f"{path}::{node.name}")
+        return [sorted(names) for names in groups.values() if len({name.split("::")[0] for name in names}) > 1]
+
+    def shadows(self) -> list[str]:
+        """Helpers that have the name of a public one in tests/harness."""
+        public = {
+            node.name for path, node in self.helpers() if path.parts[0] == "harness" and not node.name.startswith("_")
+        }
+        return [
+            f"{path}::{node.name}"
+            for path, node in self.helpers()
+            if path.parts[0] != "harness" and node.name in public
+        ]
+
+    def polling_loops(self) -> list[str]:
+        """Loops that only compare a condition and a deadline: `wait_until` does the same with a better message."""
+        found = []
+        for path, tree in self.trees.items():
+            for node in ast.walk(tree) if path.parts[0] != "harness" else ():
+                if isinstance(node, ast.While) and isinstance(node.body[0], ast.Assert):
+                    rest = [ast.unparse(statement) for statement in node.body[1:]]
+                    if "time.monotonic()" in ast.unparse(node.body[0].test) and all(
+                        statement.startswith("time.sleep(") for statement in rest
+                    ):
+                        found.append(f"{path}:{node.lineno}")
+        return found
+
+    def typed(self) -> list[Path]:
+        """Files that tests/mypy.ini checks."""
+        configuration = configparser.ConfigParser()
+        configuration.read(self.root / "tests" / "mypy.ini")
+        places = [Path(place.strip()) for place in configuration["mypy"]["files"].split(",")]
+        return [path for path in self.files if any((Path("tests") / path).is_relative_to(place) for place in places)]
+
+
+def report(suite: Suite, *, findings: bool) -> str:
+    """Return the measures as text, one a line, and with `findings` each place below its measure."""
+    lines = [
+        f"{len(suite.test_files):5d}  test files, {len(suite.files)} Python files",
+        f"{len(suite.mirrored()):5d}  of {len(suite.modules)} modules have their test file in the mirrored directory",
+        f"{len(suite.named()):5d}  of {len(suite.modules)} modules have a test file of their name",
+        f"{len(suite.typed()):5d}  of {len(suite.files)} Python files are checked by mypy",
+    ]
+    measures: dict[str, list[str]] = {
+        "test files named after a module of another directory": [str(path) for path in suite.misplaced()],
+        "groups of helpers with the same body": [", ".join(group) for group in suite.twins()],
+        "helpers that have the name of one in tests/harness": suite.shadows(),
+        "waits that do not use wait_until": suite.polling_loops(),
+    }
+    for name, found in measures.items():
+        lines.append(f"{len(found):5d}  {name}")
+        lines += [f"       {each}" for each in found] if findings else []
+    return "\n".join(lines)
