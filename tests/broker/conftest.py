@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.brokers import BrokerProcess, broker_fixture
+from tests.harness.brokers import BrokerEngineProcess, broker_fixture
 from tests.harness.wire import WireClient
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -28,12 +28,12 @@ def connect() -> Iterator[Callable[[EmbeddedBroker], WireClient]]:
 
 
 @pytest.fixture
-def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    started: list[BrokerProcess] = []
+def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerEngineProcess]]:
+    started: list[BrokerEngineProcess] = []
 
-    def start(**settings: object) -> BrokerProcess:
+    def start(**settings: object) -> BrokerEngineProcess:
         named = {name.replace("_", "."): value for name, value in settings.items()}
-        started.append(BrokerProcess(tmp_path / "data", settings=named).start())
+        started.append(BrokerEngineProcess(tmp_path / "data", settings=named).start())
         return started[-1]
 
     yield start

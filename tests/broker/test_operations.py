@@ -210,10 +210,7 @@ def test_who_asks_while_the_logs_are_read_is_told_so(monkeypatch: pytest.MonkeyP
     starting = threading.Thread(target=broker.start)
     starting.start()
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (port := broker._running.server.metrics_port if broker._running is not None else 0):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        port = wait_until(lambda: broker._running and broker._running.server.metrics_port, "the port of the metrics")
         status, document = get(port, "/health/ready")
         assert (status, [each["reason"] for each in document["reasons"]]) == (503, ["loading"])
         assert get(port, "/health/live")[0] == 200

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.disasters import DISASTERS, SESSION_S, strike
-from tests.chaos.world import GROUP, PROGRAM, Cluster, World
+from tests.chaos.world import GROUP, PROGRAM, World
+from tests.harness.brokers import RunningBroker
 from tests.spark.application.judgement import flights_in, wrong_sums, wrongly_counted
 from tests.spark.application.processes import Application, BrokerProcess, caught_up, headrace, send_flights
 
@@ -46,7 +47,7 @@ class Outcome:
 @contextlib.contextmanager
 def broker_of(
     kind: str, directory: Path, *, session_s: float = SESSION_S, replication_factor: int = 1
-) -> Iterator[Cluster]:
+) -> Iterator[RunningBroker]:
     """`kind`: "headrace", "kafka" or "kafka-cluster" (three brokers, topics with `replication_factor`)."""
     bounds = {
         "group.streams.min.session.timeout.ms": 1000,
@@ -73,7 +74,7 @@ def broker_of(
 
 
 def chaos(
-    broker: Cluster,
+    broker: RunningBroker,
     directory: Path,
     *,
     seed: int,
@@ -140,7 +141,7 @@ def settle(world: World) -> int:
     return sent
 
 
-def judge(broker: Cluster, sent: int) -> list[str]:
+def judge(broker: RunningBroker, sent: int) -> list[str]:
     servers = broker.bootstrap_servers
     stored = flights_in(servers)
     found = []
@@ -161,7 +162,7 @@ def judge(broker: Cluster, sent: int) -> list[str]:
     return found
 
 
-def _state_is_right(broker: Cluster, directory: Path, sent: int) -> list[str]:
+def _state_is_right(broker: RunningBroker, directory: Path, sent: int) -> list[str]:
     """More flights, counted on top of the stores as they lie there, then on top of a state restored from changelogs."""
     found: list[str] = []
     for place in ("a", "restored"):

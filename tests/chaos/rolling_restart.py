@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.chaos import broker_of, judge, new_directory, settle
-from tests.chaos.world import GROUP, Cluster, Instance, World
+from tests.chaos.world import GROUP, Instance, World
+from tests.harness.brokers import RunningBroker
 from tests.spark.application.judgement import rows_of_flights
 from tests.spark.application.processes import group
 
@@ -270,7 +271,7 @@ def rests_of_nobody(world: World, watch: Watch, admin: Admin, quiet_s: float) ->
 
 
 def rolling_restart(
-    broker: Cluster,
+    broker: RunningBroker,
     directory: Path,
     *,
     instances: int,

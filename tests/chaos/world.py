@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
 
+from tests.harness.brokers import RunningBroker
 from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
 
 from headrace.client.admin import Admin
 from headrace.client.process_tree import ProcessEntry
 from headrace.errors import HeadraceError
 
-__all__ = ["GROUP", "Broker", "Cluster", "Instance", "World", "roles_of"]
+__all__ = ["GROUP", "Broker", "Instance", "World", "roles_of"]
 
 GROUP = "chaos"
 PROGRAM = Path(__file__).with_name("chaos_app.py")
@@ -38,16 +39,7 @@ ROLES = {  # what stands in a command line, and who that is; the first that fits
 }
 
 
-class Cluster(Protocol):
-    """Brokers under one address list."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-    @property
-    def log(self) -> Path: ...
-
-
-class Broker(Cluster, Protocol):
+class Broker(RunningBroker, Protocol):
     """Ours or Apache Kafka: a process that can die and come back on its port and directory."""
 
     @property
@@ -99,7 +91,7 @@ class World:
 
     def __init__(
         self,
-        broker: Cluster,
+        broker: RunningBroker,
         directory: Path,
         *,
         instances: int,

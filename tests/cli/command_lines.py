@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from tests.harness.commands import CommandResult
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
@@ -16,25 +17,16 @@ from headrace.client.streams_member import StreamsMember
 GROUP = "flight-delays"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
+Command = Callable[..., CommandResult]
 
 
-Command = Callable[..., Outcome]
-
-
-def headrace_process(*arguments: str, given: str = "", timeout: float = 60, **environment: str) -> Outcome:
+def headrace_process(*arguments: str, given: str = "", timeout: float = 60, **environment: str) -> CommandResult:
     """Runs a command line in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "headrace.cli.main", *arguments],
         input=given, capture_output=True, text=True, timeout=timeout, check=False, env=os.environ | environment,
     )  # fmt: skip
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def flight_topology(source: str = "flights") -> Topology:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.cli.command_lines import Command, Outcome, Worker, flight_topology
+from tests.cli.command_lines import Command, Worker, flight_topology
 from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
+from tests.harness.commands import CommandResult
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.main import run
@@ -22,7 +23,7 @@ def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
 
-    def command(*arguments: str) -> Outcome:
+    def command(*arguments: str) -> CommandResult:
         capfd.readouterr()
         # `headrace broker` logs to stderr for the whole process; later commands of this process must not.
         logger = logging.getLogger()
@@ -34,7 +35,7 @@ def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
             logger.setLevel(level)
         sys.stdout.flush()
         told = capfd.readouterr()
-        return Outcome(code, told.out, told.err)
+        return CommandResult(code, told.out, told.err)
 
     return command
 

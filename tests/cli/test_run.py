@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import headrace_process
+from tests.harness.polling import wait_until
 from tests.longer import longer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -97,9 +98,7 @@ class Terminal:
         os.write(self._end, key.encode())
 
     def ended(self, seconds: float = 60) -> int:
-        deadline = time.monotonic() + seconds
-        while self._read():
-            assert time.monotonic() < deadline
+        wait_until(lambda: not self._read(), "the end of the command", timeout_s=seconds)
         return os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
 
     def _read(self) -> bool:

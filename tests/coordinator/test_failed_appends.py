@@ -5,30 +5,14 @@ A real shard behind the broker's `ShardRunner`; the log refuses while it is told
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
+from tests.harness.coordinator import RefusingLog
 
 from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
-from headrace.coordinator.result import CoordinatorRecord
-
-
-class RefusingLog:
-    """Mutable: `refuses`; `appended` are the records it took."""
-
-    def __init__(self) -> None:
-        self.refuses = False
-        self.appended: list[CoordinatorRecord] = []
-
-    def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
-        if self.refuses:
-            raise AppendFailed("no room")
-        self.appended += records
-
-    def read_all(self) -> Iterator[CoordinatorRecord]:
-        return iter(self.appended)
 
 
 def two_members(**settings: object) -> CoordinatorContext:

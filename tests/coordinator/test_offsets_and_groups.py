@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
+from tests.harness.coordinator import error_of
 
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
+from headrace.coordinator.request_context import CorruptRecord
 from headrace.coordinator.result import CoordinatorRecord
-
-
-def refused(request: Callable[[], Any]) -> str:
-    with pytest.raises(CoordinatorError) as caught:
-        request()
-    return caught.value.code.name
 
 
 def two_members() -> CoordinatorContext:
@@ -76,12 +68,12 @@ def test_a_topic_outside_the_topology_needs_the_current_epoch() -> None:
 def test_commits_that_are_refused_as_a_whole() -> None:
     ctx = two_members()
     one = {("in", 0): 1}
-    assert refused(lambda: ctx.commit(one, "m1", 4)) == "stale_member_epoch"
-    assert refused(lambda: ctx.commit(one, "m9", 3)) == "unknown_member_id"
-    assert refused(lambda: ctx.commit(one)) == "unknown_member_id", "members exist"
-    assert refused(lambda: ctx.commit(one, "m1", 3, api_version=8)) == "unsupported_version"
-    assert refused(lambda: ctx.commit(one, "m1", 3, group_id="x")) == "group_id_not_found"
-    assert refused(lambda: ctx.commit(one, "m1", 3, group_id="x", api_version=8)) == "illegal_generation"
+    assert error_of(lambda: ctx.commit(one, "m1", 4)) == "stale_member_epoch"
+    assert error_of(lambda: ctx.commit(one, "m9", 3)) == "unknown_member_id"
+    assert error_of(lambda: ctx.commit(one)) == "unknown_member_id", "members exist"
+    assert error_of(lambda: ctx.commit(one, "m1", 3, api_version=8)) == "unsupported_version"
+    assert error_of(lambda: ctx.commit(one, "m1", 3, group_id="x")) == "group_id_not_found"
+    assert error_of(lambda: ctx.commit(one, "m1", 3, group_id="x", api_version=8)) == "illegal_generation"
 
 
 def test_metadata_has_a_largest_size() -> None:
@@ -93,7 +85,7 @@ def test_metadata_has_a_largest_size() -> None:
 def test_only_who_names_no_member_at_all_fetches_as_nobody() -> None:
     ctx = two_members()
     assert ctx.fetch([("in", 0)]) == {("in", 0): -1}
-    assert refused(lambda: ctx.fetch([("in", 0)], member_id="")) == "unknown_member_id"
+    assert error_of(lambda: ctx.fetch([("in", 0)], member_id="")) == "unknown_member_id"
 
 
 # --- groups that only hold offsets ---
@@ -102,8 +94,8 @@ def test_only_who_names_no_member_at_all_fetches_as_nobody() -> None:
 def test_a_simple_group_has_no_members_that_could_commit() -> None:
     ctx = CoordinatorContext()
     ctx.commit({("in", 0): 7})
-    assert refused(lambda: ctx.commit({("in", 0): 8}, "m1", 1)) == "unknown_member_id"
-    assert refused(lambda: ctx.commit({("in", 0): 8}, "", 1)) == "unknown_member_id"
+    assert error_of(lambda: ctx.commit({("in", 0): 8}, "m1", 1)) == "unknown_member_id"
+    assert error_of(lambda: ctx.commit({("in", 0): 8}, "", 1)) == "unknown_member_id"
 
 
 def test_a_commit_of_nobody_makes_a_simple_group_that_members_may_take_over() -> None:
@@ -128,8 +120,8 @@ def test_a_classic_group_with_members_stays_what_it_is() -> None:
     )
     value = s.GroupMetadataValue(protocol_type="consumer", generation=4, members=(member,))
     ctx.shard.replay(CoordinatorRecord(key=s.GroupMetadataKey(group="g"), value=value))
-    assert refused(lambda: ctx.join("m1")) == "group_id_not_found"
-    assert refused(lambda: ctx.commit({("in", 0): 1})) == "unknown_member_id"
+    assert error_of(lambda: ctx.join("m1")) == "group_id_not_found"
+    assert error_of(lambda: ctx.commit({("in", 0): 1})) == "unknown_member_id"
     assert ctx.delete_groups("g") == {"g": "non_empty_group"}
     (described,) = ctx.shard.describe_groups(["g"], ctx.context(api_version=6))
     assert (described.group_state, described.protocol_type) == ("Stable", "consumer")
@@ -149,8 +141,8 @@ def test_fetching_as_a_member_needs_the_current_epoch() -> None:
     ctx = two_members()
     ctx.commit({("in", 0): 5}, "m1", 3)
     assert ctx.fetch([("in", 0), ("in", 1)], member_id="m1", epoch=3) == {("in", 0): 5, ("in", 1): -1}
-    assert refused(lambda: ctx.fetch([], member_id="m1", epoch=2)) == "stale_member_epoch"
-    assert refused(lambda: ctx.fetch([], member_id="x", epoch=3)) == "unknown_member_id"
+    assert error_of(lambda: ctx.fetch([], member_id="m1", epoch=2)) == "stale_member_epoch"
+    assert error_of(lambda: ctx.fetch([], member_id="x", epoch=3)) == "unknown_member_id"
     assert ctx.fetch([("in", 0)], group_id="absent") == {("in", 0): -1}
 
 
@@ -163,7 +155,7 @@ def test_offsets_of_topics_that_are_read_are_kept() -> None:
     ctx.leave("m1")
     ctx.leave("m2")
     assert ctx.delete_offsets([("in", 0)]) == {"in": "none"}
-    assert refused(lambda: ctx.delete_offsets([("in", 0)], group_id="x")) == "group_id_not_found"
+    assert error_of(lambda: ctx.delete_offsets([("in", 0)], group_id="x")) == "group_id_not_found"
 
 
 def test_a_deleted_topic_takes_its_offsets_along() -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
-
-from headrace.coordinator.request_context import CoordinatorError
-
-
-def refused(request: Callable[[], object]) -> str:
-    with pytest.raises(CoordinatorError) as caught:
-        request()
-    return caught.value.code.name
+from tests.harness.coordinator import error_of
 
 
 def two_static_members(ctx: CoordinatorContext | None = None) -> CoordinatorContext:
@@ -59,8 +51,8 @@ def test_who_is_back_has_a_new_id_and_the_old_tasks_and_nobody_else_notices() ->
     ]
     assert (outcome.epoch, outcome.active, ctx.state()) == (3, {"0": (0, 1)}, "Stable")
     assert ctx.heartbeat("b1", 3, instance_id="b").records == ()
-    assert refused(lambda: ctx.heartbeat("a1", 3)) == "unknown_member_id"
-    assert refused(lambda: ctx.heartbeat("a1", 3, instance_id="a")) == "fenced_instance_id"
+    assert error_of(lambda: ctx.heartbeat("a1", 3)) == "unknown_member_id"
+    assert error_of(lambda: ctx.heartbeat("a1", 3, instance_id="a")) == "fenced_instance_id"
     described = {each.member_id: each.instance_id for each in ctx.describe().members}
     assert described == {"a2": "a", "b1": "b"}
 
@@ -115,10 +107,10 @@ def test_an_instance_in_use_is_refused_and_its_member_does_not_notice() -> None:
     ctx.join("a1", instance_id="a")
     ctx.join("b1", instance_id="b")
     before = ctx.shard.digest()
-    assert refused(lambda: ctx.join("a2", instance_id="a")) == "unreleased_instance_id"
-    assert refused(lambda: ctx.heartbeat("a2", 3, instance_id="a")) == "fenced_instance_id"
-    assert refused(lambda: ctx.heartbeat("a2", -1, instance_id="a")) == "fenced_instance_id"
-    assert refused(lambda: ctx.heartbeat("a2", -2, instance_id="a")) == "fenced_instance_id"
+    assert error_of(lambda: ctx.join("a2", instance_id="a")) == "unreleased_instance_id"
+    assert error_of(lambda: ctx.heartbeat("a2", 3, instance_id="a")) == "fenced_instance_id"
+    assert error_of(lambda: ctx.heartbeat("a2", -1, instance_id="a")) == "fenced_instance_id"
+    assert error_of(lambda: ctx.heartbeat("a2", -2, instance_id="a")) == "fenced_instance_id"
     assert ctx.shard.digest() == before
     assert ctx.heartbeat("a1", 2, instance_id="a").active == {"0": (0, 1)}
 
@@ -126,8 +118,8 @@ def test_an_instance_in_use_is_refused_and_its_member_does_not_notice() -> None:
 def test_an_unknown_instance_is_an_unknown_member() -> None:
     ctx = two_static_members()
     for epoch in (1, -1, -2):
-        assert refused(lambda epoch=epoch: ctx.heartbeat("a1", epoch, instance_id="z")) == "unknown_member_id"
-    assert refused(lambda: ctx.heartbeat("a1", 4, instance_id="a")) == "fenced_member_epoch"
+        assert error_of(lambda epoch=epoch: ctx.heartbeat("a1", epoch, instance_id="z")) == "unknown_member_id"
+    assert error_of(lambda: ctx.heartbeat("a1", 4, instance_id="a")) == "fenced_member_epoch"
 
 
 def test_a_member_may_join_again_although_it_never_left() -> None:
@@ -178,8 +170,8 @@ def test_who_leaves_while_revoking_has_revoked() -> None:
 
 def test_a_full_group_takes_a_static_member_back() -> None:
     ctx = away(two_static_members(CoordinatorContext(settings={"group.streams.max.size": 2})))
-    assert refused(lambda: ctx.join("c1")) == "group_max_size_reached"
-    assert refused(lambda: ctx.join("c1", instance_id="c")) == "group_max_size_reached"
+    assert error_of(lambda: ctx.join("c1")) == "group_max_size_reached"
+    assert error_of(lambda: ctx.join("c1", instance_id="c")) == "group_max_size_reached"
     assert ctx.join("a2", instance_id="a").active == {"0": (0, 1)}
 
 
@@ -188,7 +180,7 @@ def test_leaving_for_good_frees_the_instance() -> None:
     assert ctx.leave("a1", instance_id="a").record_names[-1] == "Metadata"
     assert ctx.join("c1", instance_id="a").epoch == 5
     ctx.leave("c1")
-    assert refused(lambda: ctx.leave("c1", instance_id="a")) == "unknown_member_id"
+    assert error_of(lambda: ctx.leave("c1", instance_id="a")) == "unknown_member_id"
 
 
 def test_a_static_member_is_known_after_a_restart() -> None:
@@ -196,7 +188,7 @@ def test_a_static_member_is_known_after_a_restart() -> None:
     ctx.restart()
     assert ctx.join("a2", instance_id="a", process_id="p-a1").active == {"0": (0, 1)}
     ctx.restart()
-    assert refused(lambda: ctx.join("a3", instance_id="a")) == "unreleased_instance_id"
+    assert error_of(lambda: ctx.join("a3", instance_id="a")) == "unreleased_instance_id"
     assert ctx.heartbeat("a2", 3, instance_id="a").records == ()
 
 
@@ -218,7 +210,7 @@ def test_a_dynamic_member_may_become_static() -> None:
     ctx.join("a1")
     assert ctx.join("a1", instance_id="a").record_names == ["MemberMetadata"]
     assert ctx.join("a1", instance_id="b").record_names == ["MemberMetadata"]
-    assert refused(lambda: ctx.heartbeat("a1", 2, instance_id="a")) == "unknown_member_id"
+    assert error_of(lambda: ctx.heartbeat("a1", 2, instance_id="a")) == "unknown_member_id"
     assert ctx.heartbeat("a1", 2, instance_id="b").records == ()
 
 
@@ -242,7 +234,7 @@ def test_a_shutdown_is_asked_for_with_leaving_too() -> None:
         instance_id = "a" if member_id == "a1" else None
         leaving = partial(ctx.heartbeat, member_id, epoch, instance_id=instance_id, shutdown=True)
         if member_id == "nobody":
-            assert refused(leaving) == "unknown_member_id"
+            assert error_of(leaving) == "unknown_member_id"
         else:
             leaving()
         outcome = ctx.heartbeat("b1", 3, instance_id="b")

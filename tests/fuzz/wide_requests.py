@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.harness.wire import encode_varint
+
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.array_bounds import fields_of, is_entity, shape_of
 from headrace.protocol.version_conversion import message_class
@@ -109,9 +111,9 @@ def _entity(schema: Any, shape: _Shape, path: Path, items: int, number: int = 0)
         elif on_path:
             tagged.append((tag, value))
     if flexible:
-        parts.append(_varint(len(tagged)))
+        parts.append(encode_varint(len(tagged)))
         for tag, value in tagged:
-            parts += (_varint(tag), _varint(len(value)), value)
+            parts += (encode_varint(tag), encode_varint(len(value)), value)
     return b"".join(parts)
 
 
@@ -152,17 +154,9 @@ def _primitive(kafka_type: str, name: str, words: Words, index: int, flexible: b
         return value.bytes if isinstance(value, uuid.UUID) else bytes(16)
     data = value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else b""
     if kafka_type == "string":
-        return _varint(len(data) + 1) + data if flexible else struct.pack(">h", len(data)) + data
-    return _varint(len(data) + 1) + data if flexible else struct.pack(">i", len(data)) + data
+        return encode_varint(len(data) + 1) + data if flexible else struct.pack(">h", len(data)) + data
+    return encode_varint(len(data) + 1) + data if flexible else struct.pack(">i", len(data)) + data
 
 
 def _count(count: int, flexible: bool) -> bytes:
-    return _varint(count + 1) if flexible else struct.pack(">i", count)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
+    return encode_varint(count + 1) if flexible else struct.pack(">i", count)

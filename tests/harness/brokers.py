@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -22,7 +22,8 @@ from headrace.broker.embedded import EmbeddedBroker
 __all__ = [
     "CLASSIC_GROUPS_WITHOUT_DELAYS",
     "STREAMS_GROUPS_WITHOUT_DELAYS",
-    "BrokerProcess",
+    "BrokerEngineProcess",
+    "RunningBroker",
     "broker_fixture",
 ]
 
@@ -64,7 +65,16 @@ def broker_fixture(
     return start_broker
 
 
-class BrokerProcess:
+class RunningBroker(Protocol):
+    """A broker or several, of ours or of Apache Kafka, that run as processes with a log file."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    @property
+    def log(self) -> Path: ...
+
+
+class BrokerEngineProcess:
     """`run_broker` in a process of its own, which can be killed and started again on the same directory and port."""
 
     def __init__(self, data_dir: Path, port: int = 0, settings: Mapping[str, object] | None = None) -> None:
@@ -74,7 +84,7 @@ class BrokerProcess:
         self.errors = ""
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> BrokerProcess:
+    def start(self) -> BrokerEngineProcess:
         """Return when the broker listens; `port` is its port from then on."""
         program = (
             "import sys\n"

@@ -9,7 +9,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.supported_versions import SUPPORTED
 
-__all__ = ["SOCKET_TIMEOUT_S", "WireClient", "read_exactly", "read_frame"]
+__all__ = ["SOCKET_TIMEOUT_S", "WireClient", "encode_varint", "read_exactly", "read_frame"]
 
 SOCKET_TIMEOUT_S = 60.0
 LARGEST_READ_BYTES = 1 << 20
@@ -33,6 +33,15 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
 def read_frame(connection: socket.socket) -> bytes:
     """Return the next frame, without its length."""
     return read_exactly(connection, int.from_bytes(read_exactly(connection, 4), "big"))
+
+
+def encode_varint(number: int) -> bytes:
+    """Return an unsigned integer as Kafka writes it: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
 
 
 class WireClient:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tests.interop.kafka_tools import CONSUMER_GROUPS, STREAMS_GROUPS, Told, ToolServer
+from tests.harness.commands import CommandResult
+from tests.interop.kafka_tools import CONSUMER_GROUPS, STREAMS_GROUPS, ToolServer
 
 from headrace.client.admin import Admin
 from headrace.client.plain_records import PlainRecord, produce
@@ -19,7 +20,7 @@ __all__ = ["Cluster", "Headrace", "fill", "positions", "rows", "set_back"]
 TOOLS = {"streams-groups": STREAMS_GROUPS, "consumer-groups": CONSUMER_GROUPS}
 AT_MS = 1_700_000_000_000
 EXCEPTION = re.compile(r"(?:java|org)\.[\w.]+(?:Exception|Error): ")
-Headrace = Callable[..., Told]
+Headrace = Callable[..., CommandResult]
 
 
 class Cluster:
@@ -31,10 +32,10 @@ class Cluster:
         self.name, self.servers, self._tools, self._headrace = name, servers, tools, headrace
         self.admin = Admin(servers)
 
-    def theirs(self, tool: str, *arguments: str) -> Told:
+    def theirs(self, tool: str, *arguments: str) -> CommandResult:
         return self._tools.run(tool, "--bootstrap-server", self.servers, *arguments)
 
-    def ours(self, command: str, *arguments: str) -> Told:
+    def ours(self, command: str, *arguments: str) -> CommandResult:
         return self._headrace(command, *arguments, "--bootstrap-server", self.servers)
 
     def same(self, *arguments: str, before: Callable[[], object] = lambda: None) -> str:

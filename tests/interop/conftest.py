@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.commands import CommandResult
 from tests.interop.both_tools import Cluster, Headrace
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, java, kafka_jars
-from tests.interop.kafka_tools import Told, ToolServer
+from tests.interop.kafka_tools import ToolServer
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.main import run
@@ -53,11 +54,11 @@ def our_broker() -> Iterator[EmbeddedBroker]:
 def headrace(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Headrace:
     monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
 
-    def command(*arguments: str) -> Told:
+    def command(*arguments: str) -> CommandResult:
         capfd.readouterr()
         code = run(arguments)
         sys.stdout.flush()
-        return Told(code, *capfd.readouterr())
+        return CommandResult(code, *capfd.readouterr())
 
     return command
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.harness.wire import encode_varint
 from tests.interop.heartbeat_script import Script, subtopology, topology
 from tests.interop.heartbeat_words import h
 
@@ -225,16 +226,8 @@ JOINS.update(
 # --- bytes ---
 
 
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
-
-
 def text(value: bytes | None) -> bytes:
-    return b"\0" if value is None else varint(len(value) + 1) + value
+    return b"\0" if value is None else encode_varint(len(value) + 1) + value
 
 
 def _honest(group_id: bytes) -> dict[str, bytes]:
@@ -248,9 +241,9 @@ def _honest(group_id: bytes) -> dict[str, bytes]:
         "rack id": b"\0",
         "rebalance timeout": struct.pack(">i", -1),
         "topology": b"\xff",
-        "active tasks": varint(2) + text(b"0") + varint(2) + struct.pack(">i", 0) + b"\0",
-        "standby tasks": varint(1),
-        "warm-up tasks": varint(1),
+        "active tasks": encode_varint(2) + text(b"0") + encode_varint(2) + struct.pack(">i", 0) + b"\0",
+        "standby tasks": encode_varint(1),
+        "warm-up tasks": encode_varint(1),
         "process id": b"\0",
         "user endpoint": b"\xff",
         "client tags": b"\0",
@@ -272,7 +265,7 @@ def frame(group_id: bytes, changed: Mapping[str, bytes], cut_after: str | None =
     return struct.pack(">i", len(header + body)) + header + body
 
 
-_HUGE = {"2^31 - 1": varint(2**31), "2^31": varint(2**31 + 1), "2^32 - 2": varint(2**32 - 1)}
+_HUGE = {"2^31 - 1": encode_varint(2**31), "2^31": encode_varint(2**31 + 1), "2^32 - 2": encode_varint(2**32 - 1)}
 OVERFLOWING = ("2^31", "2^32 - 2")
 STRINGS = ("group id", "member id", "instance id", "rack id", "process id")
 NULLABLE_STRINGS = STRINGS[2:]
@@ -284,25 +277,25 @@ _TASK = text(b"0")
 FRAMES: dict[str, tuple[Mapping[str, bytes], str | None]] = {
     "honest": ({}, None),
     **{f"{name} of {size} bytes": ({name: length}, None) for name in STRINGS for size, length in _HUGE.items()},
-    **{f"{name} longer than the frame": ({name: varint(1_000) + b"a"}, None) for name in STRINGS},
+    **{f"{name} longer than the frame": ({name: encode_varint(1_000) + b"a"}, None) for name in STRINGS},
     **{f"{name} null": ({name: b"\0"}, None) for name in ("group id", "member id")},
     **{f"{name} no UTF-8": ({name: text(b"\xff\xfe\xc0")}, None) for name in STRINGS},
     **{f"{size} {name}": ({name: length}, None) for name in ARRAYS for size, length in _HUGE.items()},
-    **{f"100 {name} that are not there": ({name: varint(101)}, name) for name in ARRAYS},
-    "2^31 - 1 partitions of a task": ({"active tasks": varint(2) + _TASK + varint(2**31)}, None),
-    "task of a subtopology that is null": ({"active tasks": varint(2) + b"\0\0\0"}, None),
-    "partitions of a task null": ({"active tasks": varint(2) + _TASK + b"\0\0"}, None),
+    **{f"100 {name} that are not there": ({name: encode_varint(101)}, name) for name in ARRAYS},
+    "2^31 - 1 partitions of a task": ({"active tasks": encode_varint(2) + _TASK + encode_varint(2**31)}, None),
+    "task of a subtopology that is null": ({"active tasks": encode_varint(2) + b"\0\0\0"}, None),
+    "partitions of a task null": ({"active tasks": encode_varint(2) + _TASK + b"\0\0"}, None),
     "topology marked 1, nothing in it": ({"topology": b"\x01" + struct.pack(">i", 0) + b"\0\0"}, None),
     "topology marked 127": ({"topology": b"\x7f" + struct.pack(">i", 0) + b"\x01\0"}, None),
     "topology marked -2": ({"topology": b"\xfe"}, None),
-    "2^31 - 1 subtopologies": ({"topology": b"\x01" + struct.pack(">i", 0) + varint(2**31)}, None),
+    "2^31 - 1 subtopologies": ({"topology": b"\x01" + struct.pack(">i", 0) + encode_varint(2**31)}, None),
     "user endpoint marked 0": ({"user endpoint": b"\0" + text(b"here") + b"\0\1\0"}, None),
     "user endpoint without host": ({"user endpoint": b"\x01\0\0\1\0"}, None),
     "shutdown 2": ({"shutdown": b"\x02"}, None),
     "shutdown 255": ({"shutdown": b"\xff"}, None),
     "an unknown tagged field": ({"tagged fields": b"\x01\x09\x03abc"}, None),
     "an unknown tagged field longer than the frame": ({"tagged fields": b"\x01\x09\x7fabc"}, None),
-    "2^31 - 1 tagged fields": ({"tagged fields": varint(2**31 - 1)}, None),
+    "2^31 - 1 tagged fields": ({"tagged fields": encode_varint(2**31 - 1)}, None),
     "a tagged field twice": ({"tagged fields": b"\x02\x09\x01a\x09\x01a"}, None),
     "a varint without end": ({"tagged fields": b"\xff" * 12}, None),
     "bytes behind the end": ({"tagged fields": b"\0garbage"}, None),

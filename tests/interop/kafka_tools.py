@@ -8,12 +8,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
+from tests.harness.commands import CommandResult
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 
-__all__ = ["CONSUMER_GROUPS", "GROUPS", "STREAMS_GROUPS", "TOPICS", "Told", "ToolServer"]
+__all__ = ["CONSUMER_GROUPS", "GROUPS", "STREAMS_GROUPS", "TOPICS", "ToolServer"]
 
 STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
@@ -21,14 +22,6 @@ CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
-
-
-class Told(NamedTuple):
-    """What a tool printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
 
 
 class ToolServer:
@@ -57,7 +50,7 @@ class ToolServer:
             self._process.wait()
         self._process.stdout.close()
 
-    def run(self, main_class: str, *arguments: str) -> Told:
+    def run(self, main_class: str, *arguments: str) -> CommandResult:
         """Runs `main_class` with these arguments; they hold no tabs and no line breaks."""
         assert not any(mark in argument for argument in arguments for mark in "\t\n")
         assert self._process.stdin is not None
@@ -68,4 +61,4 @@ class ToolServer:
         assert len(head) == 3, f"the tool server ended while it ran {main_class} {arguments}"
         code, out, err = (int(part) for part in head)
         read = self._process.stdout.read
-        return Told(code, read(out).decode(), read(err).decode())
+        return CommandResult(code, read(out).decode(), read(err).decode())

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.durability.requests import streams_heartbeat
+from tests.harness.commands import CommandResult
 from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
-from tests.interop.kafka_tools import Told, ToolServer
+from tests.interop.kafka_tools import ToolServer
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -89,13 +90,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Pa
     return data
 
 
-def dumped(tools: ToolServer, directory: Path, pattern: str, *options: str) -> Told:
+def dumped(tools: ToolServer, directory: Path, pattern: str, *options: str) -> CommandResult:
     files = sorted(str(path) for path in directory.glob(pattern))
     assert files, pattern
     return tools.run(DUMP, *options, "--files", ",".join(files))
 
 
-def complaints(told: Told) -> list[str]:
+def complaints(told: CommandResult) -> list[str]:
     """But for the tool's own: it finds that the first record of every segment but the first does not follow -1."""
     lines = [line for line in told.err.splitlines() if line.strip() and "  -1 is followed by " not in line]
     return (

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.commands import CommandResult
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
-from tests.interop.kafka_tools import CONSUMER_GROUPS, Told, ToolServer
+from tests.interop.kafka_tools import CONSUMER_GROUPS, ToolServer
 from tests.longer import longer
 from tests.spark.application.processes import BrokerProcess
 
@@ -34,7 +35,7 @@ class Cluster:
     def __init__(self, servers: str, tools: ToolServer) -> None:
         self.servers, self.tools = servers, tools
 
-    def groups(self, *arguments: str) -> Told:
+    def groups(self, *arguments: str) -> CommandResult:
         told = self.tools.run(CONSUMER_GROUPS, "--bootstrap-server", self.servers, *arguments)
         assert told.code == 0, told.out + told.err
         return told

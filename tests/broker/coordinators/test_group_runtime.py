@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
+from tests.harness.coordinator import RefusingLog
 
 from headrace.broker.coordinators import group_runtime
 from headrace.broker.coordinators.group_runtime import GroupRuntime
-from headrace.broker.coordinators.shard_runner import AppendFailed
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.result import CoordinatorRecord
-
-
-class Log:
-    """Mutable: `refuses` for a while."""
-
-    def __init__(self) -> None:
-        self.refuses = False
-        self.appended: list[CoordinatorRecord] = []
-
-    def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
-        if self.refuses:
-            raise AppendFailed("no room")
-        self.appended += records
-
-    def read_all(self) -> Iterator[CoordinatorRecord]:
-        return iter(self.appended)
 
 
 class Logs:
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = RefusingLog()
 
     def existing(self) -> Iterable[int]:
         return ()
 
-    def open(self, partition: int) -> Log:
+    def open(self, partition: int) -> RefusingLog:
         return self.log
 
     def wait_for_flush(self, partition: int) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cli.command_lines import Command, Outcome
+from tests.cli.command_lines import Command
+from tests.harness.commands import CommandResult
 
 from headrace.cli.advice.corrected_file import corrected_text
 from headrace.cli.advice.given_configuration import GivenConfiguration
@@ -36,11 +37,11 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(headrace: Command) -> Callable[..., Outcome]:
+def run(headrace: Command) -> Callable[..., CommandResult]:
     return lambda *arguments: headrace("advise", *map(str, arguments))
 
 
-def test_a_file_is_advised_and_corrected(run: Callable[..., Outcome], file: Path) -> None:
+def test_a_file_is_advised_and_corrected(run: Callable[..., CommandResult], file: Path) -> None:
     result = run(file, "--group", "classic", "--worst-batch", "400s", "--longest-pause", "8s")
     assert result.code == 0
     assert "session.timeout.ms=10000" in result.out
@@ -58,7 +59,7 @@ def test_a_file_is_advised_and_corrected(run: Callable[..., Outcome], file: Path
     assert again.code == 0  # over what it has written itself
 
 
-def test_only_a_check(run: Callable[..., Outcome], file: Path) -> None:
+def test_only_a_check(run: Callable[..., CommandResult], file: Path) -> None:
     result = run(file, "--group", "classic", "--check", "--json")
     assert result.code == 4
     document = json.loads(result.out)
@@ -68,7 +69,7 @@ def test_only_a_check(run: Callable[..., Outcome], file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_json_keeps_the_types_of_what_stays(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_json_keeps_the_types_of_what_stays(run: Callable[..., CommandResult], tmp_path: Path) -> None:
     path = tmp_path / "client.json"
     path.write_text('{"statistics.interval.ms": 1000, "enable.auto.commit": true, "session.timeout.ms": 5000}')
     assert run(path).code == 0
@@ -92,7 +93,7 @@ def test_json_keeps_the_types_of_what_stays(run: Callable[..., Outcome], tmp_pat
     ],
 )
 def test_files_that_cannot_be_read(
-    run: Callable[..., Outcome], tmp_path: Path, name: str, text: str, told: str
+    run: Callable[..., CommandResult], tmp_path: Path, name: str, text: str, told: str
 ) -> None:
     path = tmp_path / name
     path.write_text(text)
@@ -101,20 +102,20 @@ def test_files_that_cannot_be_read(
     assert told in result.err
 
 
-def test_bytes_that_are_no_text(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_bytes_that_are_no_text(run: Callable[..., CommandResult], tmp_path: Path) -> None:
     path = tmp_path / "a.properties"
     path.write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in run(path).err
 
 
-def test_errors_in_a_file_are_findings(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_errors_in_a_file_are_findings(run: Callable[..., CommandResult], tmp_path: Path) -> None:
     path = tmp_path / "a.properties"
     path.write_text("session.timeout.ms=60s\nsession.time.out.ms=1\nclient.id=a\nclient.id=b\n")
     rules = [finding["rule"] for finding in json.loads(run(path, "--check", "--json").out)["findings"]]
     assert {"no-number", "mistyped-setting", "written-twice"} <= set(rules)
 
 
-def test_it_writes_over_nothing_of_others(run: Callable[..., Outcome], file: Path) -> None:
+def test_it_writes_over_nothing_of_others(run: Callable[..., CommandResult], file: Path) -> None:
     other = file.with_name("other.properties")
     other.write_text("mine=1\n")
     result = run(file, "--output", other)
@@ -125,7 +126,7 @@ def test_it_writes_over_nothing_of_others(run: Callable[..., Outcome], file: Pat
     assert file.read_text() == ORDERS
 
 
-def test_it_writes_over_no_json_of_others(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_it_writes_over_no_json_of_others(run: Callable[..., CommandResult], tmp_path: Path) -> None:
     mine, other = tmp_path / "a.json", tmp_path / "other.json"
     mine.write_text('{"enable.auto.commit": "true", "session.timeout.ms": "6000", "max.poll.interval.ms": "5000"}')
     other.write_text('{"mine": 1}')
@@ -137,14 +138,14 @@ def test_it_writes_over_no_json_of_others(run: Callable[..., Outcome], tmp_path:
     assert json.loads((tmp_path / "a.advised.json").read_text()) != json.loads(mine.read_text())
 
 
-def test_wrong_usage(run: Callable[..., Outcome], file: Path) -> None:
+def test_wrong_usage(run: Callable[..., CommandResult], file: Path) -> None:
     assert run().code == 2
     assert "no duration" in run(file, "--worst-batch", "soon").err
     assert "no size" in run(file, "--state-size", "much").err
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_are_printed_and_taken_by_our_consumer(run: Callable[..., Outcome], name: str) -> None:
+def test_templates_are_printed_and_taken_by_our_consumer(run: Callable[..., CommandResult], name: str) -> None:
     printed = parse_properties(run("--template", name).out)
     assert printed == template(name, "java").values
     ours = {key: value for key, value in printed.items() if not value.startswith("org.apache")}
@@ -153,7 +154,7 @@ def test_templates_are_printed_and_taken_by_our_consumer(run: Callable[..., Outc
 
 @pytest.mark.foreign
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_librdkafka_takes_the_templates(run: Callable[..., Outcome], name: str) -> None:
+def test_librdkafka_takes_the_templates(run: Callable[..., CommandResult], name: str) -> None:
     from confluent_kafka import Consumer
 
     values = parse_properties(run("--template", name, "--client", "librdkafka").out)

@@ -10,9 +10,9 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pyarrow import parquet
+from tests.harness.brokers import RunningBroker
 from tests.harness.polling import wait_until
 from tests.spark.application.crashing import DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
@@ -30,15 +30,6 @@ BEFORE = {  # what has to go wrong first
     "worker, while opening": ("after EndTxn, before the next plan",),
     "driver, while opening": ("after the job, before TxnOffsetCommit",),
 }
-
-
-class Broker(Protocol):
-    """Ours or Apache Kafka's."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-    @property
-    def log(self) -> Path: ...
 
 
 class CrashFile:
@@ -66,7 +57,7 @@ def crashing_application(servers: str, directory: Path, crash_file: CrashFile, *
     )
 
 
-def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> None:
+def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path) -> None:
     """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
     crash = CrashFile(directory / "crash")
     servers, table = broker.bootstrap_servers, directory / "table"
@@ -101,7 +92,7 @@ def crash_at_each(points: Sequence[str], broker: Broker, directory: Path) -> Non
     assert json.loads(out.stdout)["status"] == "equal"
 
 
-def _crash_at(point: str, application: Application, crash: CrashFile, broker: Broker) -> None:
+def _crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
     crash.ask(*BEFORE.get(point, ()), point)
     while not crash.is_done:
         if application.process.poll() is not None:

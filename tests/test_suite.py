@@ -1,0 +1,74 @@
+"""The test suite keeps its structure: `python -m tests.structure --tests --findings` shows what a measure counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.suite import Suite, report
+
+MISPLACED_AT_MOST = 37
+"""Test files that have the name of a module but are in another directory: fewer with each move, none more."""
+
+
+@pytest.fixture(scope="module")
+def suite() -> Suite:
+    return Suite()
+
+
+def test_no_helper_has_a_twin(suite: Suite) -> None:
+    assert suite.twins() == [], "move the helper to tests/harness or to a module of its package"
+
+
+def test_no_helper_has_the_name_of_a_shared_one(suite: Suite) -> None:
+    assert suite.shadows() == []
+
+
+def test_waits_use_the_shared_polling(suite: Suite) -> None:
+    assert suite.polling_loops() == [], "tests.harness.polling.wait_until"
+
+
+def test_test_files_are_in_the_directory_of_their_module(suite: Suite) -> None:
+    found = suite.misplaced()
+    assert len(found) <= MISPLACED_AT_MOST, found
+
+
+def test_new_test_directories_are_checked_by_mypy(suite: Suite) -> None:
+    unchecked = {path.parts[0] for path in suite.files} - {path.parts[0] for path in suite.typed()}
+    assert unchecked <= UNTYPED, "add the directory to tests/mypy.ini"
+
+
+UNTYPED = {"broker", "client", "coordinator", "interop", "spark", "test_public_api.py"}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A package of two modules and four files of tests with one finding of each kind."""
+    wait = "    while not done():\n        assert time.monotonic() < deadline\n        time.sleep(1)\n"
+    files = {
+        "src/headrace/__init__.py": "",
+        "src/headrace/storage/log.py": "",
+        "src/headrace/storage/index.py": "",
+        "tests/storage/test_log.py": "def fill(log):\n    log.append(1)\n    log.append(2)\n    return log\n",
+        "tests/test_index.py": "def filled(log):\n    log.append(1)\n    log.append(2)\n    return log\n",
+        "tests/harness/polling.py": "def wait_until(condition):\n    pass\n",
+        "tests/broker/test_restarts.py": f"def wait_until():\n{wait}",
+        "tests/mypy.ini": "[mypy]\nfiles = tests/storage,\n    tests/harness\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_each_measure_finds_what_it_is_for(repository: Path) -> None:
+    suite = Suite(repository)
+    assert suite.mirrored() == [Path("storage/log.py")]
+    assert suite.named() == [Path("storage/index.py"), Path("storage/log.py")]
+    assert suite.misplaced() == [Path("test_index.py")]
+    assert suite.twins() == [["storage/test_log.py::fill", "test_index.py::filled"]]
+    assert suite.shadows() == ["broker/test_restarts.py::wait_until"]
+    assert suite.polling_loops() == ["broker/test_restarts.py:2"]
+    assert suite.typed() == [Path("harness/polling.py"), Path("storage/test_log.py")]
+    assert "    1  of 2 modules have their test file in the mirrored directory" in report(suite, findings=True)
