@@ -15,12 +15,11 @@ from tests.broker.test_streams_group import FAST, heartbeat, topology
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import ConfigError
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 
 Connect = Callable[[EmbeddedBroker], Any]
 

@@ -10,11 +10,10 @@ import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
-from headrace.protocol.supported_versions import SUPPORTED
 
 Connect = Callable[[EmbeddedBroker], Any]
 p, f = m.produce_request, m.fetch_request

@@ -20,7 +20,7 @@ NOT_YET = (
         "headrace.coordinator." + each
         for each in ("shard", "streams", "result", "transactions.shard", "transactions.transaction_log")
     ),
-    *("headrace.protocol." + each for each in ("canonical", "kafka_4_4", "kio_patches", "sasl.scram", "sasl.plain")),
+    *("headrace.protocol." + each for each in ("message_classes", "sasl.mechanisms")),
     *(
         "headrace.broker.coordinators." + each
         for each in ("group_metadata_log", "transaction_log", "transaction_completion")

@@ -14,10 +14,9 @@ from tests.harness.polling import wait_until
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.requests.api_table import SERVED
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey, advertised_range
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.request_codec import decode_response
-from headrace.protocol.supported_versions import SUPPORTED, advertised_range
 
 Connect = Callable[[EmbeddedBroker], Any]
 

@@ -15,7 +15,7 @@ from headrace.client.membership.events import AssignmentChanged, Fenced, Lost
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.network_client import NetworkClient
 from headrace.client.streams_member import StreamsMember
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
 SETTINGS = {

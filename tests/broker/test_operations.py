@@ -262,8 +262,8 @@ def test_a_traceback_stays_in_the_document() -> None:
 
 def test_slow_requests_are_told_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
     from headrace.broker.monitoring.request_metrics import RequestLog, RequestMetrics
+    from headrace.protocol.fast_path import ProduceFrame
     from headrace.protocol.request_codec import RequestHeader
-    from headrace.protocol.request_fast_path import ProduceFrame
 
     def told(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
         caplog.clear()

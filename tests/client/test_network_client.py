@@ -21,11 +21,10 @@ from headrace.client.deadline import Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, ConfigError
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import RequestHeader, decode_request, encode_response
-from headrace.protocol.supported_versions import SUPPORTED
 
 LIST_GROUPS = m.list_groups_request.ListGroupsRequest()
 

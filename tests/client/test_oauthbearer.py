@@ -8,8 +8,8 @@ import pytest
 
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError, UserCodeError
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.sasl.oauthbearer import bearer_message
+from headrace.protocol.sasl import SaslError
+from headrace.protocol.sasl.mechanisms import bearer_message
 
 SETTINGS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import TopicImage, group_hash, topic_hash
 from headrace.coordinator.result import CancelTimer, SetTimer, TimerKey, TimerQueue
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 
 KEYS = [TimerKey(kind="session", group_id="g", member_id=f"m{number}") for number in range(4)]
 

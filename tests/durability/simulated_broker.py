@@ -23,9 +23,8 @@ from headrace.broker import server, services
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.network import listener
 from headrace.broker.network.connection import ClientConnection
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 from headrace.storage.log_directory import LogDirectory
 
 HOME = Path("/srv/headrace/data")

@@ -33,8 +33,8 @@ from headrace.broker.services import Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import MalformedResponse
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.wire_errors import MalformedResponse
 
 __all__ = ["Campaign", "Finding", "frame_from_hex"]
 

@@ -20,11 +20,10 @@ from tests.fuzz.wide_requests import array_paths, framed, wide_request
 
 from headrace.broker.requests.api_table import most_items
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["Waiting", "besieged"]
 

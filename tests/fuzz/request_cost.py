@@ -91,7 +91,7 @@ class MeteredBroker:
 
     def call(self, user: str, api_key: ApiKey, request: object) -> Any:
         """The answer to an honest request."""
-        from headrace.protocol.supported_versions import SUPPORTED
+        from headrace.protocol.api_keys import SUPPORTED
 
         version = SUPPORTED[api_key].highest
         with self.connect(user) as connection:

@@ -22,8 +22,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from tests.fuzz.record_samples import hostile_batches
 
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.version_conversion import message_class
 
 __all__ = ["Frame", "Pools", "RequestFuzzer"]

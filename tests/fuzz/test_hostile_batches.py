@@ -11,8 +11,7 @@ import pytest
 from tests.fuzz.record_samples import hostile_batches
 
 from headrace.protocol.arrow_batches import decode_to_arrow
-from headrace.protocol.raw_records import raw_records
-from headrace.protocol.record_batches import CorruptBatch, decode_records, iter_batch_headers
+from headrace.protocol.record_batches import CorruptBatch, decode_records, iter_batch_headers, raw_records
 from headrace.storage.errors import StorageError
 from headrace.storage.log_config import LogConfig
 from headrace.storage.partition_log import PartitionLog

@@ -18,8 +18,7 @@ from tests.fuzz.request_cost import BYSTANDER, HALF, ROOT, STRANGER, MeteredBrok
 from tests.fuzz.wide_requests import Path, Words, array_paths, framed, wide_request
 
 from headrace.broker.requests.api_table import SERVED, most_items
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
 MEGABYTE = 1 << 20
 MOST_CPU_MS = 200.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["SOCKET_TIMEOUT_S", "WireClient", "encode_varint", "read_exactly", "read_frame"]
 

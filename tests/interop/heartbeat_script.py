@@ -33,7 +33,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.kio_units import from_ms, to_ms
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 
 __all__ = ["ALL", "Difference", "Recording", "Script", "differences", "subtopology", "topic", "topology"]
 

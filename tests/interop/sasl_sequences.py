@@ -13,8 +13,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.sasl.plain import plain_message
-from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
+from headrace.protocol.sasl.mechanisms import MECHANISMS, ScramClient, plain_message
 
 __all__ = ["SEQUENCES", "Conversation"]
 

@@ -29,8 +29,7 @@ from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSe
 from headrace.client.membership.events import Assigned, InstanceIdTaken
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.network_client import NetworkClient
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import VersionRange
+from headrace.protocol.api_keys import ApiKey, VersionRange
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -34,9 +34,8 @@ from headrace.client.plain_records import PlainRecord, consume, produce
 from headrace.client.producer import Producer
 from headrace.client.streams_member import StreamsMember
 from headrace.errors import BrokerError, Fenced
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.partitioner import partition_for_key
-from headrace.protocol.supported_versions import SUPPORTED
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

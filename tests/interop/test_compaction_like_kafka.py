@@ -16,8 +16,7 @@ import pytest
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 
-from headrace.protocol.raw_records import raw_records
-from headrace.protocol.record_batches import iter_batch_headers
+from headrace.protocol.record_batches import iter_batch_headers, raw_records
 from headrace.storage.log_cleaning import LogCleaning
 from headrace.storage.log_config import LogConfig
 from headrace.storage.partition_log import PartitionLog

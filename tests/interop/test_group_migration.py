@@ -25,7 +25,7 @@ from headrace.client.plain_records import PlainRecord, consume, produce
 from headrace.client.streams_member import StreamsMember
 from headrace.coordinator.records import serde
 from headrace.coordinator.request_context import CorruptRecord
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

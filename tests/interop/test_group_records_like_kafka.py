@@ -25,7 +25,7 @@ from tests.interop.kafka_broker import KafkaBroker, run_tool
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.serde import decode, encode_key, encode_value
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 from headrace.protocol.record_batches import decode_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

@@ -12,8 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
 KINDS = ("request", "response")
 EVERY_MESSAGE = [

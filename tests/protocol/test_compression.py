@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocol.compression import CODECS, codec_name, codec_number, compress, decompress
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 
 PACKING = [codec for codec in CODECS if codec != "none"]
 FLIGHTS = b'{"origin":"EWR","dep_delay":12.0},' * 9000

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.framing import FrameBuffer
-from headrace.protocol.wire_errors import FrameTooLarge
+from headrace.protocol.framing import FrameBuffer, FrameTooLarge
 
 
 def framed(frame: bytes) -> bytes:

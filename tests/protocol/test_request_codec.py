@@ -18,8 +18,9 @@ from kio.static.primitive import i32
 from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
 
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.array_bounds import ItemBudget, array_walk
+from headrace.protocol.framing import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     RequestHeader,
@@ -28,9 +29,7 @@ from headrace.protocol.request_codec import (
     encode_request,
     encode_response,
 )
-from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.version_conversion import message_class, newest_class
-from headrace.protocol.wire_errors import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
 
 Message = tuple[ApiKey, int, str]
 

@@ -14,9 +14,9 @@ from kio.static.primitive import i16, i32
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.fast_path import produce_request
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import MalformedRequest, UnsupportedVersion, decode_request, encode_request
-from headrace.protocol.request_fast_path import produce_request
 
 p = m.produce_request
 VERSIONS = range(3, 14)

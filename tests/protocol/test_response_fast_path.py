@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.static.primitive import i32, i64
 
+from headrace.protocol import fast_path
 from headrace.protocol import messages as m
-from headrace.protocol import response_fast_path
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms, timestamp_from_ms
 from headrace.protocol.request_codec import RequestHeader, encode_pieces, encode_response
-from headrace.protocol.supported_versions import SUPPORTED
 
 r = m.produce_response
 longs, ints = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
@@ -37,7 +36,7 @@ def answer(topics: tuple[r.TopicProduceResponse, ...], throttle_ms: int = 0) -> 
 
 
 def by_codec(header: RequestHeader, response: r.ProduceResponse) -> bytes:
-    with patch.object(response_fast_path, "produce_response", return_value=None):
+    with patch.object(fast_path, "produce_response", return_value=None):
         return encode_response(header, response)
 
 
@@ -72,12 +71,12 @@ def test_as_the_codec_writes_them(
 )
 def test_everything_else_is_left_to_the_codec(more: dict[str, object]) -> None:
     topic = r.TopicProduceResponse(name="t", topic_id=uuid.uuid4(), partition_responses=(partition(0, 1, 0, **more),))
-    assert response_fast_path.produce_response(13, 1, answer((topic,))) is None
+    assert fast_path.produce_response(13, 1, answer((topic,))) is None
 
 
 def test_the_usual_answer_is_written_by_hand() -> None:
     topic = r.TopicProduceResponse(name="t", topic_id=uuid.uuid4(), partition_responses=(partition(0, 1, 0),))
-    assert response_fast_path.produce_response(13, 1, answer((topic,), 7)) is not None
+    assert fast_path.produce_response(13, 1, answer((topic,), 7)) is not None
     assert dt.timedelta(milliseconds=7) == answer((topic,), 7).throttle_time
 
 
@@ -109,7 +108,7 @@ def fetched(index: int, offsets: tuple[int, int, int], code: ErrorCode, records:
 
 
 def fetch_by_codec(header: RequestHeader, response: f.FetchResponse) -> bytes:
-    with patch.object(response_fast_path, "fetch_response", return_value=None):
+    with patch.object(fast_path, "fetch_response", return_value=None):
         return encode_response(header, response)
 
 
@@ -164,7 +163,7 @@ def test_fetch_as_the_codec_writes_it(
     assert encode_response(header, response) == expected
     assert b"".join(cast("list[bytes]", encode_pieces(header, response))) == expected
     if version >= 12:
-        assert response_fast_path.fetch_response(version, correlation_id, response) is not None
+        assert fast_path.fetch_response(version, correlation_id, response) is not None
 
 
 def _with_span(part: f.PartitionData) -> f.PartitionData:
@@ -208,4 +207,4 @@ def test_other_fetches_are_left_to_the_codec(more: dict[str, object]) -> None:
     response = f.FetchResponse(
         throttle_time=from_ms(0), error_code=ErrorCode.none, session_id=i32(0), responses=(topic,)
     )
-    assert response_fast_path.fetch_response(17, 1, response) is None
+    assert fast_path.fetch_response(17, 1, response) is None

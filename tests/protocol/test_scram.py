@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.sasl.plain import plain_message, read_plain_message
-from headrace.protocol.sasl.scram import (
+from headrace.protocol.sasl import SaslError, ScramCredential
+from headrace.protocol.sasl.mechanisms import (
     MECHANISMS,
     ScramClient,
     ScramServer,
     credential_of,
+    plain_message,
+    read_plain_message,
     salted_password,
 )
-from headrace.protocol.sasl.scram_credential import ScramCredential
 
 SHA_256 = MECHANISMS["SCRAM-SHA-256"]
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")

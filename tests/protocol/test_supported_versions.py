@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from headrace.protocol import messages
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED, VersionRange, advertised_range
+from headrace.protocol.api_keys import SUPPORTED, ApiKey, VersionRange, advertised_range
 
 # Name as in Kafka's files: key, lowest, highest stable version.
 KAFKA_4_3 = """

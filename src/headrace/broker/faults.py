@@ -25,10 +25,9 @@ from headrace.broker.requests.error_responses import error_answer
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 from headrace.near_names import nearest
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.request_codec import RequestHeader
-from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["ConnectionLost", "Fault", "Faults", "answer_with", "client_id_in", "named_in", "topics_in"]
 

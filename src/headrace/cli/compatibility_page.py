@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from headrace.broker.requests.api_table import SERVED
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED
 
 __all__ = ["broker_apis_page", "compatibility_page"]
 

@@ -21,13 +21,12 @@ from headrace.client.deadline import Deadline
 from headrace.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
 from headrace.errors import BrokerError, UserCodeError
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey, VersionRange
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import MalformedResponse
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.supported_versions import SUPPORTED, VersionRange
-from headrace.protocol.wire_errors import MalformedResponse
+from headrace.protocol.sasl import SaslError
 
 __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "PendingReply", "RequestTimedOut"]
 

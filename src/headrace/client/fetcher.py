@@ -20,7 +20,7 @@ from headrace.client.fetch_loop import (
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
 from headrace.protocol.arrow_batches import ALL_COLUMNS, decode_to_arrow
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 
 __all__ = ["FetchedBatch", "Fetcher"]
 

@@ -40,9 +40,8 @@ from headrace.client.deadline import Backoff, Deadline
 from headrace.client.security import PLAINTEXT, ClientSecurity
 from headrace.errors import CannotConnect
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import ApiKey, VersionRange
 from headrace.protocol.error_codes import ErrorCode, is_retriable
-from headrace.protocol.supported_versions import VersionRange
 
 __all__ = ["NetworkClient"]
 

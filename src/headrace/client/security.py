@@ -20,10 +20,8 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace.errors import CannotConnect, ConfigError, UserCodeError
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.sasl.oauthbearer import OAUTHBEARER, bearer_message
-from headrace.protocol.sasl.plain import plain_message
-from headrace.protocol.sasl.scram import MECHANISMS, ScramClient
+from headrace.protocol.sasl import SaslError
+from headrace.protocol.sasl.mechanisms import MECHANISMS, OAUTHBEARER, ScramClient, bearer_message, plain_message
 
 __all__ = [
     "PLAINTEXT",

@@ -1,10 +1,18 @@
-"""The APIs of Kafka's protocol that Headrace knows, by the numbers that travel on the wire."""
+"""The APIs of Kafka's protocol that Headrace knows, by their numbers on the wire, and the versions of each.
+
+Versions are the ranges of Apache Kafka 4.3, without unstable versions; those of streams groups are Kafka 4.4's. The
+highest version of a range names the class that other packages use (`messages`). An API grows a version here and in the
+type-checking block of `messages`; a test compares both with each other and with Kafka's own ranges.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
-__all__ = ["ApiKey"]
+__all__ = ["SUPPORTED", "ApiKey", "VersionRange", "advertised_range"]
 
 
 class ApiKey(IntEnum):
@@ -76,3 +84,87 @@ class ApiKey(IntEnum):
     def kafka_name(self) -> str:
         """`ListOffsets` for LIST_OFFSETS: the name in Kafka's documents and error messages."""
         return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class VersionRange(NamedTuple):
+    """Inclusive on both sides."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.lowest <= version <= self.highest
+
+
+_K = ApiKey
+
+SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {
+        _K.PRODUCE: VersionRange(3, 13),
+        _K.FETCH: VersionRange(4, 18),
+        _K.LIST_OFFSETS: VersionRange(1, 11),
+        _K.METADATA: VersionRange(0, 13),
+        _K.OFFSET_COMMIT: VersionRange(2, 10),
+        _K.OFFSET_FETCH: VersionRange(1, 10),
+        _K.FIND_COORDINATOR: VersionRange(0, 6),
+        _K.JOIN_GROUP: VersionRange(0, 9),
+        _K.HEARTBEAT: VersionRange(0, 4),
+        _K.LEAVE_GROUP: VersionRange(0, 5),
+        _K.SYNC_GROUP: VersionRange(0, 5),
+        _K.DESCRIBE_GROUPS: VersionRange(0, 6),
+        _K.LIST_GROUPS: VersionRange(0, 5),
+        _K.SASL_HANDSHAKE: VersionRange(0, 1),
+        _K.API_VERSIONS: VersionRange(0, 4),
+        _K.CREATE_TOPICS: VersionRange(2, 7),
+        _K.DELETE_TOPICS: VersionRange(1, 6),
+        _K.DELETE_RECORDS: VersionRange(0, 2),
+        _K.INIT_PRODUCER_ID: VersionRange(0, 5),  # 6 is unstable in 4.3
+        _K.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+        _K.ADD_PARTITIONS_TO_TXN: VersionRange(0, 5),
+        _K.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+        _K.END_TXN: VersionRange(0, 5),
+        _K.WRITE_TXN_MARKERS: VersionRange(1, 2),
+        _K.TXN_OFFSET_COMMIT: VersionRange(0, 5),
+        _K.DESCRIBE_ACLS: VersionRange(1, 3),
+        _K.CREATE_ACLS: VersionRange(1, 3),
+        _K.DELETE_ACLS: VersionRange(1, 3),
+        _K.DESCRIBE_CONFIGS: VersionRange(1, 4),
+        _K.ALTER_CONFIGS: VersionRange(0, 2),
+        _K.ALTER_REPLICA_LOG_DIRS: VersionRange(1, 2),
+        _K.DESCRIBE_LOG_DIRS: VersionRange(1, 5),
+        _K.SASL_AUTHENTICATE: VersionRange(0, 2),
+        _K.CREATE_PARTITIONS: VersionRange(0, 3),
+        _K.DELETE_GROUPS: VersionRange(0, 2),
+        _K.ELECT_LEADERS: VersionRange(0, 2),
+        _K.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
+        _K.ALTER_PARTITION_REASSIGNMENTS: VersionRange(0, 1),
+        _K.LIST_PARTITION_REASSIGNMENTS: VersionRange(0, 0),
+        _K.OFFSET_DELETE: VersionRange(0, 0),
+        _K.DESCRIBE_CLIENT_QUOTAS: VersionRange(0, 1),
+        _K.ALTER_CLIENT_QUOTAS: VersionRange(0, 1),
+        _K.DESCRIBE_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
+        _K.ALTER_USER_SCRAM_CREDENTIALS: VersionRange(0, 0),
+        _K.DESCRIBE_QUORUM: VersionRange(0, 2),
+        _K.UPDATE_FEATURES: VersionRange(0, 2),
+        _K.DESCRIBE_CLUSTER: VersionRange(0, 2),
+        _K.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+        _K.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
+        _K.LIST_TRANSACTIONS: VersionRange(0, 2),
+        _K.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
+        _K.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+        _K.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
+        _K.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
+        _K.STREAMS_GROUP_HEARTBEAT: VersionRange(0, 1),
+        _K.STREAMS_GROUP_DESCRIBE: VersionRange(0, 1),
+    }
+)
+
+
+def advertised_range(api_key: ApiKey) -> VersionRange:
+    """The range an ApiVersions answer names.
+
+    Produce is advertised from 0 although 3 is the lowest that is served: librdkafka takes the missing old versions as
+    a sign that the broker has no compression codecs (KAFKA-18659).
+    """
+    served = SUPPORTED[api_key]
+    return VersionRange(0, served.highest) if api_key is ApiKey.PRODUCE else served

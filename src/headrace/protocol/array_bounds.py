@@ -1,4 +1,4 @@
-"""Bounds checks of message arrays, done before kio decodes a message.
+"""Bounds checks of messages before kio decodes them, and removal of tagged fields that kio does not know.
 
 kio's native reader reserves memory for as many items as the length of an array states. A request of 20 bytes can state
 2³² items; the allocation fails and Rust aborts the whole process. So a walk over the message checks all lengths first.
@@ -7,6 +7,9 @@ It skips fields and builds no objects. Messages without arrays need no walk.
 The walk also refuses what Kafka refuses and kio accepts (strings of more than 32,767 bytes, null for an array that is
 not nullable), and it counts the items of all arrays against a budget: half a million empty names fit in 520 KB, and
 each of them would cost an object, a decision and an answer.
+
+Tagged fields that are unknown come from a newer sender and are skipped (KIP-482), but kio refuses them. A message that
+it refused for that reason is copied without them and read again; only flexible versions have tagged fields.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ __all__ = [
     "is_entity",
     "primitive_step",
     "shape_of",
+    "strip_unknown_tagged_fields",
     "unsigned_varint",
 ]
 
@@ -254,3 +258,79 @@ def unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise ValueError("a varint of more than five bytes")
+
+
+_COUNTED = ItemBudget(0)  # of primitives, which have no items; the walk before has counted all arrays
+
+_Part = tuple[bytes, int]
+"""(bytes of the copy, position behind the original)."""
+
+
+def strip_unknown_tagged_fields(schema: Any, frame: bytes, position: int) -> bytes:
+    """The frame with the entity at `position` rewritten; everything else as it is."""
+    rewritten, end = _entity(schema, frame, position)
+    return frame[:position] + rewritten + frame[end:]
+
+
+def _entity(schema: Any, frame: bytes, position: int) -> _Part:
+    parts = []
+    tagged = {}
+    for field, hint, tag in fields_of(schema):
+        if tag is not None:
+            tagged[tag] = (field, hint)
+            continue
+        part, position = _field(field, hint, frame, position, in_tag=False)
+        parts.append(part)
+    part, position = _kept_tagged_fields(tagged, frame, position)
+    return b"".join((*parts, part)), position
+
+
+def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int, *, in_tag: bool) -> _Part:
+    kind, is_array, nullable = shape_of(hint)
+    start = position
+    if not is_entity(kind):
+        step = primitive_step(field.metadata["kafka_type"])
+        count = 1
+        if is_array:
+            count, position = compact_length(frame, position)
+        for _ in range(count):
+            position = position + step if isinstance(step, int) else step(frame, position, _COUNTED)
+        return frame[start:position], position
+    if is_array:
+        count, position = compact_length(frame, position)
+        parts = [frame[start:position]]
+        for _ in range(count):
+            part, position = _entity(kind, frame, position)
+            parts.append(part)
+        return b"".join(parts), position
+    marker = b""
+    if nullable and not in_tag:
+        marker = frame[position : position + 1]
+        position += 1
+        if marker[0] >= 0x80:
+            return marker, position
+    part, position = _entity(kind, frame, position)
+    return marker + part, position
+
+
+def _kept_tagged_fields(known: dict[int, tuple[dataclasses.Field[Any], Any]], frame: bytes, position: int) -> _Part:
+    count, position = unsigned_varint(frame, position)
+    kept = []
+    for _ in range(count):
+        tag, position = unsigned_varint(frame, position)
+        size, position = unsigned_varint(frame, position)
+        if position + size > len(frame):
+            raise ValueError("a tagged field ends behind the frame")
+        if tag in known:
+            content, _ = _field(*known[tag], frame, position, in_tag=True)
+            kept.append(_varint(tag) + _varint(len(content)) + content)
+        position += size
+    return b"".join((_varint(len(kept)), *kept)), position
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.protocol import arrow_decoding_kernels as kernels
+from headrace.protocol import arrow_kernels as kernels
 from headrace.protocol.arrow_encoding import encode_from_arrow, murmur2_partitions
 from headrace.protocol.batch_headers import (
     AbortedTransaction,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.protocol import arrow_encoding_kernels as kernels
+from headrace.protocol import arrow_kernels as kernels
 from headrace.protocol.batch_headers import HEADER_BYTES, NO_PRODUCER, build_batch
 
 __all__ = ["encode_from_arrow", "murmur2_partitions"]

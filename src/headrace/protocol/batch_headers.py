@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 import google_crc32c
 
 from headrace.protocol import compression
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 
 __all__ = [
     "HEADER_BYTES",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cramjam
 
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 
 __all__ = ["CODECS", "MAX_DECOMPRESSED_BYTES", "codec_name", "codec_number", "compress", "decompress"]
 

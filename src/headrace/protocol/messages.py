@@ -6,11 +6,11 @@
     m.list_offsets_request.ListOffsetsTopic(...)
 
 Only this file names versions; messages of older ones are converted by `version_conversion`. The classes are kio's.
-Classes of our own replace those that kio lacks (`kafka_4_4`) and those that it reads wrongly (`kio_patches`).
+Classes of our own replace those that kio lacks and those that it reads wrongly (`message_classes`).
 
 *Topics by name or by id.* Produce, Fetch, OffsetCommit and OffsetFetch named topics until their last versions and carry
 topic ids since (Produce 13, Fetch 13, OffsetCommit 10, OffsetFetch 10). Their messages here are kio's newest classes
-with the name added (`canonical/`), both fields optional:
+with the name added (`message_classes`), both fields optional:
 - the writer of a message (client: request, broker: response) sets both; the version in use decides which one is sent;
 - the reader finds the name ("" if absent) or the id (None if absent), never both.
 
@@ -19,12 +19,12 @@ A module is imported when its name is first used. Importing all of them would ad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
 if TYPE_CHECKING:
     from kio.schema.add_offsets_to_txn.v4 import request as add_offsets_to_txn_request
@@ -127,28 +127,25 @@ if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2 import request as write_txn_markers_request
     from kio.schema.write_txn_markers.v2 import response as write_txn_markers_response
 
-    from headrace.protocol.canonical import (
-        fetch_request,
-        fetch_response,
-        offset_commit_request,
-        offset_commit_response,
-        offset_fetch_request,
-        offset_fetch_response,
-        produce_request,
-        produce_response,
-    )
-    from headrace.protocol.kafka_4_4 import (
-        streams_group_describe_request,
-        streams_group_describe_response,
+    from headrace.protocol.message_classes import committed_offsets as offset_commit_request
+    from headrace.protocol.message_classes import committed_offsets as offset_commit_response
+    from headrace.protocol.message_classes import committed_offsets as offset_fetch_request
+    from headrace.protocol.message_classes import committed_offsets as offset_fetch_response
+    from headrace.protocol.message_classes import describe_transactions as describe_transactions_response
+    from headrace.protocol.message_classes import fetch as fetch_request
+    from headrace.protocol.message_classes import fetch as fetch_response
+    from headrace.protocol.message_classes import produce as produce_request
+    from headrace.protocol.message_classes import produce as produce_response
+    from headrace.protocol.message_classes import streams_group_describe as streams_group_describe_request
+    from headrace.protocol.message_classes import streams_group_describe as streams_group_describe_response
+    from headrace.protocol.message_classes import (
         streams_group_heartbeat_request,
         streams_group_heartbeat_response,
     )
-    from headrace.protocol.kio_patches import describe_transactions_response
 
 __all__ = [
     "BY_NAME_OR_ID",
-    "PATCHED",
-    "VERSIONS_MISSING_IN_KIO",
+    "NOT_IN_KIO",
     "add_offsets_to_txn_request",
     "add_offsets_to_txn_response",
     "add_partitions_to_txn_request",
@@ -266,31 +263,43 @@ __all__ = [
 ]
 
 
-# APIs whose newest classes are in `canonical`, because they name topics by name or by id: see above.
-BY_NAME_OR_ID = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH})
+# APIs that name topics by name or by id (see above), and the modules of their newest classes in `message_classes`.
+BY_NAME_OR_ID: Mapping[ApiKey, str] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: "produce",
+        ApiKey.FETCH: "fetch",
+        ApiKey.OFFSET_COMMIT: "committed_offsets",
+        ApiKey.OFFSET_FETCH: "committed_offsets",
+    }
+)
 
-# Versions that kio does not have; their classes are in `kafka_4_4`.
-VERSIONS_MISSING_IN_KIO = frozenset({(ApiKey.STREAMS_GROUP_HEARTBEAT, 1), (ApiKey.STREAMS_GROUP_DESCRIBE, 1)})
-
-# Messages for which kio's class cannot hold everything that Kafka sends; ours are in `kio_patches`.
-PATCHED = frozenset({(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")})
+# Versions that kio does not have, or whose class cannot hold everything that Kafka sends; modules in `message_classes`.
+NOT_IN_KIO: Mapping[tuple[ApiKey, int, str], str] = MappingProxyType(
+    {
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 1, "request"): "streams_group_heartbeat_request",
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 1, "response"): "streams_group_heartbeat_response",
+        (ApiKey.STREAMS_GROUP_DESCRIBE, 1, "request"): "streams_group_describe",
+        (ApiKey.STREAMS_GROUP_DESCRIBE, 1, "response"): "streams_group_describe",
+        (ApiKey.DESCRIBE_TRANSACTIONS, 0, "response"): "describe_transactions",
+    }
+)
 
 _STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
 
 
 def message_module(api_key: ApiKey, kind: str) -> ModuleType:
     """Return the module of the newest `kind` ("request" or "response") of an API."""
-    if api_key in BY_NAME_OR_ID:
-        return import_module(f"headrace.protocol.canonical.{api_key.stem}_{kind}")
+    own = BY_NAME_OR_ID.get(api_key)
+    if own is not None:
+        return import_module(f"headrace.protocol.message_classes.{own}")
     return version_module(api_key, SUPPORTED[api_key].highest, kind)
 
 
 def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
     """Return the module with the classes of one version as it is sent."""
-    if (api_key, api_version) in VERSIONS_MISSING_IN_KIO:
-        return import_module(f"headrace.protocol.kafka_4_4.{api_key.stem}_{kind}")
-    if (api_key, api_version, kind) in PATCHED:
-        return import_module(f"headrace.protocol.kio_patches.{api_key.stem}_{kind}")
+    own = NOT_IN_KIO.get((api_key, api_version, kind))
+    if own is not None:
+        return import_module(f"headrace.protocol.message_classes.{own}")
     return import_module(f"kio.schema.{api_key.stem}.v{api_version}.{kind}")
 
 

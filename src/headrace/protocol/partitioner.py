@@ -1,8 +1,16 @@
-"""Which partition a key goes to: Kafka's own murmur2, so that our producers and Kafka's agree key by key."""
+"""Partition of a key, and of a group: Kafka's own hashes, so that every client and broker finds the same partition.
+
+Keys are hashed by murmur2 (`BuiltInPartitioner`, `Utils.murmur2`). Group ids and transactional ids are hashed by Java's
+`String.hashCode`, modulo the partitions of `__consumer_offsets` or `__transaction_state`
+(`GroupMetadataManager.partitionFor`).
+"""
 
 from __future__ import annotations
 
-__all__ = ["murmur2", "partition_for_key"]
+from functools import lru_cache
+
+__all__ = ["java_hash", "murmur2", "partition_for_group", "partition_for_key"]
+
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -28,3 +36,37 @@ def murmur2(data: bytes) -> int:
         digest = (digest ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
     digest = (digest ^ digest >> 13) * _M & _MASK
     return digest ^ digest >> 15
+
+
+_INT_MIN = -(2**31)
+
+# Each request of a member asks for the partition of its group several times. Hashing costs 0.1 µs for each character,
+# so the partitions of usual ids are kept; ids longer than this are hashed every time, so that a stranger's ids of
+# 32 KiB cannot fill the cache's memory.
+_LONGEST_KEPT = 256
+_KEPT_IDS = 4096
+
+
+def partition_for_group(group_id: str, partitions: int = 50) -> int:
+    """As Kafka: abs(String.hashCode(group id)) mod `offsets.topic.num.partitions`, with abs(INT_MIN) = 0."""
+    if len(group_id) <= _LONGEST_KEPT:
+        return _kept_partition(group_id, partitions)
+    return _partition(group_id, partitions)
+
+
+def _partition(group_id: str, partitions: int) -> int:
+    code = java_hash(group_id)
+    signed = code - 2**32 if code >= 2**31 else code
+    return 0 if signed == _INT_MIN else abs(signed) % partitions
+
+
+_kept_partition = lru_cache(maxsize=_KEPT_IDS)(_partition)
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode as an unsigned 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return code

@@ -17,11 +17,10 @@ from typing import Any, cast
 
 from kio.serial import entity_reader, entity_writer
 
-from headrace.protocol import array_bounds, response_fast_path, version_conversion
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
-from headrace.protocol.tagged_fields import strip_unknown_tagged_fields
-from headrace.protocol.wire_errors import (
+from headrace.protocol import array_bounds, fast_path, version_conversion
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
+from headrace.protocol.array_bounds import strip_unknown_tagged_fields
+from headrace.protocol.framing import (
     MalformedRequest,
     MalformedResponse,
     OversizedRequest,
@@ -131,11 +130,11 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
     if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
         api_version = 0
     if api_key is ApiKey.PRODUCE:
-        by_hand = response_fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
+        by_hand = fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
         if by_hand is not None:
             return by_hand
     if api_key is ApiKey.FETCH:
-        pieces = response_fast_path.fetch_response(api_version, header.correlation_id, cast("Any", response))
+        pieces = fast_path.fetch_response(api_version, header.correlation_id, cast("Any", response))
         if pieces is not None:
             return b"".join(cast("Any", pieces))
     return b"".join(_by_codec(api_key, api_version, header, response))
@@ -148,7 +147,7 @@ def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
     send it with sendfile(2).
     """
     if header.api_key == ApiKey.FETCH:
-        by_hand = response_fast_path.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
+        by_hand = fast_path.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
         if by_hand is not None:
             return list(by_hand)
         return list(_by_codec(ApiKey.FETCH, header.api_version, header, response))

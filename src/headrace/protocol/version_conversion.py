@@ -24,8 +24,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol import messages, version_upgrades
-from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.supported_versions import SUPPORTED
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
 __all__ = [
     "downgrade_request",

@@ -18,10 +18,9 @@ from headrace.coordinator.result import CoordinatorResult
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.coordinator.streams.heartbeat_messages import leave_reply as streams_leave_reply
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
-from headrace.protocol.supported_versions import SUPPORTED
 
 __all__ = ["NODE", "CommitRefused", "follow_rule", "plain_answer", "refusal"]
 

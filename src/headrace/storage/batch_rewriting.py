@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 
 from headrace.protocol import compression
 from headrace.protocol.batch_headers import HEADER_BYTES, BatchHeader
-from headrace.protocol.raw_records import RawRecord, read_varint, write_varint
+from headrace.protocol.record_batches import RawRecord, read_varint, write_varint
 
 __all__ = ["RecordFilter", "delete_horizon_ms", "empty_batch", "filter_batch"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.protocol.sasl import ScramCredential
 from headrace.storage.checkpoint_files import format_topic_id, parse_topic_id
 from headrace.storage.errors import DirectoryUnusable, InvalidTopic, StorageFull
 from headrace.storage.file_system import FileSystem, format_free_space

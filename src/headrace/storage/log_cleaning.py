@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterator
 from hashlib import blake2b
 
 from headrace.protocol.batch_headers import BatchHeader, CorruptBatch, control_type
-from headrace.protocol.raw_records import raw_records
+from headrace.protocol.record_batches import raw_records
 from headrace.storage.batch_rewriting import delete_horizon_ms, empty_batch, filter_batch
 from headrace.storage.batch_scan import crc_matches, parse_header, walk
 from headrace.storage.cleanup_policy import CleaningPlan, SegmentFacts, SegmentSwap, group_segments

@@ -16,7 +16,7 @@ one; what they do not recognize is left to `record_reader.read_record`.
 
 from __future__ import annotations
 
-from headrace.protocol.raw_records import read_varint
+from headrace.protocol.record_batches import read_varint
 from headrace.storage.record_reader import MIN_RECORD_BYTES, find_fields, read_record, skip_plain_records
 
 __all__ = [

@@ -10,7 +10,7 @@ costs more than the rest of the work.
 
 from __future__ import annotations
 
-from headrace.protocol.raw_records import read_varint
+from headrace.protocol.record_batches import read_varint
 
 __all__ = ["MIN_RECORD_BYTES", "find_fields", "read_record", "skip_plain_records"]
 

@@ -19,7 +19,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch, iter_batch_headers
 from headrace.storage.log_directory import LogDirectory
 

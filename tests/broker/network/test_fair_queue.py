@@ -13,11 +13,10 @@ from tests.fuzz.wide_requests import framed, wide_request
 
 from headrace.broker.network.fair_queue import FairQueue, decode_cheap_request
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import MalformedRequest, OversizedRequest, decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 
 MOST_ITEMS = 100_000
 

@@ -22,11 +22,10 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.network import response_writers
 from headrace.broker.network.response_writers import SendfileWriter
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 from headrace.storage.file_system import Descriptor, FileSpan
 
 Connect = Callable[[EmbeddedBroker], Any]

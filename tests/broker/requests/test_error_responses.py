@@ -10,11 +10,10 @@ from tests.protocol.message_samples import sample
 
 from headrace.broker.requests.error_responses import error_answer
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import RequestHeader, decode_response, encode_response
-from headrace.protocol.supported_versions import SUPPORTED
 from headrace.protocol.version_conversion import message_class, upgrade_request
 
 CODE = ErrorCode.not_coordinator

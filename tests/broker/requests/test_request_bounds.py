@@ -19,12 +19,11 @@ from tests.fuzz.wide_requests import framed, wide_request
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
-from headrace.protocol.supported_versions import SUPPORTED
 from headrace.storage import directory_metadata, log_directory
 
 MEGABYTE = 1 << 20

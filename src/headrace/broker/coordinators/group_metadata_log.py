@@ -14,7 +14,6 @@ from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.coordinator.offsets.committed_offsets import OpenTransactions
 from headrace.coordinator.records import serde
 from headrace.coordinator.result import CoordinatorRecord
-from headrace.protocol.raw_records import raw_records
 from headrace.protocol.record_batches import (
     BatchHeader,
     PlainRecord,
@@ -22,6 +21,7 @@ from headrace.protocol.record_batches import (
     control_type,
     encode_batch,
     iter_batch_headers,
+    raw_records,
 )
 
 __all__ = ["GroupMetadataLog", "coordinator_records"]

@@ -21,8 +21,8 @@ from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.request_context import CoordinatorError, CorruptRecord, RequestContext
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.partition_hash import partition_for_group
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
+from headrace.protocol.partitioner import partition_for_group
 
 if TYPE_CHECKING:
     from headrace.coordinator.configuration import GroupCoordinatorConfiguration

@@ -19,8 +19,8 @@ from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.partition_hash import partition_for_group
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
+from headrace.protocol.partitioner import partition_for_group
 
 if TYPE_CHECKING:
     from headrace.coordinator.transactions.shard import TransactionCoordinatorShard

@@ -17,9 +17,8 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_keys import ApiKey, advertised_range
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.supported_versions import advertised_range
 
 __all__ = ["APIS", "answer_versions", "handle_api_versions", "handle_sasl_authenticate", "handle_sasl_handshake"]
 

@@ -19,8 +19,8 @@ from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.sasl.scram import MAX_STORED_ITERATIONS, MECHANISMS, credential_of, mechanism_by_code
-from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.protocol.sasl import ScramCredential
+from headrace.protocol.sasl.mechanisms import MAX_STORED_ITERATIONS, MECHANISMS, credential_of, mechanism_by_code
 from headrace.storage.errors import StorageError
 
 __all__ = ["APIS", "handle_alter_user_scram_credentials", "handle_describe_user_scram_credentials"]

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.partition_log import PartitionLog
 

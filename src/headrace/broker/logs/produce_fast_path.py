@@ -1,6 +1,6 @@
 """The short way of nearly every Produce request: read by hand, judged by its headers, appended, answered by hand.
 
-Nothing is appended before all of the request is known to be eligible (`request_fast_path`,
+Nothing is appended before all of the request is known to be eligible (`fast_path`,
 `batch_fast_path.is_candidate`), to
 go to topics that are there, and to be permitted; else the handler of Produce has it, with all rules and all errors.
 What is found wrong later, in a batch itself, is judged by the log as ever, and answered for its partition alone.
@@ -18,10 +18,10 @@ from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
+from headrace.protocol import fast_path
 from headrace.protocol import messages as m
-from headrace.protocol import response_fast_path
+from headrace.protocol.fast_path import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
-from headrace.protocol.request_fast_path import ProduceFrame
 from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.partition_log import AppendResult
 
@@ -68,7 +68,7 @@ def append_fast_path(
     if not request.acks:
         return NO_ANSWER
     if all_is_well and not (logs.some_wait and _waiting(topics, appended, broker)):
-        return response_fast_path.produced(request.correlation_id, told)
+        return fast_path.produced(request.correlation_id, told)
     return _answer(request, topics, appended, broker)
 
 

@@ -20,8 +20,8 @@ from headrace.metrics.prometheus_text import Family, Values, counter, gauge
 from headrace.metrics.sensors import Distribution
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.fast_path import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
-from headrace.protocol.request_fast_path import ProduceFrame
 
 __all__ = ["PERCENTILES", "RequestLog", "RequestMetrics", "times_of"]
 

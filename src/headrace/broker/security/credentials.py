@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.protocol.sasl import ScramCredential
 from headrace.storage.directory_metadata import ScramCatalog
 from headrace.storage.log_directory import LogDirectory
 

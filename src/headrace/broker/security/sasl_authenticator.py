@@ -38,7 +38,7 @@ from headrace.protocol.request_codec import (
     encode_response,
     peek_api_key,
 )
-from headrace.protocol.sasl.errors import SaslError
+from headrace.protocol.sasl import SaslError
 
 if TYPE_CHECKING:
     from headrace.broker.config.broker_configuration import BrokerConfiguration

@@ -11,7 +11,7 @@ from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.consumer.record_collector import corrupt_batch
 from headrace.client.consumer.subscription_state import PartitionState, Piece, SubscriptionState
 from headrace.protocol.arrow_batches import HEADERS_TYPE, decode_to_arrow
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
 
 __all__ = ["SCHEMA", "take_batch"]
 

@@ -23,8 +23,8 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import CannotConnect
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import MalformedResponse
 from headrace.protocol.record_batches import iter_batch_headers
-from headrace.protocol.wire_errors import MalformedResponse
 
 __all__ = ["FetchStream"]
 

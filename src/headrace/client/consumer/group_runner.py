@@ -35,7 +35,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
-from headrace.protocol.wire_errors import MalformedResponse
+from headrace.protocol.framing import MalformedResponse
 
 __all__ = ["GroupRunner"]
 

@@ -8,8 +8,8 @@ from headrace.client.consumer.consumer_types import ConsumerRecord, TopicPartiti
 from headrace.client.consumer.subscription_state import PartitionState, Piece, SubscriptionState
 from headrace.errors import BrokerError
 from headrace.protocol.batch_headers import check_crc, iter_batch_headers, surviving_batches
-from headrace.protocol.record_rows import rows_of_batch
-from headrace.protocol.wire_errors import CorruptBatch
+from headrace.protocol.framing import CorruptBatch
+from headrace.protocol.record_batches import rows_of_batch
 
 __all__ = ["corrupt_batch", "take_records"]
 

@@ -27,7 +27,7 @@ from headrace.coordinator.records.schemas import GroupMember, GroupMetadataKey, 
 from headrace.coordinator.request_context import CorruptRecord
 from headrace.coordinator.result import CoordinatorRecord
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.partition_hash import java_hash
+from headrace.protocol.partitioner import java_hash
 
 __all__ = [
     "CONSUMER_PROTOCOL_TYPE",

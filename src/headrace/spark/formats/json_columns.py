@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.protocol.arrow_decoding_kernels import copy_slices
+from headrace.protocol.arrow_kernels import copy_slices
 from headrace.spark.formats import json_kernels as kernels
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.instants import local_times

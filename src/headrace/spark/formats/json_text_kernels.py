@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.protocol.arrow_decoding_kernels import copy_bytes
+from headrace.protocol.arrow_kernels import copy_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, is_readable, wait_for
 from headrace.errors import BrokerError, CannotConnect
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.wire_errors import MalformedResponse
+from headrace.protocol.framing import MalformedResponse
 from headrace.spark.runtime.tasks import TopicPartition
 
 __all__ = ["InputWatch"]

@@ -13,15 +13,21 @@ from kio.static.primitive import TZAware, i16, i32Timedelta
 __all__ = ["DescribeTransactionsResponse", "TopicData", "TransactionState"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionState:
-    """`transaction_start_time` None: no transaction is open."""
+class _Entity:
+    """Attributes that kio reads from each class: the message that the class is part of."""
 
+    __slots__ = ()
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(65)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState(_Entity):
+    """`transaction_start_time` None: no transaction is open."""
+
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     transactional_id: TransactionalId = field(metadata={"kafka_type": "string"})
     transaction_state: str = field(metadata={"kafka_type": "string"})
@@ -33,13 +39,9 @@ class TransactionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(_Entity):
     """As in kio, with this module's TransactionState."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(65)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     transaction_states: tuple[TransactionState, ...]

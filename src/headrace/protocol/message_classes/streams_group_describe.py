@@ -1,9 +1,10 @@
-"""StreamsGroupDescribe's response, v1: the topology's description (KIP-1331) and the assignor's name (KIP-1357)."""
+"""StreamsGroupDescribe v1: the topology's description (KIP-1331) and the assignor's name (KIP-1357)."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kio.schema.response_header.v1.header import ResponseHeader
+from kio.schema.streams_group_describe.v0 import request as v0_request
 from kio.schema.streams_group_describe.v0 import response as v0
 from kio.schema.streams_group_describe.v0.response import (
     Assignment,
@@ -26,6 +27,7 @@ __all__ = [
     "Endpoint",
     "KeyValue",
     "Member",
+    "StreamsGroupDescribeRequest",
     "StreamsGroupDescribeResponse",
     "Subtopology",
     "TaskIds",
@@ -40,14 +42,28 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyDescriptionNode:
-    """A node of the processing graph. `node_type`: 1 source, 2 processor, 3 sink."""
+class StreamsGroupDescribeRequest(v0_request.StreamsGroupDescribeRequest):
+    """Version 0 plus a flag that asks for the description of the topology."""
 
+    __version__: ClassVar[i16] = i16(1)
+    include_topology_description: bool = field(metadata={"kafka_type": "bool"}, default=False)
+
+
+class _Entity:
+    """Attributes that kio reads from each class: the message that the class is part of."""
+
+    __slots__ = ()
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(89)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyDescriptionNode(_Entity):
+    """A node of the processing graph. `node_type`: 1 source, 2 processor, 3 sink."""
+
     name: str = field(metadata={"kafka_type": "string"})
     node_type: i8 = field(metadata={"kafka_type": "int8"})
     source_topics: tuple[TopicName, ...] = field(metadata={"kafka_type": "string"}, default=())
@@ -57,40 +73,25 @@ class TopologyDescriptionNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyDescriptionSubtopology:
+class TopologyDescriptionSubtopology(_Entity):
     """A subtopology and the nodes of its processing graph."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(89)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     subtopology_id: str = field(metadata={"kafka_type": "string"})
     nodes: tuple[TopologyDescriptionNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyDescriptionGlobalStore:
+class TopologyDescriptionGlobalStore(_Entity):
     """A global store with its source and its processor node."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(89)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     source: TopologyDescriptionNode
     processor: TopologyDescriptionNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyDescription:
+class TopologyDescription(_Entity):
     """The processing graph that a member sent for its group."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(89)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     subtopologies: tuple[TopologyDescriptionSubtopology, ...]
     global_stores: tuple[TopologyDescriptionGlobalStore, ...]
 
@@ -106,13 +107,9 @@ class DescribedGroup(v0.DescribedGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupDescribeResponse:
+class StreamsGroupDescribeResponse(_Entity):
     """The described groups, in the order of the request."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(1)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(89)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     groups: tuple[DescribedGroup, ...]

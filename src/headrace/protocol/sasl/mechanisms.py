@@ -1,5 +1,9 @@
-"""SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677): credentials, and both sides of the exchange. No channel binding.
+"""SASL mechanisms: PLAIN, OAUTHBEARER (the client's side) and SCRAM (both sides). Pure: nonces and salts are arguments.
 
+PLAIN (RFC 4616): one message that holds the password in clear text, so it needs TLS.
+OAUTHBEARER (RFC 7628, KIP-255): one message with a token in it.
+
+SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677), without channel binding:
 ```
 client-first   n,,n=alice,r=<client nonce>
 server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
@@ -22,20 +26,63 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.sasl.scram_credential import ScramCredential
+from headrace.protocol.sasl import SaslError, ScramCredential
 
 __all__ = [
     "MAX_CLIENT_ITERATIONS",
     "MAX_STORED_ITERATIONS",
     "MECHANISMS",
+    "OAUTHBEARER",
     "ScramClient",
     "ScramMechanism",
     "ScramServer",
+    "bearer_message",
     "credential_of",
     "mechanism_by_code",
+    "plain_message",
+    "read_plain_message",
     "salted_password",
 ]
+
+
+def plain_message(username: str, password: str) -> bytes:
+    """Return the client's only message: an empty authorization id, the user name and the password."""
+    return f"\0{username}\0{password}".encode()
+
+
+def read_plain_message(message: bytes) -> tuple[str, str, str]:
+    """(authorization id, user name, password). Raises SaslError in Kafka's words."""
+    try:
+        parts = message.decode().split("\0")
+    except UnicodeDecodeError:
+        raise SaslError("Invalid SASL/PLAIN response: it is not UTF-8") from None
+    if len(parts) != 3:
+        raise SaslError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}", is_for_client=True)
+    authorization_id, username, password = parts
+    if not username:
+        raise SaslError("Authentication failed: username not specified", is_for_client=True)
+    if not password:
+        raise SaslError("Authentication failed: password not specified", is_for_client=True)
+    return authorization_id, username, password
+
+
+OAUTHBEARER = "OAUTHBEARER"
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_EXTENSION = re.compile(r"[A-Za-z]+")
+_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
+
+
+def bearer_message(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
+    """The first message of the client. Raises SaslError for what the RFC does not allow; it names no secret."""
+    if not _TOKEN.fullmatch(token):
+        raise SaslError("the token provider gave something that is no bearer token (RFC 6750)")
+    pairs = []
+    for name, value in (extensions or {}).items():
+        if name == "auth" or not _EXTENSION.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise SaslError(f"the token provider gave an extension {name!r} that RFC 7628 does not allow")
+        pairs.append(f"{name}={value}\x01")
+    return f"n,,\x01auth=Bearer {token}\x01{''.join(pairs)}\x01".encode()
+
 
 MAX_STORED_ITERATIONS: Final = 16384  # Kafka's, of credentials that a broker stores
 # A client computes as many rounds as the server asks for, and a rogue server may ask for 999,999,999 (eight minutes).

@@ -1,1 +1,0 @@
-"""Replacements for kio classes that cannot hold all values Kafka sends, on kio's machinery. See `messages.PATCHED`."""
