@@ -20,7 +20,7 @@ _ITERATIONS = 4096
 def alter_user(admin: Admin, username: str, changes: Mapping[str, str | None]) -> None:
     """`changes`: mechanism → `iterations=8192,password=…`, None to take it away."""
     from headrace.client.admin_access import alter_scram_credentials
-    from headrace.protocol.sasl.scram import MECHANISMS
+    from headrace.protocol.sasl.mechanisms import MECHANISMS
 
     wrong = [name for name in changes if name not in MECHANISMS]
     if wrong:

@@ -13,7 +13,7 @@ from headrace.client.broker_errors import raise_for, refusal
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.sasl.scram import MECHANISMS, mechanism_by_code, salted_password
+from headrace.protocol.sasl.mechanisms import MECHANISMS, mechanism_by_code, salted_password
 
 __all__ = [
     "ANY",

@@ -32,7 +32,7 @@ from headrace.client.transactions import describe_request
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
-from headrace.protocol.partition_hash import partition_for_group
+from headrace.protocol.partitioner import partition_for_group
 
 __all__ = [
     "GROUP_OFFSETS",

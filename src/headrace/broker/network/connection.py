@@ -29,9 +29,10 @@ from headrace.broker.requests.api_table import most_items
 from headrace.broker.requests.quotas import throttle_ms
 from headrace.broker.requests.request_context import ANONYMOUS, Principal, RequestContext
 from headrace.broker.security.listener_security import principal_of
-from headrace.protocol import request_fast_path
+from headrace.protocol import fast_path
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import FrameTooLarge
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     MalformedRequest,
@@ -42,7 +43,6 @@ from headrace.protocol.request_codec import (
     encode_pieces,
     peek_api_key,
 )
-from headrace.protocol.wire_errors import FrameTooLarge
 
 if TYPE_CHECKING:
     from headrace.broker.faults import Faults
@@ -392,7 +392,7 @@ class ClientConnection(ClientSocket):
         services, faults = self._server.services, self._server.faults
         if services is None or services.quotas.active or (faults is not None and faults.active):
             return False
-        request = request_fast_path.produce_request(frame)
+        request = fast_path.produce_request(frame)
         if request is None:
             return False
         outcome = append_fast_path(request, frame, self.request_context, services)

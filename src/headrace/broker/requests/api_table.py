@@ -1,7 +1,7 @@
 """Every API this broker serves, one row each, and how many items a request of it may have.
 
 ApiVersions is answered from `SERVED`, so nothing is advertised that has no handler; the versions are
-`protocol.supported_versions`'s. Not served yet, therefore not advertised: share groups. Handlers are imported when
+`protocol.api_keys`'s. Not served yet, therefore not advertised: share groups. Handlers are imported when
 first called: all of them with their message classes would cost half a second of every start.
 
 A request is read, checked and answered in one turn of the event loop. Its price is its items (names, partitions,

@@ -18,9 +18,15 @@ from headrace.broker.config.listener_configuration import ListenerConfiguration,
 from headrace.broker.security.credentials import AddedUser, Credentials, LoginExchange
 from headrace.client.security import load_identity, load_trusted, set_versions
 from headrace.errors import ConfigError
-from headrace.protocol.sasl.errors import SaslError
-from headrace.protocol.sasl.plain import read_plain_message
-from headrace.protocol.sasl.scram import MAX_STORED_ITERATIONS, MECHANISMS, ScramServer, credential_of, salted_password
+from headrace.protocol.sasl import SaslError
+from headrace.protocol.sasl.mechanisms import (
+    MAX_STORED_ITERATIONS,
+    MECHANISMS,
+    ScramServer,
+    credential_of,
+    read_plain_message,
+    salted_password,
+)
 from headrace.settings import list_of
 
 __all__ = [
