@@ -1,4 +1,8 @@
-"""Where a task begins without a committed position, and what of it stays when somebody else opens it next."""
+"""Start positions of a task: which offsets it begins at, by `auto_offset_reset`, and that the next owner keeps them.
+
+A task reads source topics (`flights`) and internal topics of the application (the repartition topic). Only source
+topics follow `auto_offset_reset`: internal topics are always read from the beginning.
+"""
 
 import queue
 import threading
@@ -24,7 +28,7 @@ WITHOUT_GROUP = AssignmentSnapshot(member_id="", member_epoch=-1)
 
 @pytest.fixture
 def topics(broker):
-    """Three records in partition 0 of a topic of the world and of one of ours."""
+    """Three records in partition 0 of a source topic and of an internal topic. Returns the broker."""
     with Admin(broker.bootstrap_servers) as admin:
         admin.create_topics({INTERNAL: 1}, replication_factor=1)
     for topic in ("flights", INTERNAL):
@@ -34,11 +38,11 @@ def topics(broker):
 
 @pytest.fixture
 def opened(topics):
-    """`opened(reset)` opens task 0 of the group "counts": its positions by topic, or the error."""
+    """`opened(reset)` opens task 0 of the group "counts" and returns its positions by topic, or raises the error."""
 
     def open_once(reset, wanted_topics=("flights", INTERNAL), restore=None, bear=_raise):
         with Admin(topics.bootstrap_servers) as admin:
-            told = queue.Queue()
+            outcomes = queue.Queue()
             inputs = tuple((topic, 0) for topic in wanted_topics)
             opener = TaskOpener(
                 name="by-origin",
@@ -55,14 +59,14 @@ def opened(topics):
                 restored=lambda _records: None,
                 bring_near=None,
                 settle=None,
-                opened=lambda _request, tasks: told.put(tasks[0].positions),
+                opened=lambda _request, tasks: outcomes.put(tasks[0].positions),
                 wanted=lambda _request: True,
                 bear=bear,
-                failed=told.put,
+                failed=outcomes.put,
                 make_thread=threading.Thread,
             )
             opener.open(OpenRequest(number=0, assignment=WITHOUT_GROUP, partitions=(0,)))
-            found = told.get(timeout=30)
+            found = outcomes.get(timeout=30)
             opener.close()
             if isinstance(found, Exception):
                 raise found
@@ -79,19 +83,19 @@ def _raise(error):
     ("reset", "begins"),
     [("earliest", {"flights": 0, INTERNAL: 0}), ("latest", {"flights": 3, INTERNAL: 0})],
 )
-def test_what_the_application_wrote_itself_is_read_whole(opened, reset, begins):
-    """Rows that another subtopology wrote before this one was opened are nobody else's to read."""
+def test_reset_applies_to_source_topics_and_internal_topics_are_read_from_the_beginning(opened, reset, begins):
+    """Another subtopology may write to an internal topic before this task opens: no other reader gets these rows."""
     assert opened(reset) == begins
 
 
-def test_without_a_reset_only_the_worlds_topics_need_positions(opened):
+def test_without_a_reset_source_topics_need_a_committed_offset_and_internal_topics_do_not(opened):
     with pytest.raises(BrokerError, match="no committed offset for flights-0"):
         opened("none")
     assert opened("none", wanted_topics=(INTERNAL,)) == {INTERNAL: 0}
 
 
-def test_the_latest_is_where_it_was_when_somebody_first_asked(topics, opened):
-    """The first owner may go before its first micro-batch; what came meanwhile is the next one's."""
+def test_latest_is_fixed_by_the_first_owner_and_kept_by_the_next(topics, opened):
+    """The first owner may leave before its first micro-batch. The next owner reads what arrives meanwhile."""
     assert opened("latest")["flights"] == 3
     topics.produce("flights", [b"{}"] * 4, partition=0)
     assert opened("latest")["flights"] == 3
@@ -99,8 +103,8 @@ def test_the_latest_is_where_it_was_when_somebody_first_asked(topics, opened):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_an_application_that_begins_at_the_end_leaves_nothing_out_from_then_on(broker, make_app, flights, guarantee):
-    """Nothing to do at first, and it is caught up all the same; records of the time between two lives are not lost."""
+def test_with_latest_records_between_two_runs_of_an_application_are_counted(broker, make_app, flights, guarantee):
+    """The first run starts at the end, processes nothing and is caught up; the second run starts where it ended."""
     flights.send(broker, range(20))
     settings = {"auto_offset_reset": "latest", "processing_guarantee": guarantee}
     flights.count_by_origin(make_app(**settings)).run(until="caught-up")
@@ -110,15 +114,15 @@ def test_an_application_that_begins_at_the_end_leaves_nothing_out_from_then_on(b
     assert {origin: row["flights"] for origin, row in counted.items()} == {"EWR": 10, "JFK": 10, "LGA": 10}
 
 
-def test_a_restore_behind_an_open_transaction_is_repeated_until_it_is_over(topics, opened):
-    """A changelog's end is asked for READ_UNCOMMITTED; its records come once the transaction there is settled."""
+def test_a_restore_is_retried_until_an_open_transaction_in_the_changelog_ends(topics, opened):
+    """The end of the changelog is looked up with READ_UNCOMMITTED; its records are readable after the transaction."""
     with NetworkClient(topics.bootstrap_servers) as client:
         transactions = Transactions(client)
         identity = transactions.initialise(["counts-a-0"])["counts-a-0"]
         queue_ = Sender(client, identity=identity)
         queue_.add(INTERNAL, 0, encode_batch([PlainRecord(value=b"open")]))
         queue_.flush()
-        borne, read = [], []
+        retried, read = [], []
 
         def restore(batch, _assignment, _slots):
             with NetworkClient(topics.bootstrap_servers) as own:
@@ -127,11 +131,11 @@ def test_a_restore_behind_an_open_transaction_is_repeated_until_it_is_over(topic
             return [StageReport(stage="restore", slot=0, batch=batch, tasks=(TaskReport(partition=0),))]
 
         def bear(error):
-            borne.append(error)
-            if len(borne) == 2:
+            retried.append(error)
+            if len(retried) == 2:
                 transactions.end([identity], commit=True)
 
         assert opened("earliest", restore=restore, bear=bear)[INTERNAL] == 0
-    assert [error.code for error in borne] == ["range-unreachable"] * 2
-    assert "a transaction of counts-a-0 is open" in str(borne[0])
+    assert [error.code for error in retried] == ["range-unreachable"] * 2
+    assert "a transaction of counts-a-0 is open" in str(retried[0])
     assert read[-1] == b"open"
