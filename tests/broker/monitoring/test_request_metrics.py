@@ -8,8 +8,8 @@ import pytest
 
 from headrace.broker.monitoring.request_metrics import RequestLog, RequestMetrics
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request_codec import RequestHeader
 from headrace.protocol.fast_path import ProduceFrame
+from headrace.protocol.request_codec import RequestHeader
 
 
 def test_slow_requests_are_logged_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
