@@ -14,6 +14,7 @@ from pathlib import Path
 from pyarrow import parquet
 from tests.harness.brokers import RunningBroker
 from tests.harness.polling import wait_until
+from tests.longer import LONG
 from tests.spark.application.crashing import DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, headrace
@@ -87,9 +88,10 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path)
     assert in_the_table == list(range(sent)), (
         f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
     )
-    out = headrace("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
-    assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
-    assert json.loads(out.stdout)["status"] == "equal"
+    if LONG:  # another start of Spark, to find what was found above; `tests/chaos` recomputes after kills in every run
+        out = headrace("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
+        assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
+        assert json.loads(out.stdout)["status"] == "equal"
 
 
 def _crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
