@@ -1,4 +1,4 @@
-"""The frames that once did harm, and twenty seconds of new ones (a minute with HEADRACE_LONG=1; `make fuzz MINUTES=60`)."""
+"""The frames that once did harm, and twenty seconds of new ones (a minute: HEADRACE_LONG=1; more: `make fuzz`)."""
 
 from __future__ import annotations
 

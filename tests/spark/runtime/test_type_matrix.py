@@ -170,7 +170,7 @@ class Matrix:
 
 
 def texts(frame, by, columns):
-    """Column → (by, column) of each row, as Spark writes the column: instants in UTC, so that no zone hides a difference.
+    """Column → (by, column) of each row, as Spark writes it: instants in UTC, so that no zone hides a difference.
 
     One job for all columns: a job for each was most of this test's time.
     """
