@@ -8,6 +8,8 @@ turn, and memory is measured of a sample: a new one each time, which `HEADRACE_F
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -51,9 +53,13 @@ USERS = (ROOT, HALF, BYSTANDER)
 @pytest.fixture(scope="module")
 def metered() -> Iterator[MeteredBroker]:
     with MeteredBroker({"open-wide": 1000, "shut-wide": 10}, {"auto.create.topics.enable": "false"}) as running:
+        gc.collect()
+        gc.freeze()  # each measurement begins with a collection: not of what pytest and all test modules hold
         yield running
+        gc.unfreeze()
 
 
+@functools.cache
 def cases() -> list[tuple[ApiKey, int, Path]]:
     versions = {key: {SUPPORTED[key].highest} | ({SUPPORTED[key].lowest} if LONG else set()) for key in SERVED}
     return [(key, version, path) for key in SERVED for version in versions[key] for path in array_paths(key, version)]

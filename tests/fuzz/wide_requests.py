@@ -6,6 +6,7 @@ names in it repeat: existing topics, denied ones, empty texts. Such requests cos
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
@@ -98,14 +99,35 @@ def _arrays_above(schema: Any, path: Path) -> Iterator[bool]:
         yield is_array
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """The type of a field, or of its items. `schema`: its kio class, if `is_entity`."""
+
+    schema: Any
+    is_array: bool
+    nullable: bool
+    is_entity: bool
+
+
+@functools.cache
+def _fields(schema: Any) -> list[tuple[Any, _Kind, int | None]]:
+    """Return (field, type, tag) of each field. Cached: each item of an array asks for them."""
+    found = []
+    for field, hint, tag in fields_of(schema):
+        kind, is_array, nullable = shape_of(hint)
+        entity = is_entity(kind)
+        found.append((field, _Kind(schema=kind, is_array=is_array, nullable=nullable, is_entity=entity), tag))
+    return found
+
+
 def _entity(schema: Any, shape: _Shape, path: Path, items: int, number: int = 0) -> bytes:
     """`path`: what is left of the way from here; () off the way."""
     flexible = bool(schema.__flexible__)
     parts: list[bytes] = []
     tagged: list[tuple[int, bytes]] = []
-    for field, hint, tag in fields_of(schema):
+    for field, kind, tag in _fields(schema):
         on_path = bool(path) and path[0] == field.name
-        value = _field(field, hint, shape, path[1:] if on_path else None, items, number, flexible=flexible, tag=tag)
+        value = _field(field, kind, shape, path[1:] if on_path else None, items, number, flexible=flexible, tag=tag)
         if tag is None:
             parts.append(value)
         elif on_path:
@@ -118,18 +140,25 @@ def _entity(schema: Any, shape: _Shape, path: Path, items: int, number: int = 0)
 
 
 def _field(
-    field: Any, hint: Any, shape: _Shape, rest: Path | None, items: int, number: int, *, flexible: bool, tag: int | None
+    field: Any,
+    kind: _Kind,
+    shape: _Shape,
+    rest: Path | None,
+    items: int,
+    number: int,
+    *,
+    flexible: bool,
+    tag: int | None,
 ) -> bytes:
     """`rest` None: not on the way to the wide array."""
-    kind, is_array, nullable = shape_of(hint)
 
     def one(index: int) -> bytes:
-        if is_entity(kind):
-            return _entity(kind, shape, rest or (), items, index)
+        if kind.is_entity:
+            return _entity(kind.schema, shape, rest or (), items, index)
         return _primitive(field.metadata["kafka_type"], field.name, shape.words, index, flexible)
 
-    if not is_array:
-        marker = b"\x01" if is_entity(kind) and nullable and tag is None else b""
+    if not kind.is_array:
+        marker = b"\x01" if kind.is_entity and kind.nullable and tag is None else b""
         if marker and rest is None:
             return b"\xff"
         return marker + one(number)
