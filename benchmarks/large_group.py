@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from heartbeats import TOPOLOGY, create_topic, request
 
-from headrace.broker.coordinators.shard_runner import Outcome, ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.request_context import RequestContext

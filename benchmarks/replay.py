@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headrace.broker.coordinators.group_metadata_log import coordinator_records
+from headrace.broker.coordinators.coordinator_logs import coordinator_records
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import schemas as s

@@ -21,10 +21,7 @@ NOT_YET = (
         for each in ("shard", "streams", "result", "transactions.shard", "transactions.transaction_log")
     ),
     *("headrace.protocol." + each for each in ("message_classes", "sasl.mechanisms")),
-    *(
-        "headrace.broker.coordinators." + each
-        for each in ("group_metadata_log", "transaction_log", "transaction_completion")
-    ),
+    *("headrace.broker.coordinators." + each for each in ("coordinator_logs",)),
     *("headrace.broker.security." + each for each in ("secured_listener", "sasl_authenticator", "certificate_name")),
     *("headrace.storage." + each for each in ("log_cleaning", "batch_rewriting")),
     *("headrace.cli", "headrace.client", "headrace.simulator", "headrace.spark", "headrace.assignors"),

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed, Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import serde

@@ -12,7 +12,7 @@ import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 from tests.harness.coordinator import RefusingLog
 
-from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed, ShardRunner
 
 
 def two_members(**settings: object) -> CoordinatorContext:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.coordinator.coordinator_context import CoordinatorContext
 
-from headrace.broker.coordinators.group_metadata_log import coordinator_records
+from headrace.broker.coordinators.coordinator_logs import coordinator_records
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records import serde

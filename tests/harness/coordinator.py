@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from headrace.broker.coordinators.shard_runner import AppendFailed
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CoordinatorRecord
 

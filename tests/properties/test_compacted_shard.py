@@ -11,7 +11,7 @@ from tests.properties.streams_histories import History
 from tests.storage.faulty_file_system import FaultyFileSystem
 from tests.storage.log_samples import ManualClock, opened
 
-from headrace.broker.coordinators.group_metadata_log import coordinator_records
+from headrace.broker.coordinators.coordinator_logs import coordinator_records
 from headrace.coordinator.shard import GroupCoordinatorShard
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.storage.log_cleaning import LogCleaning

@@ -150,10 +150,8 @@ def banner(server: Server) -> str:
 
 RULES = (
     "headrace.coordinator.shard",
-    "headrace.broker.coordinators.group_metadata_log",
+    "headrace.broker.coordinators.coordinator_logs",
     "headrace.coordinator.transactions.shard",
-    "headrace.broker.coordinators.transaction_log",
-    "headrace.broker.coordinators.transaction_completion",
     "headrace.storage.log_cleaning",
 )
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from headrace.broker.clock import Clock, SteadyClock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
-from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.faults import Faults, topics_in
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.broker.monitoring.metrics_server import JSON, TEXT, Health, LoopLag, MetricsServer
@@ -333,7 +333,7 @@ class ServerStats:
         self._server = server
 
     @property
-    def _coordinator(self) -> GroupRuntime | None:
+    def _coordinator(self) -> GroupCoordinator | None:
         return self._server.services.coordinator if self._server.services is not None else None
 
     def group_counts(self) -> dict[tuple[str, str], int]:

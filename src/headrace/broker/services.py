@@ -16,18 +16,22 @@ from headrace.broker.clock import Clock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.config.dynamic_settings import DynamicSettings
 from headrace.broker.config.topic_configuration import effective_retention
-from headrace.broker.coordinators.group_logs import GroupMetadataLogs
-from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.coordinators.hanging_transactions import HangingTransactions
+from headrace.broker.coordinators.internal_topics import (
+    GroupMetadataLogs,
+    TransactionStateTopic,
+    add_group_metadata_topic,
+    transaction_configuration,
+)
+from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.coordinators.transaction_markers import TransactionMarkers
-from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
-from headrace.broker.coordinators.transaction_state_topic import TransactionStateTopic, transaction_configuration
 from headrace.broker.logs.delayed_fetch import DelayedFetches
 from headrace.broker.logs.fetch_sessions import FetchSessions
 from headrace.broker.logs.flusher import Flusher
 from headrace.broker.logs.log_cleaner import LogCleaner
 from headrace.broker.logs.partition_logs import PartitionLogs, default_log_config
-from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata
 from headrace.broker.metadata.features import Features
 from headrace.broker.metadata.topic_administration import TopicAdministration
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
@@ -81,8 +85,8 @@ class Services:
     metadata: ClusterMetadata
     logs: PartitionLogs
     topics: TopicAdministration
-    coordinator: GroupRuntime
-    transactions: TransactionRuntime
+    coordinator: GroupCoordinator
+    transactions: TransactionCoordinator
     hanging: HangingTransactions
     markers: TransactionMarkers
     delayed_fetches: DelayedFetches
@@ -145,7 +149,7 @@ def open_services(
         quotas = Quotas(configuration, directory, cache_generation.changed)
         features = Features(directory, configuration.integer("node.id"), cache_generation.changed)
         metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
-        group_topic = metadata.topic(GROUP_METADATA_TOPIC) or _add_group_metadata_topic(configuration, metadata)
+        group_topic = metadata.topic(GROUP_METADATA_TOPIC) or add_group_metadata_topic(configuration, metadata)
         logs = PartitionLogs(
             directory,
             flusher=flusher,
@@ -154,19 +158,19 @@ def open_services(
             cleaner=LogCleaner(directory, dedupe_buffer_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
         )
         topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
-        coordinator = GroupRuntime(
+        coordinator = GroupCoordinator(
             configuration=lambda: settings.coordinator,
             partitions=group_topic.partitions,
             image=metadata.image,
             logs=GroupMetadataLogs(logs, group_topic),
-            now_ms=clock.now_ms,
+            clock=clock,
             create_topics=topics.create_internal,
             metrics=metrics,
-            clock=clock,
+            max_groups=lambda: configuration.integer("headrace.max.groups"),
         )
         coordinator.load()
         markers = TransactionMarkers(logs, coordinator)
-        transactions = TransactionRuntime(
+        transactions = TransactionCoordinator(
             configuration=transaction_configuration(configuration),
             topic=TransactionStateTopic(configuration, metadata, metadata_changed),
             logs=logs,
@@ -211,14 +215,3 @@ def open_services(
         address_of=address_of,
         scram_credentials=ScramCredentials(directory),
     )
-
-
-def _add_group_metadata_topic(configuration: BrokerConfiguration, metadata: ClusterMetadata) -> TopicDescription:
-    """Its partition count holds for the life of the directory: groups are found by it."""
-    configs = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
-    }
-    partitions = configuration.integer("offsets.topic.num.partitions")
-    return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)

@@ -13,7 +13,7 @@ from uuid import UUID
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
-from headrace.broker.coordinators.shard_runner import AppendFailed, Outcome, ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed, Outcome, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.records import serde

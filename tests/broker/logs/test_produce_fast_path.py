@@ -17,7 +17,7 @@ import pytest
 from tests.fuzz.record_samples import hostile_batches
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.network import connection
+from headrace.broker.network import fair_queue
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
@@ -118,8 +118,8 @@ def test_the_short_way_is_taken(
     brokers: tuple[EmbeddedBroker, EmbeddedBroker], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[int] = []
-    decode = connection.decode_request
-    monkeypatch.setattr(connection, "decode_request", lambda *given: decoded.append(1) or decode(*given))
+    decode = fair_queue.decode_request
+    monkeypatch.setattr(fair_queue, "decode_request", lambda *given: decoded.append(1) or decode(*given))
     counts = []
     for broker in brokers:
         client = connect(broker)

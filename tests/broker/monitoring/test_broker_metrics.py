@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.broker.test_streams_group import FAST, heartbeat, topology
 
-from headrace.broker.coordinators.shard_runner import Outcome
+from headrace.broker.coordinators.coordinator_runtime import Outcome
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.broker.monitoring.request_metrics import RequestMetrics

@@ -8,7 +8,7 @@ from uuid import UUID
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from headrace.broker.coordinators.shard_runner import ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import ShardRunner
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import Tasks
 from headrace.client.membership.member_core import MemberState

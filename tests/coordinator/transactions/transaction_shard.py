@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.broker.coordinators.shard_runner import ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import ShardRunner
 from headrace.coordinator.configuration import TransactionConfiguration
 from headrace.coordinator.result import CoordinatorRecord, CoordinatorResult
 from headrace.coordinator.transactions import transaction_log

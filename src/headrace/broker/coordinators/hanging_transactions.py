@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.clock import Clock
+from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.coordinators.transaction_markers import TransactionMarker
-from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.transactions.transitions import EPOCH_BUMP_VERSION, MAX_EPOCH, ProducerIdentity
@@ -21,7 +21,7 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.storage.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from headrace.broker.coordinators.transaction_completion import MarkerWriter
+    from headrace.broker.coordinators.transaction_markers import MarkerWriter
 
 __all__ = ["HangingTransactions"]
 
@@ -36,7 +36,7 @@ class HangingTransactions:
     def __init__(
         self,
         *,
-        transactions: TransactionRuntime,
+        transactions: TransactionCoordinator,
         markers: MarkerWriter,
         metadata: ClusterMetadata,
         clock: Clock,

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.requests.partial_response import (
     Api,
     GuardedRequest,
@@ -37,7 +36,7 @@ def run_rule(
     rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
 ) -> Any | Awaitable[Any]:
     """Run a rule of the group; a refusal becomes the API's response that carries only the error."""
-    return group_requests.write(broker, request.group_id, context, rule, lambda code, _: refuse_member(key, code))
+    return broker.coordinator.answer(request.group_id, context, rule, lambda code, _: refuse_member(key, code))
 
 
 def refuse_member(key: ApiKey, code: ErrorCode) -> object:

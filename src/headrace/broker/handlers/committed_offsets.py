@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 from kio.schema.types import TopicName
 from kio.static.primitive import i64
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.requests.partial_response import (
     Api,
@@ -101,8 +100,7 @@ def handle_offset_commit(
     def refuse(code: ErrorCode, _message: str) -> m.offset_commit_response.OffsetCommitResponse:
         return _commit_response([*(_refuse_commit(asked, code) for asked in known)])
 
-    answer = group_requests.write(
-        broker,
+    answer = broker.coordinator.answer(
         request.group_id,
         context,
         lambda shard, now_ms: shard.offset_commit(resolved, context.coordinator, now_ms=now_ms),
@@ -274,8 +272,7 @@ def handle_offset_delete(
     def refuse(code: ErrorCode, _message: str) -> m.offset_delete_response.OffsetDeleteResponse:
         return m.offset_delete_response.OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
 
-    answer = group_requests.write(
-        broker,
+    answer = broker.coordinator.answer(
         request.group_id,
         context,
         lambda shard, now_ms: shard.offset_delete(resolved, context.coordinator, now_ms=now_ms),

@@ -10,7 +10,6 @@ from typing import Any
 
 from kio.static.primitive import i32
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.handlers.groups import authorize_described_groups, hide_group
 from headrace.broker.requests.partial_response import (
     MESSAGES,
@@ -54,8 +53,7 @@ def handle_consumer_group_heartbeat(
     if not request.member_id and request.member_epoch == _JOIN_EPOCH and context.api_version < _MADE_BY_MEMBER_SINCE:
         request = dataclasses.replace(request, member_id=_new_member_id())
     asked = request
-    return group_requests.write(
-        broker,
+    return broker.coordinator.answer(
         asked.group_id,
         context,
         lambda shard, now_ms: shard.consumer_group_heartbeat(

@@ -9,7 +9,6 @@ from typing import Any
 from kio.schema.types import BrokerId, GroupId
 from kio.static.primitive import i32
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.requests.partial_response import (
     Api,
     GuardedRequest,
@@ -152,8 +151,7 @@ def _delete_group(
         return r.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=(result,))
 
     answer: m.delete_groups_response.DeleteGroupsResponse | Awaitable[m.delete_groups_response.DeleteGroupsResponse] = (
-        group_requests.write(
-            broker,
+        broker.coordinator.answer(
             group_id,
             context,
             lambda shard, now_ms: shard.delete_groups((group_id,), context.coordinator, now_ms=now_ms),

@@ -17,7 +17,7 @@ from typing import Any
 
 from kio.static.primitive import i32, i64
 
-from headrace.broker.coordinators.transaction_runtime import TransactionRuntime
+from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.logs.flusher import FlushFailed
 from headrace.broker.logs.partition_logs import AppendRefused
 from headrace.broker.metadata.cluster_metadata import TopicDescription
@@ -112,7 +112,7 @@ def check_transaction(
     partition: int,
     transactional_id: str | None,
     produce_version: int,
-    transactions: TransactionRuntime,
+    transactions: TransactionCoordinator,
 ) -> int:
     """The transaction version that the batch goes by; 0 for one outside of transactions. Raises AppendRefused. A batch
     that is no batch is left to the log, which says why."""

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from kio.static.primitive import i32
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.handlers.groups import authorize_described_groups, hide_group
 from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS
 from headrace.broker.metadata.topic_administration import TopicAdministration, illegal_topic_name
@@ -65,8 +64,7 @@ def handle_streams_group_heartbeat(
             )
         if not all(broker.authorizer.on_topic(context, Operation.DESCRIBE, name) for name in names):
             return refuse_heartbeat(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
-    return group_requests.write(
-        broker,
+    return broker.coordinator.answer(
         request.group_id,
         context,
         lambda shard, now_ms: _with_creation_failures(

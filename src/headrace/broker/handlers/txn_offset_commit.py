@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from headrace.broker.coordinators import group_requests
 from headrace.broker.handlers.committed_offsets import merge_topics, split_existing
 from headrace.broker.logs.flusher import FlushFailed
 from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
@@ -59,8 +58,7 @@ def handle_txn_offset_commit(
     if code is not ErrorCode.none:
         return refuse(code)
     resolved = dataclasses.replace(request, topics=tuple(known))
-    answer = group_requests.write(
-        broker,
+    answer = broker.coordinator.answer(
         request.group_id,
         context,
         lambda shard, now_ms: shard.txn_offset_commit(resolved, context.coordinator, now_ms=now_ms),

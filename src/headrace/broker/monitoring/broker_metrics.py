@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from headrace.broker.coordinators.shard_runner import Outcome
+from headrace.broker.coordinators.coordinator_runtime import Outcome
 from headrace.broker.monitoring.request_metrics import RequestMetrics
 from headrace.broker.monitoring.server_metrics import ServerMetrics, ServerSizes
 from headrace.metrics.prometheus_text import Family, counter, gauge, unlabeled

@@ -118,7 +118,7 @@ class ClientConnection(ClientSocket):
         self._server = server
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
-        self._steady_answers = ResponseCache(server.cache_generation)
+        self._response_cache = ResponseCache(server.cache_generation)
         self._at_work: asyncio.Task[None] | None = None
         self._context: RequestContext | None = None
         self._request_bytes = 0
@@ -187,7 +187,7 @@ class ClientConnection(ClientSocket):
             self._at_work.cancel()
         if self._muted is not None:
             self._muted.cancel()
-        self._steady_answers.clear()
+        self._response_cache.clear()
         super().connection_lost(_exc)
         self._server.forget(self)
 
@@ -195,7 +195,7 @@ class ClientConnection(ClientSocket):
         if self._transport is None or self._leaving or self._transport.is_closing():
             return
         self.last_active = time.monotonic()
-        if self._steady_answers and self.idle and self.ready and not self._frames.buffered_bytes:
+        if self._response_cache and self.idle and self.ready and not self._frames.buffered_bytes:
             data = self._repeat_answers(data)
             if not data:
                 return
@@ -232,7 +232,7 @@ class ClientConnection(ClientSocket):
 
     def forget_answers(self) -> None:
         """None of the answers so far is repeated: they were given to who the client was."""
-        self._steady_answers.clear()
+        self._response_cache.clear()
 
     def stop_listening(self) -> None:
         """Ignore everything that the client sends from now on."""
@@ -279,7 +279,7 @@ class ClientConnection(ClientSocket):
             return data
         if self._server.meters_requests:
             return data
-        pieces, position = self._steady_answers.repeat(data, self._server.now_ms())
+        pieces, position = self._response_cache.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self.write(b"".join(pieces))
             # A client speaks one version of an API, so the first request stands for all.
@@ -296,7 +296,7 @@ class ClientConnection(ClientSocket):
             self._hand_over()
         if self._authentication is not None and self._authentication.take(frame):
             return
-        if not usual and self._steady_answers and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+        if not usual and self._response_cache and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
         self._began = time.monotonic()
@@ -384,8 +384,8 @@ class ClientConnection(ClientSocket):
 
     def _keep(self, frame: bytes, answer: bytes | None) -> None:
         """Repeat the answer where it may be repeated."""
-        if self._context is not None and self._context.steady is not None and answer is not None:
-            self._steady_answers.keep(frame, answer, self._context.steady)
+        if self._context is not None and self._context.repeatable is not None and answer is not None:
+            self._response_cache.keep(frame, answer, self._context.repeatable)
 
     def _take_usual(self, frame: bytes) -> bool:
         """Whether it is a Produce request of the usual shape: then it is dealt with."""

@@ -49,14 +49,14 @@ class CacheGeneration:
 
 
 class _Answer:
-    __slots__ = ("api", "door_version", "head", "steady", "tail")
+    __slots__ = ("api", "door_version", "head", "repeatable", "tail")
 
-    def __init__(self, api: int, door_version: int, head: bytes, tail: bytes, steady: Repeatable) -> None:
+    def __init__(self, api: int, door_version: int, head: bytes, tail: bytes, repeatable: Repeatable) -> None:
         self.api = api
         self.door_version = door_version
         self.head = head
         self.tail = tail
-        self.steady = steady
+        self.repeatable = repeatable
 
 
 class ResponseCache:
@@ -85,7 +85,7 @@ class ResponseCache:
     def __len__(self) -> int:
         return len(self._known)
 
-    def keep(self, frame: bytes, answer: bytes, steady: Repeatable) -> None:
+    def keep(self, frame: bytes, answer: bytes, repeatable: Repeatable) -> None:
         """`frame` without its length, `answer` with it."""
         if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
             return
@@ -102,7 +102,7 @@ class ResponseCache:
             self._door.version,
             answer[:_LENGTH_BYTES],
             answer[8:],
-            steady,
+            repeatable,
         )
 
     def _forget(self, key: bytes) -> None:
@@ -126,7 +126,7 @@ class ResponseCache:
             answer = known.get(data[position + _CORRELATION_END : end])
             if answer is None or answer.api != api or answer.door_version != door_version:
                 break
-            if not answer.steady.renew(now_ms):
+            if not answer.repeatable.renew(now_ms):
                 self._forget(data[position + _CORRELATION_END : end])
                 break
             pieces += (answer.head, data[position + _CORRELATION_START : position + _CORRELATION_END], answer.tail)

@@ -36,7 +36,7 @@ class RequestContext:
     `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
     (PLAINTEXT where nothing is named); `secure` means that the connection is encrypted (TLS).
     `sends_files`: the connection takes records of an answer as spans of their file (`sendfile_writer`).
-    `steady` is set where the answer may be repeated for the same bytes of this connection, see `response_cache`.
+    `repeatable` is set where the answer may be repeated for the same bytes of this connection, see `response_cache`.
     """
 
     __slots__ = (
@@ -46,9 +46,9 @@ class RequestContext:
         "listener_name",
         "local_address",
         "principal",
+        "repeatable",
         "secure",
         "sends_files",
-        "steady",
         "token",
     )
 
@@ -74,7 +74,7 @@ class RequestContext:
         self.listener_name = listener_name
         self.secure = secure
         self.sends_files = sends_files
-        self.steady: Repeatable | None = None
+        self.repeatable: Repeatable | None = None
 
     @property
     def coordinator(self) -> CoordinatorContext:

@@ -1,19 +1,23 @@
-"""A partition of `__consumer_offsets` as the log of a coordinator shard: Kafka's own keys and values.
+"""Partitions of the internal topics as logs of coordinator shards: Kafka's own keys and values.
 
-Imported with the first group, as the rules are (docs/internals/broker.md, "What a start imports").
+`coordinator_records` is how a shard is loaded: for each key its last record, as if the log had been compacted. Imported
+with the first group or transactional id, as the rules are (docs/internals/broker.md, "What a start imports").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
-from headrace.broker.coordinators.shard_runner import AppendFailed, LogUnreadable
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed, LogUnreadable
 from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.coordinator.offsets.committed_offsets import OpenTransactions
 from headrace.coordinator.records import serde
 from headrace.coordinator.result import CoordinatorRecord
+from headrace.coordinator.transactions import transaction_log
+from headrace.coordinator.transactions.transitions import TransactionLogKey, TransactionLogValue
 from headrace.protocol.record_batches import (
     BatchHeader,
     PlainRecord,
@@ -24,7 +28,8 @@ from headrace.protocol.record_batches import (
     raw_records,
 )
 
-__all__ = ["GroupMetadataLog", "coordinator_records"]
+__all__ = ["GroupMetadataLog", "TransactionLog", "coordinator_records"]
+
 
 READ_BYTES = 5 * 1024 * 1024
 Decode = Callable[[bytes, bytes | None], CoordinatorRecord | None]
@@ -163,3 +168,41 @@ def _decoded(records: dict[bytes, bytes | None], decode: Decode) -> Iterator[Coo
         record = decode(key, value)
         if record is not None:
             yield record
+
+
+class TransactionLog:
+    """One shard's log. `transaction_version` decides the version of the values."""
+
+    def __init__(
+        self, logs: PartitionLogs, topic: TopicDescription, partition: int, transaction_version: Callable[[], int]
+    ) -> None:
+        self._logs = logs
+        self._topic = topic
+        self._partition = partition
+        self._transaction_version = transaction_version
+
+    def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
+        version = transaction_log.value_version(self._transaction_version())
+        plain = [
+            PlainRecord(
+                key=transaction_log.encode_key(cast("TransactionLogKey", record.key)),
+                value=None
+                if record.value is None
+                else transaction_log.encode_value(cast("TransactionLogValue", record.value), version),
+                timestamp_ms=now_ms,
+            )
+            for record in records
+        ]
+        try:
+            self._logs.append(self._topic, self._partition, encode_batch(plain), origin="coordinator")
+        except AppendRefused as refused:
+            raise AppendFailed(refused.message) from refused
+
+    def read_all(self) -> Iterator[CoordinatorRecord]:
+        try:
+            view = self._logs.view(self._topic, self._partition)
+            yield from coordinator_records(
+                view.read, view.log_start_offset, view.high_watermark, transaction_log.decode
+            )
+        except ReadRefused as refused:
+            raise LogUnreadable(str(refused)) from refused

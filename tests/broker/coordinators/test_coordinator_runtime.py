@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from headrace.broker.coordinators.shard_runner import AppendFailed, ShardRunner
+from headrace.broker.coordinators.coordinator_runtime import AppendFailed, ShardRunner
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.request_context import CoordinatorError

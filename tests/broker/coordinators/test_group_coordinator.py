@@ -10,8 +10,9 @@ import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
 from tests.harness.coordinator import RefusingLog
 
-from headrace.broker.coordinators import group_runtime
-from headrace.broker.coordinators.group_runtime import GroupRuntime
+from headrace.broker.clock import SteadyClock
+from headrace.broker.coordinators import coordinator_runtime
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.coordinator.metadata_image import MetadataImage
 
 
@@ -32,6 +33,17 @@ class Logs:
         raise AssertionError("nobody waits for a flush")
 
 
+class _Clock(SteadyClock):
+    """Deadlines are kept on the time of the context; the event loop wakes."""
+
+    def __init__(self, ctx: CoordinatorContext) -> None:
+        super().__init__()
+        self._ctx = ctx
+
+    def now_ms(self) -> int:
+        return self._ctx.now_ms
+
+
 class Broker:
     """A runtime with one shard and a group of two members; `ctx` makes requests, the runtime runs them."""
 
@@ -39,12 +51,12 @@ class Broker:
         self.ctx = CoordinatorContext(topics={"in": 2, "cl": 2})
         self.logs = Logs()
         self.configuration = self.ctx.configuration
-        self.runtime = GroupRuntime(
+        self.runtime = GroupCoordinator(
             configuration=lambda: self.configuration,
             partitions=1,
             image=self.ctx.image,
             logs=self.logs,
-            now_ms=lambda: self.ctx.now_ms,
+            clock=_Clock(self.ctx),
             create_topics=lambda _topics: None,
         )
         for member in ("m1", "m2"):
@@ -76,7 +88,7 @@ async def test_a_changed_setting_reassigns_without_a_heartbeat() -> None:
 async def test_settings_that_came_while_the_log_refused_count_when_it_takes_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_runtime, "APPEND_RETRY_MS", 1)
+    monkeypatch.setattr(coordinator_runtime, "APPEND_RETRY_MS", 1)
     broker = Broker()
     broker.logs.log.refuses = True
     broker.runtime.image_changed(MetadataImage(version=2, topics={}))
@@ -96,12 +108,12 @@ async def test_settings_that_came_while_the_log_refused_count_when_it_takes_reco
 async def test_a_shard_that_is_made_later_has_the_newest_settings() -> None:
     ctx = CoordinatorContext()
     configuration = ctx.configuration
-    runtime = GroupRuntime(
+    runtime = GroupCoordinator(
         configuration=lambda: configuration,
         partitions=1,
         image=ctx.image,
         logs=Logs(),
-        now_ms=lambda: ctx.now_ms,
+        clock=_Clock(ctx),
         create_topics=lambda _topics: None,
     )
     configuration = configuration.with_group_settings("g", {"streams.heartbeat.interval.ms": "7000"})

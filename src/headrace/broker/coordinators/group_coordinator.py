@@ -1,0 +1,270 @@
+"""The group coordinator of this broker: which shard a group is in, parked requests, durable answers, metrics.
+
+A shard is a partition of `__consumer_offsets`. Only partitions that exist on disk are loaded at the start; another one
+comes into service with the first request for a group in it. A metadata change is pushed to all shards. Topics that a
+rule asks for are created after its response was sent, as in Kafka: the response does not wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.broker.clock import Clock
+from headrace.broker.coordinators.coordinator_runtime import CoordinatorRuntime, Outcome, RecordLog
+from headrace.broker.logs.flusher import FlushFailed
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+from headrace.broker.requests.request_context import RequestContext
+from headrace.coordinator.metadata_image import MetadataImage
+from headrace.coordinator.request_context import CoordinatorError
+from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.partitioner import partition_for_group
+
+if TYPE_CHECKING:
+    from headrace.coordinator.configuration import GroupCoordinatorConfiguration
+    from headrace.coordinator.request_context import RequestContext as CoordinatorContext
+    from headrace.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic, Repeatable
+    from headrace.coordinator.shard import GroupCoordinatorShard
+
+__all__ = ["GroupCoordinator", "ShardLogs", "Written"]
+
+logger = logging.getLogger("headrace.broker")
+
+UNLIMITED = 2**63 - 1
+
+
+class ShardLogs(Protocol):
+    """Opens the log of a shard; `existing` names the partitions that have one on disk."""
+
+    def existing(self) -> Iterable[int]: ...
+    def open(self, partition: int) -> RecordLog: ...
+    def wait_for_flush(self, partition: int) -> bool: ...
+    def flushed(self, partition: int) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The response of a rule.
+
+    Attributes:
+        response: the message, or a future of it when the rule parked the request.
+        appended: the log grew.
+        repeatable: the permission to repeat the response, see `CoordinatorResult`.
+    """
+
+    response: Any
+    appended: bool
+    repeatable: Repeatable | None = None
+
+
+class GroupCoordinator:
+    """The groups of this broker. Mutable; only the thread of the broker's event loop may call it.
+
+    Args:
+        configuration: asked when a shard starts, and when settings have changed.
+        partitions: of `__consumer_offsets`; groups are found by this number.
+        image: the topics at the start; `image_changed` brings newer ones.
+        logs: of the shards.
+        clock: for sessions and other deadlines.
+        create_topics: creates internal topics that a streams group needs.
+        max_groups: asked for `headrace.max.groups`.
+    """
+
+    def __init__(
+        self,
+        *,
+        configuration: Callable[[], GroupCoordinatorConfiguration],
+        partitions: int,
+        image: MetadataImage,
+        logs: ShardLogs,
+        clock: Clock,
+        create_topics: Callable[[tuple[CreatableTopic, ...]], None],
+        metrics: BrokerMetrics | None = None,
+        max_groups: Callable[[], int] = lambda: UNLIMITED,
+    ) -> None:
+        self._metrics = metrics or BrokerMetrics()
+        self._configuration = configuration
+        self._partitions = partitions
+        self._image = image
+        self._logs = logs
+        self._create_topics = create_topics
+        self._max_groups = max_groups
+        self._parked: dict[int, asyncio.Future[Any]] = {}
+        self._runtime: CoordinatorRuntime[GroupCoordinatorShard] = CoordinatorRuntime(
+            kind="group",
+            topic=GROUP_METADATA_TOPIC,
+            start=self._start_shard,
+            image=lambda: self._image,
+            clock=clock,
+            on_outcome=self._send,
+            on_loaded=self._metrics.partition_loaded,
+        )
+        self.now_ms = clock.now_ms
+
+    def load(self) -> None:
+        """Replay every shard that exists on disk. Called once, before the listener opens."""
+        self._runtime.load(self._logs.existing())
+
+    def stop(self) -> None:
+        self._runtime.stop()
+        for future in self._parked.values():
+            future.cancel()
+        self._parked.clear()
+
+    def partition_of(self, group_id: str) -> int:
+        return partition_for_group(group_id, self._partitions)
+
+    def shard_of(self, group_id: str) -> GroupCoordinatorShard:
+        """For reads. Raises CoordinatorError when the shard's log could not be read."""
+        return self._runtime.shard(self.partition_of(group_id))
+
+    def shards(self) -> Iterator[GroupCoordinatorShard]:
+        """All shards that hold anything, in the order of their partitions."""
+        return iter(self._runtime)
+
+    # --- requests ---
+
+    def answer(
+        self,
+        group_id: str,
+        context: RequestContext,
+        rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
+        refuse: Callable[[ErrorCode, str], Any],
+    ) -> Any | Awaitable[Any]:
+        """Run a rule for a request and return its response.
+
+        Args:
+            group_id: selects the shard.
+            context: of the request; receives the permission to repeat the response.
+            rule: (shard, now_ms) → result.
+            refuse: makes the response from an error code and its message.
+
+        Returns:
+            The response, or an awaitable of it where the rule parked the request or the disk has to be waited for.
+        """
+        partition = self.partition_of(group_id)
+        try:
+            if not self._runtime.shard(partition).has_group(group_id):
+                most = self._max_groups()
+                if sum(shard.group_count for shard in self._runtime) >= most:
+                    return refuse(ErrorCode.policy_violation, f"There are {most} groups already: headrace.max.groups.")
+            written = self.write(group_id, context.coordinator, rule)
+        except CoordinatorError as error:
+            return refuse(error.code, str(error))
+        # An answer waits for all that the log of its shard holds, not only for what its own request wrote: it may
+        # report what another request wrote a moment before, and must not be known to a client and lost by the broker.
+        if isinstance(written.response, asyncio.Future) or self._logs.wait_for_flush(partition):
+            return self._answer_when_flushed(partition, context.token, written.response, refuse)
+        context.repeatable = written.repeatable
+        return written.response
+
+    async def _answer_when_flushed(
+        self, partition: int, token: int, response: Any, refuse: Callable[[ErrorCode, str], Any]
+    ) -> Any:
+        try:
+            answer = await response if isinstance(response, asyncio.Future) else response
+            if self._logs.wait_for_flush(partition):
+                await self._logs.flushed(partition)
+        except FlushFailed as error:
+            return refuse(ErrorCode.coordinator_not_available, str(error))
+        else:
+            return answer
+        finally:
+            # The connection that waited may be gone: nothing is delivered to it any more.
+            self._parked.pop(token, None)
+
+    def write(
+        self,
+        group_id: str,
+        context: CoordinatorContext,
+        rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
+    ) -> Written:
+        """Run one rule, without waiting for the disk. Raises CoordinatorError as `ShardRunner.run` does."""
+        started = time.perf_counter()
+        outcome = self._runtime.run(self.partition_of(group_id), rule)
+        self._metrics.event_processed(time.perf_counter() - started)
+        # One rule may answer several requests: the last member that joins a classic group answers all that wait.
+        response: Any = None
+        for reply in outcome.replies:
+            if reply.token == context.token:
+                response = reply.response
+            else:
+                self._deliver(reply.token, reply.response)
+        self._publish(outcome)
+        if response is None:
+            # The rule parked the request: a later outcome has its reply.
+            response = asyncio.get_running_loop().create_future()
+            self._parked[context.token] = response
+        return Written(response=response, appended=outcome.appended, repeatable=outcome.repeatable)
+
+    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """A marker was appended to this partition: offsets of the transaction are the groups' now, or are gone. A shard
+        that is not loaded meets the marker in its log."""
+        shard = self._runtime.loaded(partition)
+        if shard is not None:
+            shard.end_transaction(producer_id, committed=committed)
+
+    # --- metrics ---
+
+    def partition_counts(self) -> dict[str, int]:
+        """Partitions of `__consumer_offsets` by state. One that was never used needs no loading, and is active."""
+        failed = self._runtime.failed_count
+        return {"loading": 0, "active": self._partitions - failed, "failed": failed}
+
+    def events_waiting(self) -> int:
+        """Requests that a rule parked, and shards whose records the disk refused and that try again."""
+        return len(self._parked) + self._runtime.behind_count
+
+    # --- changes from outside ---
+
+    def image_changed(self, image: MetadataImage) -> None:
+        """Topics changed; groups that need them move on."""
+        self._image = image
+        self._runtime.push_image()
+
+    def configuration_changed(self) -> None:
+        """Settings of the broker or of groups changed, and count from now on."""
+        if any(True for _ in self._runtime):
+            self._runtime.push_configuration(self._configuration())
+
+    # --- what the runtime asks ---
+
+    def _start_shard(self, partition: int) -> tuple[GroupCoordinatorShard, RecordLog]:
+        from headrace.coordinator.shard import GroupCoordinatorShard  # the rules, with the first group
+
+        return GroupCoordinatorShard(partition, self._configuration(), self._image), self._logs.open(partition)
+
+    def _send(self, outcome: Outcome) -> None:
+        """Send the replies of an outcome that no request waits for."""
+        for reply in outcome.replies:
+            self._deliver(reply.token, reply.response)
+        self._publish(outcome)
+
+    def _deliver(self, token: int, response: object) -> None:
+        future = self._parked.pop(token, None)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    def _publish(self, outcome: Outcome) -> None:
+        if outcome.records:
+            self._metrics.took_effect(outcome)
+        for event in outcome.events:
+            details = ", ".join(f"{name}={value}" for name, value in event.details)
+            logger.log(_level(event), "group %s: %s %s", event.group_id, event.name, details)
+        if outcome.topics_to_create:
+            # In the loop's next turn: the response is written first, and the new image must not reach a shard in the
+            # midst of its rule.
+            asyncio.get_running_loop().call_soon(self._create_topics, outcome.topics_to_create)
+
+
+def _level(event: CoordinatorEvent) -> int:
+    """Log actionable events as warnings. Missing internal topics are created automatically."""
+    from headrace.coordinator.streams.internal_topics import StatusCode
+
+    status = dict(event.details).get("status", StatusCode.MISSING_INTERNAL_TOPICS.name)
+    return logging.DEBUG if status == StatusCode.MISSING_INTERNAL_TOPICS.name else logging.WARNING
