@@ -55,7 +55,7 @@ def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Com
     outcome = headrace("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert outcome.code == NO_CONNECTION
     assert outcome.out == ""
-    assert outcome.err.startswith("error[broker-unreachable]: nobody answers as a Kafka broker at 127.0.0.1:1")
+    assert outcome.err.startswith("error[broker-unreachable]: No Kafka broker reachable at 127.0.0.1:1")
     assert "\nfix    " in outcome.err
     assert "Traceback" not in outcome.err
 

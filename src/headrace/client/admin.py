@@ -1,6 +1,6 @@
-"""Administration of topics, offsets and groups, after Kafka's Admin, in snake_case. Frozen results, no side talk.
+"""Administration of topics, offsets and groups, after Kafka's Admin, in snake_case. Results are frozen.
 
-Each call fails as a whole with the first refusal (BrokerError); retriable ones are retried until the API timeout.
+Each call fails as a whole with the first refusal (BrokerError); retriable refusals are retried until the API timeout.
 """
 
 from __future__ import annotations
@@ -45,9 +45,17 @@ BROKER_DEFAULT = -1
 
 @checked_api(forwards=NetworkClient.__init__)
 class Admin:
-    """Works through a NetworkClient; one made here from addresses is closed with the Admin."""
+    """Administration client of a cluster. A context manager.
+
+    Example:
+        `with Admin("localhost:9092") as admin: admin.create_topics({"orders": 8})`
+    """
 
     def __init__(self, cluster: str | Sequence[str] | NetworkClient, **settings: Any) -> None:
+        """Args:
+        cluster: Bootstrap addresses, or a `NetworkClient`, which then stays open when the Admin is closed.
+        settings: Further arguments of `NetworkClient`.
+        """
         self._owns_client = not isinstance(cluster, NetworkClient)
         self.client = cluster if isinstance(cluster, NetworkClient) else NetworkClient(cluster, **settings)
 
@@ -58,7 +66,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections, unless the client was handed in."""
+        """Close the connections, unless a client was passed in."""
         if self._owns_client:
             self.client.close()
 
@@ -72,7 +80,17 @@ class Admin:
         replication_factor: int = BROKER_DEFAULT,
         exist_ok: bool = False,
     ) -> None:
-        """Creates topics; `configs` by topic. Raises BrokerError `topic-exists` unless `exist_ok`."""
+        """Create topics.
+
+        Args:
+            partitions: Topic → number of partitions.
+            configs: Topic → settings.
+            replication_factor: -1 for the broker's default.
+            exist_ok: Whether topics may exist already.
+
+        Raises:
+            BrokerError: `topic-exists` unless `exist_ok`; other refusals.
+        """
         request = m.create_topics_request
         message = request.CreateTopicsRequest(
             topics=tuple(
@@ -100,7 +118,11 @@ class Admin:
         )
 
     def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
-        """Raises BrokerError `topic-missing` unless `missing_ok`."""
+        """Delete topics.
+
+        Raises:
+            BrokerError: `topic-missing` unless `missing_ok`; other refusals.
+        """
         request = m.delete_topics_request
         message = request.DeleteTopicsRequest(
             topics=tuple(request.DeleteTopicState(name=TopicName(name), topic_id=None) for name in names),
@@ -116,7 +138,7 @@ class Admin:
         )
 
     def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Grows topics to these numbers of partitions."""
+        """Increase topics to these numbers of partitions."""
         request = m.create_partitions_request
         message = request.CreatePartitionsRequest(
             topics=tuple(
@@ -134,11 +156,11 @@ class Admin:
         )
 
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
-        """Topics that do not exist are missing from the result."""
+        """Return the metadata of topics by name; topics that do not exist are left out."""
         return dict(self.client.metadata(list(names), refresh=True).topics)
 
     def list_topics(self, *, include_internal: bool = False) -> dict[str, TopicMetadata]:
-        """All topics by name, in order."""
+        """Return all topics by name, sorted."""
         topics = self.client.metadata(None).topics
         return {name: topics[name] for name in sorted(topics) if include_internal or not topics[name].internal}
 
@@ -150,9 +172,12 @@ class Admin:
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """`"earliest"`, `"latest"` (the last stable offset under read_committed), `"max_timestamp"`, or milliseconds.
+        """Return offsets of the log by position.
 
-        For a time: the first record at or after it, offset -1 when there is none.
+        Args:
+            positions: Partition → `"earliest"`, `"latest"` (the last stable offset under read_committed),
+                `"max_timestamp"`, or a time in milliseconds: the first record at or after it, offset -1 without one.
+            isolation_level: `read_committed` or `read_uncommitted`.
         """
         wanted = {key: _TIMESTAMPS[at] if isinstance(at, str) else at for key, at in positions.items()}
         found = self._at_leaders(
@@ -173,7 +198,7 @@ class Admin:
         }
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Deletes records below these offsets (-1: all); the new log start offsets."""
+        """Delete records below these offsets (-1: all) and return the new log start offsets."""
         found = self._at_leaders(
             before,
             lambda part: _delete_records_request(part, self.client.request_timeout_ms),
@@ -184,36 +209,42 @@ class Admin:
         )
         return {key: int(found[key].low_watermark) for key in before}
 
-    # Groups. `try_…` answers for each group; the plain form raises the first refusal.
+    # Groups. `try_…` returns an outcome per group; the plain form raises the first refusal.
 
     def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), protocols: Iterable[str] = ()
     ) -> tuple[GroupListing, ...]:
-        """The groups of all brokers by id; `types`: streams, consumer, classic, share. States in any spelling."""
+        """Return the groups of all brokers, sorted by id.
+
+        Args:
+            states: Names of states, in any spelling; empty: all.
+            types: streams, consumer, classic, share; empty: all.
+            protocols: Protocol types; empty: all.
+        """
         return admin_groups.list_groups(self.client, states, types, protocols)
 
     def describe_streams_groups(self, group_ids: Iterable[str]) -> dict[str, StreamsGroupDescription]:
-        """Members, assignments and topology (StreamsGroupDescribe). Raises BrokerError `group-missing`."""
+        """Return members, assignments and topology of streams groups. Raises BrokerError `group-missing`."""
         return self.try_describe_streams_groups(group_ids).all()
 
     def try_describe_streams_groups(self, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
-        """As `describe_streams_groups`, with an error per group."""
+        """Like `describe_streams_groups`, with one error per group."""
         return admin_groups.describe_streams_groups(self.client, group_ids)
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, ConsumerGroupDescription]:
-        """Classic and consumer groups with their members. Raises BrokerError `group-missing`, `group-kind`."""
+        """Return classic and consumer groups with their members. Raises BrokerError `group-missing`, `group-kind`."""
         return self.try_describe_consumer_groups(group_ids).all()
 
     def try_describe_consumer_groups(self, group_ids: Iterable[str]) -> Outcomes[str, ConsumerGroupDescription]:
-        """As `describe_consumer_groups`, with an error per group."""
+        """Like `describe_consumer_groups`, with one error per group."""
         return admin_groups.describe_consumer_groups(self.client, group_ids)
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Deletes groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
+        """Delete groups with their offsets. Raises BrokerError `group-not-empty`, `group-missing`."""
         self.try_delete_groups(group_ids).all()
 
     def try_delete_groups(self, group_ids: Iterable[str]) -> Outcomes[str, None]:
-        """As `delete_groups`, with an error per group."""
+        """Like `delete_groups`, with one error per group."""
         return admin_groups.delete_groups(self.client, group_ids)
 
     def removable_members(self, group_id: str) -> tuple[RemovableMember, ...]:
@@ -244,19 +275,22 @@ class Admin:
         self.try_remove_members(group_id, members).all()
 
     def try_remove_members(self, group_id: str, members: Iterable[RemovableMember]) -> Outcomes[str, None]:
-        """As `remove_members`, with an error per member id."""
+        """Like `remove_members`, with one error per member id."""
         return remove_members(self.client, group_id, members)
 
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
-        """All committed positions of a group."""
+        """Return all committed offsets of a group."""
         return {key: committed.offset for key, committed in self.list_group_offsets(group_id).items()}
 
     def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Committed positions with leader epoch and metadata; a partition without one is left out.
+        """Return committed offsets with leader epoch and metadata; partitions without one are left out.
 
-        `require_stable` waits for open transactions, until the API timeout (BrokerError `offsets-unstable`).
+        Args:
+            group_id: The group.
+            partitions: None: all that have a committed offset.
+            require_stable: Wait for open transactions, until the API timeout (BrokerError `offsets-unstable`).
         """
         found = group_offsets.fetch_committed(self.client, group_id, partitions, require_stable=require_stable)
         return {key: committed for key, committed in found.items() if committed.offset >= 0}
@@ -264,14 +298,22 @@ class Admin:
     def alter_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int] | Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Commits for a group without members; creates the group when it is absent.
+        """Commit offsets for a group without members; the group is created if it does not exist.
 
-        Raises BrokerError: `member-fenced` (the group has members), `topic-missing`.
+        Raises:
+            BrokerError: `member-fenced` if the group has members, `topic-missing`.
         """
         group_offsets.commit_offsets(self.client, group_id, offsets)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Outcomes[TopicPartition, None]:
-        """Forgets single positions. Raises BrokerError `group-missing`; a topic that is read is an error of its own."""
+        """Delete committed offsets of single partitions.
+
+        Returns:
+            One error for each partition whose topic members are subscribed to.
+
+        Raises:
+            BrokerError: `group-missing`.
+        """
         return admin_groups.delete_offsets(self.client, group_id, partitions)
 
     # Configurations and features.
@@ -279,7 +321,12 @@ class Admin:
     def describe_configs(
         self, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-        """The effective settings of topics, brokers (name: node id; "": what was changed for all) and groups."""
+        """Return the effective settings of topics, brokers and groups.
+
+        Args:
+            resources: (type, name). A broker's name is its node id; "" stands for the settings changed for all brokers.
+            documentation: Whether to include each setting's description.
+        """
         return admin_cluster.describe_configs(self.client, resources, documentation=documentation)
 
     def alter_configs(
@@ -292,8 +339,19 @@ class Admin:
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Sets values (IncrementalAlterConfigs); None takes a setting back to its default. `append` and `subtract`:
-        parts of lists. Raises BrokerError `bad-setting`: the setting is unknown, or cannot have that value."""
+        """Change settings of one resource (IncrementalAlterConfigs).
+
+        Args:
+            resource: The type of the resource.
+            name: Its name.
+            values: Setting → value; None resets it to its default.
+            append: Setting → entries to add to a list.
+            subtract: Setting → entries to remove from a list.
+            validate_only: Check without a change.
+
+        Raises:
+            BrokerError: `bad-setting` for an unknown setting or an invalid value.
+        """
         self._controller(
             admin_cluster.alter_configs_request(
                 resource, name, values, append or {}, subtract or {}, validate_only=validate_only
@@ -306,21 +364,25 @@ class Admin:
         )
 
     def list_config_resources(self, kinds: Iterable[ResourceType] = ()) -> tuple[tuple[str, str], ...]:
-        """(type, name) of all that has settings; groups only where something was set."""
+        """Return (type, name) of all resources with settings; groups only if a setting was changed."""
         return admin_cluster.list_config_resources(self.client, kinds)
 
     def describe_features(self, *, node: int | None = None) -> dict[str, FeatureDescription]:
-        """Supported and finalised levels by name."""
+        """Return the supported and finalised levels of features by name."""
         return admin_cluster.describe_features(self.client, node=node)
 
     def update_features(
         self, levels: Mapping[str, int], *, upgrade_type: UpgradeType = "upgrade", validate_only: bool = False
     ) -> None:
-        """Finalises these levels, all or none; level 0 switches a feature off. Raises BrokerError."""
+        """Finalise these levels, all or none; level 0 disables a feature.
+
+        Raises:
+            BrokerError: A level is not supported, or a downgrade is unsafe.
+        """
         message = admin_cluster.update_features_request(self.client, levels, upgrade_type, validate_only=validate_only)
         self._controller(message, admin_cluster.feature_outcomes)
 
-    # How requests travel.
+    # Routing of requests.
 
     def _controller(
         self,
@@ -330,8 +392,10 @@ class Admin:
         *,
         node: int | None = None,
     ) -> None:
-        """To the controller's broker (or to `node`): any broker forwards in KRaft, so a moved controller costs one
-        retry."""
+        """Send a request to the controller's broker, or to `node`.
+
+        In KRaft any broker forwards it to the active controller, so a moved controller costs one retry.
+        """
         deadline = Deadline.after_ms(self.client.api_timeout_ms)
         backoff = Backoff()
         while True:
@@ -352,7 +416,7 @@ class Admin:
         entries: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, Any]]],
         api: str,
     ) -> dict[TopicPartition, Any]:
-        """One request per leader, all at once; what a moved leader refuses, or a dead one leaves, is asked again."""
+        """Send one request per leader, all at the same time, and repeat those whose leader moved or did not answer."""
         deadline = Deadline.after_ms(self.client.api_timeout_ms)
         backoff = Backoff()
         found: dict[TopicPartition, Any] = {}

@@ -1,4 +1,7 @@
-"""Access rules as an administrator sees them: list, add, remove (KIP-140, KIP-290). Words are Kafka's, in capitals."""
+"""Access administration: ACLs (KIP-140, KIP-290), SCRAM credentials (KIP-554) and client quotas (KIP-546).
+
+Names of resources, operations and mechanisms are Kafka's, in capitals.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ PERMISSIONS = ("UNKNOWN", "ANY", "DENY", "ALLOW")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
-    """One rule. `principal` as User:alice, `host` an address or `*`."""
+    """One access rule. `principal` like User:alice, `host` an address or `*`."""
 
     resource_type: str
     name: str
@@ -68,7 +71,7 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclWanted:
-    """A filter: ANY and None fit everything; the pattern MATCH finds all rules that speak of `name`."""
+    """Filter for access rules. ANY and None match everything; MATCH finds all rules that apply to a name."""
 
     resource_type: str = "ANY"
     name: str | None = None
@@ -80,7 +83,11 @@ class AclWanted:
 
 
 def describe_acls(client: NetworkClient, wanted: AclWanted) -> list[AclBinding]:
-    """In order. Raises BrokerError, also where the broker has no authorizer."""
+    """Return the access rules that match a filter, sorted.
+
+    Raises:
+        BrokerError: Also if the broker has no authorizer.
+    """
     response = client.call(
         m.describe_acls_request.DescribeAclsRequest(
             resource_type_filter=i8(RESOURCES.index(wanted.resource_type)),
@@ -109,7 +116,11 @@ def describe_acls(client: NetworkClient, wanted: AclWanted) -> list[AclBinding]:
 
 
 def create_acls(client: NetworkClient, acls: Iterable[AclBinding]) -> None:
-    """Raises the first refusal; the others may have been added."""
+    """Add access rules.
+
+    Raises:
+        BrokerError: The first refusal; the other rules may have been added.
+    """
     r = m.create_acls_request
     creations = tuple(
         r.AclCreation(
@@ -129,7 +140,11 @@ def create_acls(client: NetworkClient, acls: Iterable[AclBinding]) -> None:
 
 
 def delete_acls(client: NetworkClient, filters: Iterable[AclWanted]) -> int:
-    """How many rules went. Raises the first refusal."""
+    """Remove the rules that match any filter and return their number.
+
+    Raises:
+        BrokerError: The first refusal; other rules may have been removed.
+    """
     r = m.delete_acls_request
     asked = tuple(
         r.DeleteAclsFilter(
@@ -155,7 +170,16 @@ _SALT_BYTES = 20
 def alter_scram_credentials(
     client: NetworkClient, username: str, passwords: Mapping[str, tuple[str, int] | None]
 ) -> None:
-    """Mechanism → (password, iterations), None to take it away. Raises BrokerError."""
+    """Set or remove a user's SCRAM credentials. Passwords are salted here and never leave the process.
+
+    Args:
+        client: A client of the cluster.
+        username: The user.
+        passwords: Mechanism → (password, iterations); None removes the credential.
+
+    Raises:
+        BrokerError: The broker refused a change.
+    """
     r = m.alter_user_scram_credentials_request
     upsertions = []
     for name, wanted in passwords.items():
@@ -191,7 +215,12 @@ def alter_scram_credentials(
 def describe_scram_credentials(
     client: NetworkClient, usernames: Iterable[str] | None = None
 ) -> dict[str, dict[str, int]]:
-    """User → mechanism → iterations; None asks for all, and users without credentials are left out."""
+    """Return user → mechanism → iterations.
+
+    Args:
+        client: A client of the cluster.
+        usernames: None: all. Users without credentials are left out.
+    """
     r = m.describe_user_scram_credentials_request
     users = None if usernames is None else tuple(r.UserName(name=name) for name in usernames)
     answer = client.call(r.DescribeUserScramCredentialsRequest(users=users))
@@ -214,14 +243,18 @@ def describe_scram_credentials(
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""(user | client-id | ip, name) pairs, sorted; a name of None: the default of its kind."""
+"""(user | client-id | ip, name) pairs, sorted; a name of None stands for the default of its kind."""
 
-ANY: Final = ""  # in a question: whatever the name is
+ANY: Final = ""  # in a filter: any name
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 def describe_client_quotas(client: NetworkClient, wanted: QuotaEntity) -> dict[QuotaEntity, dict[str, float]]:
-    """What is set for entities of exactly these kinds; a name of ANY fits all. Raises BrokerError."""
+    """Return the quotas of entities of exactly these kinds; a name of ANY matches all.
+
+    Raises:
+        BrokerError: The broker refused the request.
+    """
     r = m.describe_client_quotas_request
     components = tuple(
         r.ComponentData(
@@ -242,7 +275,11 @@ def describe_client_quotas(client: NetworkClient, wanted: QuotaEntity) -> dict[Q
 
 
 def alter_client_quotas(client: NetworkClient, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
-    """Quota → value, None to take it away. All or nothing. Raises BrokerError."""
+    """Set quotas of one entity, all or nothing; a value of None removes the quota.
+
+    Raises:
+        BrokerError: The broker refused a change.
+    """
     r = m.alter_client_quotas_request
     entry = r.EntryData(
         entity=tuple(r.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),

@@ -1,6 +1,7 @@
-"""Settings of topics, brokers and groups as an administrator sees them (KIP-133, KIP-339, KIP-1142).
+"""Cluster administration: settings of resources (KIP-133, KIP-339, KIP-1142), features (KIP-584), replicas of
+partitions.
 
-What concerns one broker travels to that broker, the rest to any. Numbers of sources are those of DescribeConfigs.
+Requests about one broker's settings go to that broker, all others to any. Sources are numbered as in DescribeConfigs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 def describe_configs(
     client: NetworkClient, resources: Iterable[tuple[ResourceType, str]], *, documentation: bool = False
 ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-    """One request for each broker that is named, one for everything else. Raises the first refusal."""
+    """Return the settings of resources by (type, name). One request per named broker, one for everything else.
+
+    Raises:
+        BrokerError: The first refusal.
+    """
     by_node: dict[int | None, list[tuple[ResourceType, str]]] = {}
     for kind, name in resources:
         by_node.setdefault(node_of(kind, name), []).append((kind, name))
@@ -81,7 +86,7 @@ def describe_configs(
 
 
 def node_of(kind: str, name: str) -> int | None:
-    """The broker that alone can answer for this resource; None: any can."""
+    """Return the only broker that can answer for a resource; None: any can."""
     return int(name) if kind in ("broker", "broker-logger") and name else None
 
 
@@ -122,7 +127,7 @@ def alter_configs_request(
     *,
     validate_only: bool,
 ) -> Any:
-    """IncrementalAlterConfigs for one resource; None takes a setting back to its default."""
+    """Return an IncrementalAlterConfigs request for one resource; a value of None resets the setting."""
     request = m.incremental_alter_configs_request
     changes = [(key, _DELETE if value is None else _SET, value) for key, value in values.items()]
     changes += [(key, _APPEND, value) for key, value in append.items()]
@@ -143,7 +148,11 @@ def alter_configs_request(
 
 
 def list_config_resources(client: NetworkClient, kinds: Iterable[ResourceType]) -> tuple[tuple[str, str], ...]:
-    """(type, name) of what has settings; no kinds: all. Raises BrokerError `unsupported-api` (before Kafka 4.1)."""
+    """Return (type, name) of resources with settings; without kinds: all.
+
+    Raises:
+        BrokerError: `unsupported-api` before Kafka 4.1.
+    """
     request = m.list_config_resources_request.ListConfigResourcesRequest(
         resource_types=tuple(i8(RESOURCE_TYPES[kind]) for kind in kinds)
     )
@@ -162,7 +171,7 @@ _UPGRADE_TYPES: Final[Mapping[str, int]] = {"upgrade": 1, "safe_downgrade": 2, "
 
 
 def describe_features(client: NetworkClient, *, node: int | None = None) -> dict[str, FeatureDescription]:
-    """By name, in order; those that are not finalised are at level 0."""
+    """Return features by name, sorted; those that are not finalised have level 0."""
     request = m.api_versions_request.ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
     response = client.call(request, node=node)
     levels = {each.name: int(each.max_version_level) for each in response.finalized_features}
@@ -182,7 +191,7 @@ def describe_features(client: NetworkClient, *, node: int | None = None) -> dict
 def update_features_request(
     client: NetworkClient, levels: Mapping[str, int], upgrade_type: UpgradeType, *, validate_only: bool
 ) -> Any:
-    """UpdateFeatures for these levels."""
+    """Return an UpdateFeatures request (KIP-778)."""
     request = m.update_features_request
     return request.UpdateFeaturesRequest(
         timeout=from_ms(client.api_timeout_ms),
@@ -197,7 +206,7 @@ def update_features_request(
 
 
 def feature_outcomes(response: Any) -> list[tuple[ErrorCode, str, str | None]]:
-    """One outcome for all."""
+    """Return the single outcome of an UpdateFeatures response: all levels or none."""
     return [(response.error_code, "other levels of features", response.error_message)]
 
 
@@ -206,7 +215,7 @@ PARTITIONS_PER_PAGE = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EligibleReplicas:
-    """Nodes that may become leader though they are not in sync, and those that were known last."""
+    """Eligible leader replicas (KIP-966): nodes that may become leader although not in sync, and last known ones."""
 
     eligible: tuple[int, ...]
     last_known: tuple[int, ...]
@@ -215,7 +224,11 @@ class EligibleReplicas:
 def eligible_replicas(
     client: NetworkClient, topics: Iterable[str]
 ) -> Mapping[tuple[str, int], EligibleReplicas] | None:
-    """By (topic, partition); topics that are gone are missing. None where the broker does not know of them."""
+    """Return eligible leader replicas by (topic, partition), read page by page.
+
+    Returns:
+        None with brokers before 3.7. Topics that do not exist are left out.
+    """
     names = tuple(TopicName(name) for name in sorted(topics))
     if client.supported_range(ApiKey.DESCRIBE_TOPIC_PARTITIONS) is None:
         return None

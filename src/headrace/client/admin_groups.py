@@ -1,7 +1,8 @@
-"""Groups as an administrator sees them: list, describe, delete, and forget single positions (KIP-1071, KIP-496).
+"""Group administration: list, describe and delete groups, delete offsets, remove members.
 
-Each call travels to the coordinator of its group and answers for each group (or partition) by itself, so that one
-refusal does not hide what became of the others. How members are removed: `member_removal`.
+Each call goes to the coordinator of its group and returns an outcome per group (partition, member), so that one refusal
+does not hide the others. Streams groups are described by StreamsGroupDescribe (KIP-1071), consumer groups by
+ConsumerGroupDescribe (KIP-848), classic groups by DescribeGroups.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ TopicPartition = tuple[str, int]
 def list_groups(
     client: NetworkClient, states: Iterable[str], types: Iterable[str], protocols: Iterable[str]
 ) -> tuple[GroupListing, ...]:
-    """The groups of all brokers, ordered by id; an empty filter asks for all.
+    """Return the groups of all brokers, sorted by id; an empty filter matches all.
 
-    The broker filters by type. States are compared here, in any spelling: Kafka 4.3's own filter never finds NotReady.
+    The broker filters by type. States are compared here, in any spelling: the filter of Kafka 4.3 never matches
+    NotReady.
     """
     wanted_states = {plain_name(state) for state in states}
     wanted_protocols = set(protocols)
@@ -71,7 +73,7 @@ def list_groups(
 
 
 def _answers_when_loaded(client: NetworkClient, requests: list[tuple[int | None, Any]]) -> list[Any]:
-    """A broker that has just started is asked again until its coordinators have read their logs."""
+    """Repeat the requests while a broker that has just started still loads its coordinators' logs."""
     deadline, backoff = Deadline.after_ms(client.api_timeout_ms), Backoff()
     while True:
         responses = client.call_all(requests, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
@@ -81,12 +83,12 @@ def _answers_when_loaded(client: NetworkClient, requests: list[tuple[int | None,
 
 
 def plain_name(name: str) -> str:
-    """`NotReady`, `not_ready` and `NOT-READY` are one name."""
+    """Return the name of a state in one spelling: `NotReady`, `not_ready` and `NOT-READY` are the same."""
     return name.strip().replace("_", "").replace("-", "").lower()
 
 
 def describe_streams_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
-    """StreamsGroupDescribe; `group-missing` also stands for a group of another type."""
+    """Describe streams groups; `group-missing` is also the error for a group of another type."""
     done: dict[str, StreamsGroupDescription] = {}
     errors: dict[str, BrokerError] = {}
     for group_id in dict.fromkeys(group_ids):
@@ -106,7 +108,7 @@ def describe_streams_groups(client: NetworkClient, group_ids: Iterable[str]) -> 
 
 
 def delete_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, None]:
-    """DeleteGroups: groups of any type, with their positions; `group-not-empty`, `group-missing`."""
+    """Delete groups of any type with their offsets; errors are `group-not-empty` and `group-missing`."""
     done: dict[str, None] = {}
     errors: dict[str, BrokerError] = {}
     for group_id in dict.fromkeys(group_ids):
@@ -124,8 +126,11 @@ def delete_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[s
 def delete_offsets(
     client: NetworkClient, group_id: str, partitions: Iterable[TopicPartition]
 ) -> Outcomes[TopicPartition, None]:
-    """OffsetDelete. A partition of a topic that living members read is refused (`group-not-empty`), the others are
-    done. Raises BrokerError when the whole group is refused (`group-missing`)."""
+    """Delete committed offsets. A partition whose topic a member is subscribed to is refused (`group-not-empty`).
+
+    Raises:
+        BrokerError: The whole group is refused (`group-missing`).
+    """
     wanted = sorted(set(partitions))
     response = client.call_coordinator(group_id, _delete_request(group_id, wanted), _delete_errors)
     raise_for(response.error_code, f"to delete offsets of {group_id}", api="OffsetDelete", group_id=group_id)
@@ -173,7 +178,11 @@ _NOT_OF_THIS_KIND = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMemberDescription:
-    """One member. None: its protocol knows no such thing, or (`uses_consumer_protocol`) the broker did not say."""
+    """One member of a classic or consumer group.
+
+    None means that the protocol has no such attribute, or, for `uses_consumer_protocol`, that the broker did not report
+    it.
+    """
 
     member_id: str
     instance_id: str | None
@@ -187,14 +196,14 @@ class ConsumerMemberDescription:
     subscribed_regex: str | None = None
     uses_consumer_protocol: bool | None = None
     subscription_bytes: bytes | None = None
-    """Of a classic member, as it sent them with JoinGroup; brokers keep them for stable groups only."""
+    """A classic member's bytes of JoinGroup; brokers keep them for stable groups only."""
     assignment_bytes: bytes | None = None
-    """Of a classic member, as the leader sent them with SyncGroup."""
+    """A classic member's bytes of SyncGroup, as the leader sent them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A group of consumers; `group_type` classic or consumer. Epochs are those of KIP-848, None for classic ones."""
+    """A group of consumers; `group_type` is classic or consumer. Epochs (KIP-848) are None for classic groups."""
 
     group_id: str
     group_type: str
@@ -208,7 +217,12 @@ class ConsumerGroupDescription:
 def describe_consumer_groups(
     client: NetworkClient, group_ids: Iterable[str]
 ) -> Outcomes[str, ConsumerGroupDescription]:
-    """Members by id. `group-missing` where there is none, `group-kind` where it is of others than consumers."""
+    """Describe groups of consumers.
+
+    Errors are `group-missing`, and `group-kind` for a group whose members are not consumers. Kafka's tools ask in the
+    same order: ConsumerGroupDescribe first, and DescribeGroups if the broker does not know it or the group is of
+    another kind.
+    """
     done: dict[str, ConsumerGroupDescription] = {}
     errors: dict[str, BrokerError] = {}
     for group_id in dict.fromkeys(group_ids):
@@ -285,15 +299,15 @@ def _classic(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
     (group,) = response.groups
     if group.error_code != ErrorCode.none:
         raise _refused(group, "DescribeGroups")
-    if group.group_state == "Dead":  # what brokers before 4.0 say of a group that is not there
+    if group.group_state == "Dead":  # the answer of brokers before 4.0 for a group that does not exist
         raise refusal(
             ErrorCode.group_id_not_found, f"to describe the group {group_id}", api="DescribeGroups", group_id=group_id
         )
     if group.protocol_type not in ("", CONSUMER_PROTOCOL):
         raise BrokerError(
             "group-kind",
-            f'"{group_id}" is a group of the protocol "{group.protocol_type}", not one of consumers',
-            "see all groups with:  headrace groups --list",
+            f'"{group_id}" is a group of the protocol "{group.protocol_type}", not a group of consumers',
+            "List all groups with `headrace groups --list`.",
             group_id=group_id,
         )
     return ConsumerGroupDescription(
@@ -317,7 +331,9 @@ def _classic(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
 
 
 def _read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Bytes that nobody can read hold nothing: one strange leader must not hide the other members."""
+    """Decode a classic member's assignment; one that cannot be decoded is empty, so that it does not hide the other
+    members.
+    """
     try:
         return tuple(sorted(decode_assignment(bytes(data)).partitions))
     except MalformedUserData:
@@ -329,7 +345,7 @@ _REASON = "removed by an operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovableMember:
-    """A member and the protocol it leaves by: `streams`, `consumer` or `classic`."""
+    """A member and the protocol by which it leaves: `streams`, `consumer` or `classic`."""
 
     member_id: str
     instance_id: str | None
@@ -339,14 +355,17 @@ class RemovableMember:
 def remove_members(client: NetworkClient, group_id: str, members: Iterable[RemovableMember]) -> Outcomes[str, None]:
     """Remove members from a group of any type, one by one.
 
+    Kafka's Admin has this for classic groups only (`removeMembersFromConsumerGroup`, LeaveGroup). Groups of KIP-848 and
+    KIP-1071 have no LeaveGroup: the leave is a heartbeat with epoch -1 that names its member, so it can be sent for a
+    member whose process is gone. A member that is alive is fenced (UNKNOWN_MEMBER_ID) and joins again.
+
     Args:
         client: A client of the cluster.
         group_id: The group.
         members: The members, as they were described.
 
     Returns:
-        Which members were removed, and why others were not, by member id. A member that has left meanwhile counts as
-        removed.
+        Removed members and errors, by member id. A member that has left meanwhile counts as removed.
     """
     done: dict[str, None] = {}
     errors: dict[str, BrokerError] = {}
@@ -381,7 +400,8 @@ def _leave_classic_group(
 
 
 def _streams_leave(group_id: str, member: RemovableMember) -> Any:
-    # Without the instance id any member may be named; with it a static member that is away would be looked up by it.
+    # Without the instance id the coordinator finds any member by its member id. With it, it would look up the present
+    # holder of the id and fence this request instead.
     return m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest(
         group_id=GroupId(group_id),
         member_id=member.member_id,

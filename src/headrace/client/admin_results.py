@@ -1,4 +1,4 @@
-"""What `Admin` answers: frozen values in plain types."""
+"""Results of `Admin`: frozen values in plain types."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes(Generic[Key, Value]):
-    """What became of each thing that a call named (a group, a topic, a partition): every one is in one of the two."""
+    """Outcomes of a call for several groups, topics or partitions: each key is in one of `done` and `errors`."""
 
     done: Mapping[Key, Value]
     errors: Mapping[Key, BrokerError]
 
     def all(self) -> dict[Key, Value]:
-        """What was done, when nothing was refused. Raises the first error."""
+        """Return `done` if there are no errors; raise the first error otherwise."""
         for error in self.errors.values():
             raise error
         return dict(self.done)
@@ -45,7 +45,7 @@ class Outcomes(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """A position that a group committed: the next record to read. Leader epoch -1 when none was given."""
+    """A committed offset: the next record to read. Leader epoch -1 if none was committed."""
 
     offset: int
     leader_epoch: int = -1
@@ -54,7 +54,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
-    """A position of a log; timestamp -1 when none was asked for."""
+    """An offset of a log; timestamp -1 if none was requested."""
 
     offset: int
     timestamp_ms: int
@@ -63,7 +63,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group; `state` and `group_type` as the broker writes them ("Stable", "streams")."""
+    """One group; `state` and `group_type` in the broker's spelling ("Stable", "streams")."""
 
     group_id: str
     group_type: str
@@ -73,7 +73,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
-    """A place that has a value for a setting, under the name it has there."""
+    """A source that has a value for a setting, with the setting's name there."""
 
     name: str
     value: str | None
@@ -95,7 +95,9 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """The supported levels, the finalised one (0: off), and the epoch of the finalised features (-1: not told)."""
+    """Supported levels of a feature, the finalised one (0: off), and the epoch of finalised features (-1: not
+    reported).
+    """
 
     name: str
     lowest: int
@@ -106,7 +108,7 @@ class FeatureDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMemberAssignment:
-    """Tasks by subtopology id."""
+    """Tasks of the three roles by subtopology id."""
 
     active: Tasks
     standby: Tasks
@@ -115,7 +117,7 @@ class StreamsMemberAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMemberDescription:
-    """One member: what it has (`assignment`) and what it is to have (`target_assignment`)."""
+    """One member with its present (`assignment`) and its future tasks (`target_assignment`)."""
 
     member_id: str
     member_epoch: int
@@ -133,7 +135,7 @@ class StreamsMemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupDescription:
-    """A streams group (KIP-1071); `topology` None until a member brought one."""
+    """A streams group (KIP-1071); `topology` is None until a member sent one."""
 
     group_id: str
     state: str
@@ -144,7 +146,7 @@ class StreamsGroupDescription:
 
 
 def read_streams_group(group: Any) -> StreamsGroupDescription:
-    """A DescribedGroup of StreamsGroupDescribe as plain values, members ordered by id."""
+    """Return a DescribedGroup of StreamsGroupDescribe as plain values, members sorted by id."""
     return StreamsGroupDescription(
         group_id=str(group.group_id),
         state=group.group_state,

@@ -1,4 +1,4 @@
-"""An error code of a broker's answer as the error a user meets: one sentence, a fix, Kafka's own name as a fact."""
+"""Error codes of brokers as the errors users see: one sentence, a fix, and Kafka's own name as a fact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 COORDINATOR_MOVED = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Ask again who the coordinator is."""
+"""Error codes after which the coordinator must be looked up again."""
 
 STALE_METADATA = frozenset(
     {
@@ -40,7 +40,7 @@ STALE_METADATA = frozenset(
         ErrorCode.listener_not_found,
     }
 )
-"""Refresh the metadata and try again."""
+"""Error codes after which metadata must be refreshed and the request repeated."""
 
 _FENCED = MappingProxyType(
     {
@@ -57,7 +57,7 @@ _FENCED = MappingProxyType(
 _KINDS = MappingProxyType(
     {
         ErrorCode.unknown_topic_or_partition: ("topic-missing", "create the topic, or check its name"),
-        ErrorCode.unknown_topic_id: ("topic-missing", "the topic was deleted, maybe created anew; start again"),
+        ErrorCode.unknown_topic_id: ("topic-missing", "the topic was deleted, maybe created again; start again"),
         ErrorCode.topic_already_exists: ("topic-exists", "take another name, or go on with the topic that is there"),
         ErrorCode.group_id_not_found: ("group-missing", "check the group's name with: headrace groups"),
         ErrorCode.non_empty_group: ("group-not-empty", "stop all members of the group first"),
@@ -72,7 +72,7 @@ _KINDS = MappingProxyType(
         ErrorCode.unsupported_version: ("unsupported-api", "use a newer broker and enable the feature there"),
         ErrorCode.offset_out_of_range: (
             "offset-out-of-range",
-            "the records were deleted by retention, or the topic was created anew; reset the offsets",
+            "the records were deleted by retention, or the topic was created again; reset the offsets",
         ),
         ErrorCode.message_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
         ErrorCode.record_list_too_large: ("record-too-large", "raise max.message.bytes of the topic, or send less"),
@@ -93,7 +93,18 @@ _KINDS = MappingProxyType(
 
 
 def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> BrokerError:
-    """The error for `code`; `what` says in a few words what was refused ("the offset commit of flights-0")."""
+    """Return the error for a code.
+
+    Args:
+        code: The error code.
+        what: What was refused, in a few words ("the offset commit of flights-0").
+        api: Kafka's name of the request.
+        message: The broker's message.
+        facts: Further facts of the error, such as topic and partition.
+
+    Returns:
+        Fenced for codes that mean that another owner took over, BrokerError otherwise.
+    """
     reason = f": {message}" if message else ""
     common: dict[str, Any] = {
         "kafka_code": int(code),
@@ -106,26 +117,26 @@ def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None,
     sentence = f"the broker refused {what} with {kafka_name(code)}{reason}"
     fenced = _FENCED.get(code)
     if fenced is not None:
-        return Fenced(fenced, sentence, "somebody else owns this now; drop the work, its owner does it", **common)
+        return Fenced(fenced, sentence, "Drop the work: another member owns it now and does it.", **common)
     kind, fix = _KINDS.get(code, ("broker-refused", ""))
     return BrokerError(kind, sentence, fix, **common)
 
 
 def raise_for(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> None:
-    """Raises `refusal(…)` unless the code is `none`."""
+    """Raise `refusal(…)` unless the code is `none`."""
     if code != ErrorCode.none:
         raise refusal(code, what, api=api, message=message, **facts)
 
 
 def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str, **facts: Any) -> BrokerError:
-    """The error for an offset of a topic that was deleted and created again: `what` failed.
+    """Return the error for an offset of a topic that was deleted and created again.
 
     Args:
         what: The operation, as the beginning of a sentence ("The offset commit of app for orders-0").
         topic: The topic's name.
         was: The topic id that the offset belongs to.
         now: The id of the topic that has the name now.
-        fix: What the user does about it.
+        fix: The fix, as an imperative.
         facts: Further facts of the error.
     """
     return BrokerError(
@@ -138,7 +149,7 @@ def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str
 
 
 def missing_topic(code: ErrorCode, topic: str, partition: int | None = None) -> BrokerError:
-    """The error for a topic, or a partition of it, that metadata does not show."""
+    """Return the error for a topic, or a partition of it, that is not in the metadata."""
     if code != ErrorCode.unknown_topic_or_partition:
         what = topic if partition is None else f"{topic}-{partition}"
         return refusal(code, f"a request for {what}", api="Metadata", topic=topic, partition=partition)
@@ -157,7 +168,7 @@ def missing_topic(code: ErrorCode, topic: str, partition: int | None = None) -> 
 
 
 def unknown_topic_error(topic: str, known: Iterable[str], bootstrap_servers: str) -> BrokerError:
-    """topic-missing, with the near name first and the command that creates the topic behind it."""
+    """Return `topic-missing` with the most similar name and the command that creates the topic."""
     near = nearest(topic, known)
     create = f"headrace topics --create --topic {topic} --partitions 8"
     fix = f'did you mean "{near}"?  else:  {create}' if near else create
@@ -169,7 +180,7 @@ def unknown_topic_error(topic: str, known: Iterable[str], bootstrap_servers: str
 def unknown_group_error(
     group_id: str, listed: Iterable[GroupListing], bootstrap_servers: str, *, kinds: tuple[str, ...] = ("streams",)
 ) -> BrokerError:
-    """group-missing: no group of these kinds has that name; group-kind when there is one of another type."""
+    """Return `group-missing`, or `group-kind` if the group is of another type."""
     groups = {group.group_id: group for group in listed}
     wanted = "streams" if "streams" in kinds else "consumer"
     other = groups.get(group_id)
@@ -185,7 +196,7 @@ def unknown_group_error(
             group_id=group_id,
         )
     near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() in kinds))
-    fix = f'did you mean "{near}"?' if near else "see which there are:  headrace groups --list"
+    fix = f'did you mean "{near}"?' if near else "list all groups with:  headrace groups --list"
     return BrokerError(
         "group-missing", f'there is no {wanted} group "{group_id}" on {bootstrap_servers}', fix, group_id=group_id
     )

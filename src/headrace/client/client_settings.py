@@ -1,4 +1,8 @@
-"""Java's properties format, as far as Kafka's configuration files use it: comments, continued lines, escapes."""
+"""Settings of clients, members and applications: one table, the parsing of values, and Java properties files.
+
+Names are Kafka's, or begin with `headrace.`. An application (`StreamsApp`) works in micro-batches, so some of its
+defaults differ from those of a bare client: both are in the same row.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,11 @@ _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Raises ConfigError `bad-value` when the file cannot be read."""
+    """Read a properties file.
+
+    Raises:
+        ConfigError: `bad-value` if the file cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -30,7 +38,10 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values; the last value of a key that comes twice wins, as in Java."""
+    """Parse Java's properties format as far as Kafka's files use it: comments, continued lines, escapes.
+
+    The last value of a repeated key wins, as in Java.
+    """
     found: dict[str, str] = {}
     logical = ""
     for line in text.splitlines():
@@ -69,9 +80,14 @@ Kind = Literal["string", "int", "boolean", "list"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSetting:
-    """One key. `default` None: of applications only; `in_application` None: not of applications.
+    """One setting.
 
-    `choices` empty: any value; `lowest` None: any number.
+    Attributes:
+        default: The client's default; None: only applications have this setting.
+        in_application: The application's default; None: applications do not have this setting.
+        choices: Allowed values; empty: any.
+        lowest: The least number; None: any.
+        secret: Whether the value is hidden in output.
     """
 
     name: str
@@ -127,7 +143,7 @@ _ROWS: Final = (
         300_000,
         1,
         300_000,
-        "no micro-batch finished for so long: the member leaves and says so",
+        "the longest time without a finished micro-batch; then the member leaves its group",
     ),
     _text(
         "isolation.level",
@@ -167,7 +183,7 @@ _ROWS: Final = (
         None,
         1000,
         10_000,
-        "exactly once: the coordinator ends a transaction that is open for so long; micro-batches take a third of it",
+        "exactly once: the coordinator aborts a transaction that is open longer; micro-batches take a third of it",
     ),
     _int("headrace.batch.max.records", None, 1, 200_000, "records per task and micro-batch at most"),
     _int("headrace.batch.max.bytes", None, 1, 67_108_864, "bytes per task and micro-batch at most"),
@@ -176,39 +192,41 @@ _ROWS: Final = (
         None,
         1,
         2_000,
-        "how long a micro-batch should take: below the two limits above, its size follows its time",
+        "target duration of a micro-batch: within the two limits above, its size follows its duration",
     ),
     _int(
         "headrace.warm.up.records",
         None,
         0,
         10,
-        "of each input topic, run through the SQL before the instance joins, nothing comes of them; 0: none",
+        "records of each input topic that run through the SQL before the instance joins, without output; 0: none",
     ),
     _int(
         "headrace.join.refresh.ms",
         None,
         0,
         60_000,
-        "DataFrames that a stream joins are read again when they are older; 0: for every micro-batch",
+        "age after which DataFrames joined by a stream are read again; 0: with every micro-batch",
     ),
     _int(
         "headrace.heartbeat.max.interval.ms",
         500,
         1,
         500,
-        "heartbeats come at least so often, so that a leave is noticed fast",
+        "the longest time between heartbeats, so that a leave is noticed fast",
     ),
     _int("headrace.metrics.port", None, 0, 0, "the first port to try for /metrics and /health; 0: none"),
-    _text("headrace.metrics.host", None, "127.0.0.1", "the address of that port; whoever reaches it may read"),
-    _int("state.cleanup.delay.ms", None, 0, 600_000, "the stores of a task that went away are deleted after so long"),
+    _text(
+        "headrace.metrics.host", None, "127.0.0.1", "the address of that port; every client that reaches it may read"
+    ),
+    _int("state.cleanup.delay.ms", None, 0, 600_000, "time after which stores of a task that moved away are deleted"),
     _int("acceptable.recovery.lag", None, 0, 10_000, "changelog records that a copy may lack when a task moves to it"),
     _int(
         "headrace.handover.max.wait.ms",
         None,
         0,
         30_000,
-        "a task that moves is worked on so long while its state is copied",
+        "how long a task that moves is still processed by its owner while its state is copied",
     ),
     _int("headrace.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
 )
@@ -233,7 +251,7 @@ _SECURITY_ROWS: Final = (
     _text("sasl.password", "", meaning="instead of sasl.jaas.config, as librdkafka has it", secret=True),
 )
 SECURITY_SETTINGS: Final = frozenset(row.name for row in _SECURITY_ROWS)
-"""How a client reaches its brokers; `headrace.client.security` reads them."""
+"""Settings of how a client reaches its brokers; `headrace.client.security` reads them."""
 
 CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
     {setting.name: setting for setting in (*_ROWS, *_SECURITY_ROWS)}
@@ -241,7 +259,11 @@ CLIENT_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
 
 
 def parsed(setting: ClientSetting, value: object) -> Any:
-    """The typed value. Raises ConfigError `bad-value`."""
+    """Return the typed value of a setting.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
     match setting.kind:
         case "int":
             return _parsed_int(setting, value)
@@ -277,6 +299,4 @@ def _parsed_int(setting: ClientSetting, value: object) -> int:
 
 def _bad_value(setting: ClientSetting, value: object, expected: str) -> ConfigError:
     meaning = f": {setting.meaning}" if setting.meaning else ""
-    return ConfigError(
-        "bad-value", f"{setting.name} is {value!r}, which cannot be", f"give {expected}{meaning}", key=setting.name
-    )
+    return ConfigError("bad-value", f"Invalid {setting.name} {value!r}.", f"Set {expected}{meaning}.", key=setting.name)

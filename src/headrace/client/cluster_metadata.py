@@ -1,4 +1,4 @@
-"""`bootstrap.servers`: the addresses a client begins with, and what to say when nobody answers."""
+"""A client's view of the cluster: bootstrap addresses, brokers, topics with ids, and leaders. Snapshots are frozen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _CLOSED: Final = "the broker closed the connection"
 
 
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
-    """`"host:port,host:port"` or a sequence of them; without a port 9092. Raises ConfigError `bad-value`."""
+    """Parse `"host:port,host:port"`, or a sequence of addresses; the default port is 9092.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
     listed = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = tuple(_address(entry.strip()) for entry in listed if entry.strip())
     if not addresses:
@@ -32,12 +36,20 @@ def _address(entry: str) -> BrokerAddress:
     if not colon or (entry.count(":") > 1 and not entry.startswith("[")):
         return BrokerAddress(entry.strip("[]"), DEFAULT_PORT)
     if not port.isdigit() or not 0 < int(port) < 65_536 or not host:
-        raise ConfigError("bad-value", f"bootstrap.servers has {entry!r}, which is no host:port", "e.g. localhost:9092")
+        raise ConfigError(
+            "bad-value", f"bootstrap.servers has {entry!r}, which is not host:port", "e.g. localhost:9092"
+        )
     return BrokerAddress(host.strip("[]"), int(port))
 
 
 def unreachable(error: ConnectionLost, bootstrap: Sequence[BrokerAddress], tried_ms: float | None) -> CannotConnect:
-    """The error a user meets; `tried_ms` None where trying again would not help."""
+    """Return the error for a cluster that does not answer.
+
+    Args:
+        error: The last failure of a connection.
+        bootstrap: The bootstrap addresses.
+        tried_ms: How long it was tried; None if trying again would not help.
+    """
     known = ", ".join(str(address) for address in bootstrap)
     where = str(error.address) if error.address.port else known
     tried = "" if tried_ms is None else f", tried for {max(1, round(tried_ms / 1000))} s"
@@ -52,7 +64,7 @@ def unreachable(error: ConnectionLost, bootstrap: Sequence[BrokerAddress], tried
         fix = f"set bootstrap.servers (now {known}) to the address of a Kafka broker"
     return CannotConnect(
         "broker-unreachable",
-        f"nobody answers as a Kafka broker at {where} ({error.why}{tried})",
+        f"No Kafka broker reachable at {where} ({error.why}{tried})",
         fix,
         bootstrap_servers=known,
         why=error.why,
@@ -77,7 +89,11 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """A topic that does not exist is not in `topics`; `refused` says why one is not that the broker may know."""
+    """Brokers and topics at one moment.
+
+    Topics that do not exist are not in `topics`; `refused` has the error code of topics that the broker did not
+    describe.
+    """
 
     brokers: Mapping[int, BrokerAddress]
     topics: Mapping[str, TopicMetadata]
@@ -86,18 +102,18 @@ class ClusterMetadata:
     refused: Mapping[str, ErrorCode] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The leader's node id, None when unknown."""
+        """Return the leader's node id; None if unknown."""
         metadata = self.topics.get(topic)
         leader = NO_LEADER if metadata is None else metadata.partitions.get(partition, NO_LEADER)
         return None if leader == NO_LEADER else leader
 
     def topic_name(self, topic_id: UUID | None) -> str | None:
-        """The name that belongs to an id."""
+        """Return the name of a topic id; None if unknown."""
         return next((t.name for t in self.topics.values() if t.topic_id == topic_id and topic_id is not None), None)
 
 
 def read_metadata(response: m.metadata_response.MetadataResponse) -> ClusterMetadata:
-    """A Metadata response as a snapshot of just what it tells."""
+    """Return a Metadata response as a snapshot."""
     topics: dict[str, TopicMetadata] = {}
     refused: dict[str, ErrorCode] = {}
     for topic in response.topics:

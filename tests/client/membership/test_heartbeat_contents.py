@@ -205,7 +205,7 @@ def test_a_group_without_endpoints_is_not_asked_for_the_map_again_and_again() ->
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:http"])
 def test_what_is_no_endpoint(text: str) -> None:
-    with pytest.raises(ValueError, match="no host:port"):
+    with pytest.raises(ValueError, match="not host:port"):
         Endpoint.parse(text)
 
 

@@ -28,13 +28,13 @@ SCHEMA: Final = pa.schema(
         ("timestamp_type", pa.int32()),
     ]
 )
-"""The columns of a batch: Spark's Kafka source's, by its names."""
+"""Columns of a batch, with the names of Spark's Kafka source."""
 
 _DECODED: Final = ("key", "value", "headers", "offset", "timestamp", "timestamp_type")
 
 
 class _Decoded:
-    """Mutable: a piece as Arrow, and which row is next. `next_offset`: behind everything that was decoded."""
+    """A fetched piece as Arrow, and the next row. `next_offset` is behind everything that was decoded. Mutable."""
 
     __slots__ = ("next_offset", "row", "table")
 
@@ -45,7 +45,11 @@ class _Decoded:
 
 
 def take_batch(positions: SubscriptionState, max_rows: int) -> pa.RecordBatch:
-    """At most so many rows of what waits, maybe none; the positions move on behind them. Raises BrokerError."""
+    """Take at most `max_rows` of the fetched rows, maybe none, and advance the positions.
+
+    Raises:
+        BrokerError: `corrupt-batch`.
+    """
     parts: list[tuple[TopicPartition, pa.RecordBatch]] = []
     rows = 0
     served = []
@@ -94,7 +98,7 @@ def _decode(each: TopicPartition, piece: Piece) -> _Decoded:
         )
     except CorruptBatch as error:
         raise corrupt_batch(each, error) from error
-    # A gap at the end is not seen in the bytes: what was fetched as a whole is passed.
+    # Offsets without records at the end (markers, compaction) leave no trace in the bytes: skip to the piece's end.
     behind = found.next_offset if found.next_offset > piece.position else fetched.next_offset
     decoded = _Decoded(found.table, behind)
     piece.face = decoded

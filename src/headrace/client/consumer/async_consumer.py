@@ -1,8 +1,9 @@
-"""`AsyncConsumer`: the same shape as `Consumer` for asyncio programs.
+"""`AsyncConsumer`: the API of `Consumer` for asyncio programs.
 
-A `Consumer` on a thread of its own: it is the same code that fetches, commits and rebalances, and the loop never waits
-for a socket. Cancelling a poll wakes that thread; what it had taken by then is given back for the next poll.
-Listeners may be coroutines: they run on the loop, and are cancelled when their time is up.
+A `Consumer` on a thread of its own: the same code fetches, commits and rebalances, and the loop never waits for a
+socket. A second implementation would be a second set of faults, and decoding would block the loop anyway. Cancelling a
+poll wakes the thread; rows that it had taken are given back for the next poll. Listeners may be coroutines: they run on
+the loop and are cancelled when their time is up.
 """
 
 from __future__ import annotations
@@ -34,25 +35,31 @@ _in_listener: ContextVar[bool] = ContextVar("headrace_in_listener", default=Fals
 
 
 class AsyncRebalanceListener:
-    """As `RebalanceListener`, with coroutines; they run on the loop while the poll waits for them.
+    """Rebalance listener with coroutines, which run on the loop while the poll waits for them.
 
-    They may await the consumer's calls, `commit` and `seek` above all, but no poll.
+    They may await the consumer's calls, in particular `commit` and `seek`, but not a poll.
     """
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """New partitions."""
+        """Handle new partitions."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These go to others when this returns."""
+        """Handle partitions that go to other members when this returns."""
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are gone; the default treats it as a revocation."""
+        """Handle partitions that are lost. The default calls `on_revoked`."""
         await self.on_revoked(partitions)
 
 
 @checked_api(forwards=Consumer.__init__)
 class AsyncConsumer:
-    """An async context manager; made and used on one running loop. Arguments as `Consumer`'s."""
+    """Kafka consumer for asyncio; an async context manager, created and used on one running loop.
+
+    Arguments as for `Consumer`; `listener` may be an `AsyncRebalanceListener`.
+
+    Example:
+        `async with AsyncConsumer("orders", group_id="billing") as consumer: …`
+    """
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class AsyncConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Subscribes to the topics that the consumer was made with; entering it does so as well."""
+        """Subscribe to the topics of the constructor; entering the context manager does so as well."""
         if self._topics is not None:
             topics, self._topics = self._topics, None
             await self.subscribe(topics)
@@ -184,6 +191,7 @@ class AsyncConsumer:
 
     @property
     def group_id(self) -> str:
+        """As `Consumer.group_id`."""
         return self._consumer.group_id
 
     @property
@@ -208,7 +216,8 @@ class AsyncConsumer:
             self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        # The consumer's thread waits for the listener; the listener's calls cannot wait for it, and take another.
+        # While a listener runs, the consumer's only thread waits for it. Calls from inside the listener would wait for
+        # that thread for ever, so they run on one of the loop's default executor.
         thread = None if _in_listener.get() else self._thread
         return await self._loop.run_in_executor(thread, partial(function, *arguments))
 
@@ -218,6 +227,8 @@ class AsyncConsumer:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
+            # Either the rows are there (`cancel` is True) and go back from here, or the thread notices the cancellation
+            # under the same lock and gives them back itself: never both, never none.
             self._consumer.wakeup()
             running.add_done_callback(_forget)
             if turn.cancel():
@@ -225,7 +236,7 @@ class AsyncConsumer:
             raise
 
     def _give_back(self, rows: Any) -> None:
-        """On the consumer's thread: positions go back before what nobody has seen."""
+        """Seek back before rows that the caller never saw. Runs on the consumer's thread."""
         if isinstance(rows, list):
             seen = [(record.topic, record.partition, record.offset) for record in rows]
         else:
@@ -239,7 +250,7 @@ class AsyncConsumer:
 
 
 class _Turn(Generic[Result]):
-    """One poll on the consumer's thread; whether its rows reach the caller is decided under a lock."""
+    """One poll on the consumer's thread. A lock decides whether its rows reach the caller."""
 
     def __init__(self, poll: Callable[[], Result], give_back: Callable[[Result], None]) -> None:
         self._poll = poll
@@ -250,6 +261,7 @@ class _Turn(Generic[Result]):
         self.rows: Result | None = None
 
     def run(self) -> Result:
+        """Poll, and give the rows back if the caller was cancelled meanwhile."""
         rows = self._poll()
         with self._lock:
             self._finished = True
@@ -260,14 +272,16 @@ class _Turn(Generic[Result]):
         return rows
 
     def cancel(self) -> bool:
-        """Whether it is too late: the rows are there and nobody takes them."""
+        """Mark the caller as cancelled, and return whether the rows were there already: the caller has to give them
+        back.
+        """
         with self._lock:
             self._cancelled = True
             return self._finished
 
 
 def _forget(finished: asyncio.Future[Any]) -> None:
-    """Of a poll that was cancelled nobody wants to know the error; asking for it keeps asyncio from complaining."""
+    """Retrieve the exception of a cancelled poll, so that asyncio does not log it as unretrieved."""
     if not finished.cancelled():
         finished.exception()
 
@@ -303,7 +317,7 @@ class _OnLoop(RebalanceListener):
             raise UserCodeError(
                 "user-code",
                 f"{name} of the rebalance listener took longer than {self._timeout_s} s and was cancelled",
-                "do less in the listener, or raise its time limit (and max.poll.interval.ms)",
+                "Do less in the listener, or raise its time limit (and max.poll.interval.ms).",
             ) from None
 
 

@@ -1,7 +1,8 @@
-"""Commits as a member, or without one: now, or later in order; and what is committed.
+"""Offset commits of a consumer, as a member or without a group membership: at once, or later and in order.
 
-A commit carries the generation or epoch of the moment it is made. A consumer group's epoch may rise while it is on its
-way (`STALE_MEMBER_EPOCH`): then it goes once more with the new one, for the partitions are still ours.
+A commit carries the generation or epoch of the moment it is made. A consumer group's epoch may rise while it is in
+flight (`STALE_MEMBER_EPOCH`): then it is sent once more with the new one, because the partitions still belong to the
+member.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ __all__ = ["CommitCallback", "OffsetCommits", "Offsets"]
 log = logging.getLogger("headrace.client")
 
 Offsets = Mapping[Any, int] | Mapping[Any, CommittedOffset]
-"""By `TopicPartition` or plain (topic, partition); a mapping's key type is not covariant, hence no name for it."""
+"""Offsets by `TopicPartition` or plain (topic, partition). The key is Any because Mapping is invariant in its key."""
 CommitCallback = Callable[[Offsets, HeadraceError | None], None]
 TopicIds = Mapping[tuple[str, int], UUID]
 
 
 class OffsetCommits:
-    """Mutable: the queue of commits for later, and its thread, which begins with the first of them."""
+    """Offset commits, and a thread for those in the background that starts with the first of them. Mutable."""
 
     def __init__(
         self,
@@ -45,8 +46,13 @@ class OffsetCommits:
         *,
         topic_ids: Callable[[Iterable[tuple[str, int]]], TopicIds] = lambda _: {},
     ) -> None:
-        """Args: `identity`, raises Fenced when whoever commits should be a member and is none; `topic_ids`, the topics
-        that the offsets of partitions belong to at the time of a commit, as far as known."""
+        """Args:
+        client: A client of the cluster.
+        group_id: The group.
+        identity: Returns the identity to commit with; raises Fenced if the consumer should be a member and is none.
+        metrics: Measures commits.
+        topic_ids: Returns the topic ids that the offsets of partitions belong to, as far as known.
+        """
         self._topic_ids = topic_ids
         self._client = client
         self._metrics = metrics or ConsumerMetrics()
@@ -58,31 +64,39 @@ class OffsetCommits:
         self._worker: threading.Thread | None = None
 
     def commit(self, offsets: Offsets, *, timeout_ms: float | None = None) -> None:
-        """Now; commits that were to come later go first. Raises Fenced, BrokerError, CannotConnect."""
+        """Commit at once, after the background commits.
+
+        Raises:
+            Fenced: The membership was lost.
+            BrokerError: The coordinator refused the commit.
+            CannotConnect: No broker is reachable.
+        """
         self.drain()
         if offsets:
             self._commit(offsets, self._topic_ids(offsets), self._identity(), timeout_ms)
 
     def drain(self) -> None:
-        """Waits for the commits that were to come later: none may come after its partition was given back."""
+        """Wait for the background commits: none may arrive after its partition was given back."""
         self._queue.join()
 
     def commit_later(self, offsets: Offsets, callback: CommitCallback | None) -> None:
-        """In the background; `callback` hears what became of it, on another thread."""
+        """Commit in the background; `callback` is called with the outcome on another thread."""
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name=f"headrace-commits-{self._group_id}", daemon=True)
             self._worker.start()
+        # Topic ids and identity are those of now, not of the time at which the thread sends the commit: offsets of a
+        # lost membership, or of a deleted topic, must be refused instead of being stored under the next one.
         self._queue.put((offsets, self._topic_ids(offsets), self._identity_or_error(), callback))
 
     def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Offset -1 where there is none."""
+        """Return the committed offsets; offset -1 where there is none."""
         found = fetch_committed(self._client, self._group_id, partitions, require_stable=require_stable)
         return {TopicPartition(*each): committed for each, committed in found.items()}
 
     def close(self) -> None:
-        """Commits what was to come later, and ends."""
+        """Finish the background commits and end the thread."""
         if self._worker is not None:
             self._queue.put(None)
             self._worker.join(timeout=self._client.api_timeout_ms / 1000)
@@ -128,11 +142,11 @@ class OffsetCommits:
             except HeadraceError as error:
                 failure = error
                 if callback is None:
-                    log.warning("an offset commit of %s failed: %s", self._group_id, error)
+                    log.warning("Offset commit of %s failed: %s", self._group_id, error)
             try:
                 if callback is not None:
                     callback(offsets, failure)
             except Exception:
-                log.exception("the callback of an offset commit of %s raised", self._group_id)
+                log.exception("Callback of an offset commit of %s raised an exception", self._group_id)
             self._queue.task_done()
         self._queue.task_done()

@@ -1,6 +1,6 @@
 """`Consumer`: subscribe or assign, poll Arrow batches or records, commit. Kafka's semantics under Kafka's names.
 
-What is documented at a method is what Kafka's Java consumer does, unless it says otherwise. One consumer belongs to one
+Methods behave as those of Kafka's Java consumer unless their documentation says otherwise. A consumer belongs to one
 thread at a time; heartbeats have a thread of their own.
 """
 
@@ -35,10 +35,12 @@ CLOSE_TIMEOUT_S = 30.0
 
 @checked_api()
 class Consumer:
-    """A context manager; leaving it leaves the group. Iterating gives Arrow batches for ever.
+    """Kafka consumer that returns Arrow batches or plain records.
 
-    `topics` are subscribed to at once, with `group_id`. Any other setting by Kafka's name in `config`, a mapping or a
-    properties file. `token_provider`: for `sasl.mechanism=OAUTHBEARER`, called whenever a connection logs in.
+    A context manager that leaves the group at its end. Iterating yields Arrow batches without end.
+
+    Example:
+        `with Consumer("orders", group_id="billing") as consumer: …`
     """
 
     def __init__(
@@ -60,7 +62,28 @@ class Consumer:
         token_provider: TokenProvider | None = None,
         config: Mapping[str, object] | str | os.PathLike[str] | None = None,
     ) -> None:
-        """Connects with the first call that needs a broker. Raises ConfigError."""
+        """Create a consumer; it connects with the first call that needs a broker.
+
+        Args:
+            topics: Subscribed at once; requires `group_id`. See `subscribe`.
+            group_id: The group; needed to subscribe and to commit.
+            bootstrap_servers: `host:port,host:port`, or a sequence.
+            group_protocol: `consumer` (KIP-848) or `classic`.
+            group_instance_id: Makes this a static member: a restart within the session moves no partition.
+            auto_offset_reset: `earliest`, `latest`, `none` or `by_duration:PT1H`; used without a committed offset.
+            enable_auto_commit: Whether polls commit what earlier polls returned.
+            isolation_level: Whether records of open and aborted transactions are returned.
+            max_poll_records: The most records of one poll.
+            max_poll_interval_ms: The longest time between two polls before the member leaves its group.
+            partition_assignment_strategy: Assignors of a classic group, by preference.
+            listener: Called for rebalances, on the thread that polls.
+            listener_timeout_ms: The longest time of one listener call; `max.poll.interval.ms` if not given.
+            token_provider: For `sasl.mechanism=OAUTHBEARER`, called whenever a connection logs in.
+            config: Any other setting by Kafka's name, as a mapping or a properties file.
+
+        Raises:
+            ConfigError: `unknown-setting` or `bad-value`.
+        """
         configuration = ConsumerConfiguration(
             config,
             group_id=group_id,
@@ -90,32 +113,46 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What is read.
+    # Subscribing and assigning.
 
     def subscribe(self, topics: Topics) -> None:
-        """A name, names, a Python pattern (resolved here, over the whole name) or a `SubscriptionPattern` (resolved by
-        the coordinator, RE2). Replaces an earlier subscription; the next polls carry the rebalance out."""
+        """Subscribe to topics, replacing an earlier subscription; the next polls carry out the rebalance.
+
+        Args:
+            topics: A name, names, a Python pattern (resolved by the client, matching the whole name), or a
+                `SubscriptionPattern` (RE2, resolved by the coordinator).
+        """
         self._core.subscribe(topics)
 
     def assign(self, partitions: Partitions) -> None:
-        """Exactly these partitions, without a group's assignment."""
+        """Read exactly these partitions, without a group's assignment."""
         self._core.assign(partitions)
 
     def unsubscribe(self) -> None:
-        """Leaves the group, or drops what was assigned."""
+        """Leave the group, or drop the assigned partitions."""
         self._core.unsubscribe()
 
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """What this consumer has now, as the last poll left it."""
+        """Return the assigned partitions, as of the last poll."""
         return self._core.positions.assigned
 
     # Reading.
 
     def poll(self, timeout: float = 1.0) -> pa.RecordBatch:
-        """The next rows of all assigned partitions, at most `max.poll.records`; after `timeout` seconds maybe none.
+        """Return the next rows of all assigned partitions.
 
-        Columns: key, value, headers, topic, partition, offset, timestamp, timestamp_type. Raises what a rebalance
-        listener raised, MaxPollExceeded, BrokerError, CannotConnect.
+        Args:
+            timeout: Seconds to wait for rows.
+
+        Returns:
+            At most `max.poll.records` rows, maybe none, with the columns key, value, headers, topic, partition, offset,
+                timestamp, timestamp_type.
+
+        Raises:
+            MaxPollExceeded: The last poll was longer ago than `max.poll.interval.ms`, and the group removed the member.
+            BrokerError: A broker refused a request.
+            CannotConnect: No broker is reachable.
+            Exception: Whatever the rebalance listener raised.
         """
         from headrace.client.consumer.arrow_collector import take_batch
 
@@ -126,7 +163,12 @@ class Consumer:
         return batch
 
     def poll_records(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """As `poll`, as plain records; needs no pyarrow."""
+        """Return the next records like `poll`, as plain Python values; needs no pyarrow.
+
+        Args:
+            timeout: Seconds to wait for records.
+            max_records: The most records, within `max.poll.records`.
+        """
         records = self._core.poll(
             timeout,
             lambda most: take_records(self._core.positions, most if max_records is None else min(most, max_records)),
@@ -136,10 +178,10 @@ class Consumer:
         return records
 
     def records(self, timeout: float | None = None) -> Iterator[ConsumerRecord]:
-        """One after the other; ends when none came for `timeout` seconds, without one never.
+        """Yield records one after the other, until none came for `timeout` seconds (None: without end).
 
-        What was taken from here and not yet looked at counts as processed only with the next poll: a loop that breaks
-        off in the middle should commit the offsets it means.
+        Records that were fetched from here but not yet looked at count as processed with the next poll. A loop that
+        ends early should commit the offsets it means.
         """
         while True:
             found = self.poll_records(1.0 if timeout is None else timeout)
@@ -154,35 +196,43 @@ class Consumer:
                 yield batch
 
     def wakeup(self) -> None:
-        """From any thread: the poll that waits, or the next one, returns at once with what there is."""
+        """Make the poll that waits, or the next one, return at once with what there is. From any thread."""
         self._core.wakeup()
 
-    # Where it reads.
+    # Positions.
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """The next poll goes on there. Raises ConfigError for a partition that is not assigned, a negative offset."""
+        """Continue at this offset with the next poll.
+
+        Raises:
+            ConfigError: The partition is not assigned, or the offset is negative.
+        """
         if offset < 0:
-            raise ConfigError("bad-value", f"an offset of {offset} cannot be", "give 0 or more, or seek_to_beginning")
+            raise ConfigError(
+                "bad-value",
+                f"Invalid offset {offset}: expected 0 or more.",
+                "Use an offset of 0 or more, or seek_to_beginning.",
+            )
         for each in self._mine([partition]):
             self._core.positions[each].seek(offset)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Of these, or all: the first record that is still there; found with the next poll."""
+        """Continue at the first record that is still there, of these partitions or all; looked up by the next poll."""
         for each in self._mine(partitions):
             self._core.positions[each].begin_at("earliest")
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Of these, or all: behind the last record; with read_committed the last that is decided."""
+        """Continue behind the last record (with read_committed: the last decided one) of these partitions or all."""
         for each in self._mine(partitions):
             self._core.positions[each].begin_at("latest")
 
     def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
-        """Of these, or all: the first record at or after this time, the end where there is none."""
+        """Continue at the first record at or after this time, or at the end, for these partitions or all."""
         for each in self._mine(partitions):
             self._core.positions[each].begin_at(timestamp_ms)
 
     def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that a poll hands out."""
+        """Return the offset of the next record that a poll returns."""
         (each,) = self._mine([partition])
         self._core.need_positions([each])
         position = self._core.positions[each].position
@@ -190,16 +240,17 @@ class Consumer:
         return position
 
     def pause(self, partitions: Partitions) -> None:
-        """Polls give nothing of these; the member stays in its group."""
+        """Return no records of these partitions until `resume`; the member stays in its group."""
         for each in self._mine(partitions):
             self._core.positions[each].paused = True
 
     def resume(self, partitions: Partitions) -> None:
-        """Polls give them again, from where they were."""
+        """Return records of these partitions again, from where they were."""
         for each in self._mine(partitions):
             self._core.positions[each].paused = False
 
     def paused(self) -> tuple[TopicPartition, ...]:
+        """Return the paused partitions."""
         return tuple(sorted(each for each, state in self._core.positions.items() if state.paused))
 
     # Committing.
@@ -207,10 +258,18 @@ class Consumer:
     def commit(
         self, offsets: Offsets | None = None, *, wait: bool = True, callback: CommitCallback | None = None
     ) -> None:
-        """The positions behind what polls returned, or `offsets` (the next to read, plain or `CommittedOffset`).
+        """Commit offsets.
 
-        `wait` False: in the background and in order; `callback(offsets, error)` hears what became of it, else the log.
-        Raises Fenced when the partitions belong to others by now, BrokerError, CannotConnect.
+        Args:
+            offsets: The next offset to read of each partition, plain or as `CommittedOffset`; None: the positions
+                behind what polls returned.
+            wait: False commits in the background and in order.
+            callback: Called as `callback(offsets, error)` after a background commit; without one, errors are logged.
+
+        Raises:
+            Fenced: The partitions belong to other members by now.
+            BrokerError: The coordinator refused the commit.
+            CannotConnect: No broker is reachable.
         """
         self._core.need_group("commit")
         given: Offsets = self._core.positions.consumed() if offsets is None else dict(offsets)  # type: ignore[assignment]
@@ -222,14 +281,14 @@ class Consumer:
             self._core.commits.commit_later(given, callback)
 
     def committed(self, partitions: Partitions | None = None) -> dict[TopicPartition, CommittedOffset | None]:
-        """Of these, or of what is assigned: the committed offset with its metadata, None where there is none."""
+        """Return the committed offset with its metadata, or None, of these partitions or of the assigned ones."""
         self._core.need_group("committed")
         wanted = self.assignment() if partitions is None else tuple(TopicPartition(*each) for each in partitions)
         found = self._core.commits.committed(wanted, require_stable=self._isolation_level == "read_committed")
         return {each: found[each] if found[each].offset >= 0 else None for each in wanted}
 
     def lag(self, partitions: Partitions | None = None) -> dict[TopicPartition, int]:
-        """How many offsets lie between the position and the end, as the last Fetch, or a question, saw it."""
+        """Return the offsets between position and end, as the last Fetch or a ListOffsets request saw the end."""
         wanted = self._mine(partitions)
         self._core.need_positions(wanted)
         states = {each: self._core.positions[each] for each in wanted}
@@ -239,23 +298,27 @@ class Consumer:
             ends |= self.end_offsets(unknown)
         return {each: max(0, (ends[each] or 0) - (states[each].position or 0)) for each in wanted}
 
-    # Asking about topics.
+    # Offsets and partitions of topics.
 
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset that is still there."""
+        """Return the first offset of each partition that is still there."""
         return self._list_offsets(dict.fromkeys(partitions, "earliest"))
 
     def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Behind the last record; with read_committed behind the last that is decided."""
+        """Return the offset behind the last record, or, with read_committed, behind the last decided one."""
         return self._list_offsets(dict.fromkeys(partitions, "latest"))
 
     def offsets_for_times(self, times_ms: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after each time; None where there is no record so late."""
+        """Return the first offset at or after each time in milliseconds; None if no record is that late."""
         found = self._list_offsets(times_ms)
         return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
-        """All partitions of a topic. Raises BrokerError `topic-missing`."""
+        """Return all partitions of a topic.
+
+        Raises:
+            BrokerError: `topic-missing`.
+        """
         known = self._core.control.known_topics([topic]).topics[topic].partitions
         return tuple(TopicPartition(topic, number) for number in sorted(known))
 
@@ -263,11 +326,12 @@ class Consumer:
 
     @property
     def group_id(self) -> str:
+        """The group's name; empty without a group."""
         return self._core.group_id
 
     @property
     def member_id(self) -> str:
-        """Empty before the coordinator gave one."""
+        """The member id; empty before the coordinator assigned one."""
         return self._core.identity.member_id
 
     @property
@@ -276,7 +340,7 @@ class Consumer:
         return self._core.identity.generation
 
     def metrics(self) -> dict[str, Any]:
-        """By Kafka's names (docs/reference/consumer-metrics.md); the greatest lag of a partition as far as known."""
+        """Return metrics by Kafka's names (docs/reference/consumer-metrics.md)."""
         states = self._core.positions.snapshot()
         lags = list(self._known_lags().values())
         return self._core.metrics.values() | {
@@ -286,20 +350,23 @@ class Consumer:
         }
 
     def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> DrivenConsumer:
-        """For who drives this consumer from now on (`ParallelConsumer`): it commits, so nothing is committed
-        automatically, and `around` gets the listener and gives the one to be told instead."""
+        """Hand this consumer to a driver such as `ParallelConsumer`, which commits by itself: automatic commits end.
+
+        Args:
+            around: Receives the listener and returns the one to call instead.
+        """
         return self._core.drive(around)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where polls stand: the next offset of each partition that has a position. Asks nobody."""
+        """Return the next offset of each partition that has a position, without a request."""
         return self._core.positions.consumed()
 
     def metric_families(self) -> list[Family]:
-        """The same as families, with lags of single partitions: for `prometheus_text`, beside other families."""
+        """Return the metrics as families, with the lag of each partition, for `prometheus_text`."""
         return list(self._core.metrics.families(self._known_lags(), len(self._core.positions)))
 
     def prometheus(self) -> str:
-        """The same as a page for Prometheus."""
+        """Return the metrics as a page in Prometheus' text format."""
         return prometheus_text(self.metric_families())
 
     def _known_lags(self) -> dict[TopicPartition, int]:
@@ -308,9 +375,11 @@ class Consumer:
         return {each: max(0, end - at) for each, (end, at) in known.items() if end is not None and at is not None}
 
     def close(self, *, leave_group: bool | None = None, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commits if it does that by itself, tells the listener, leaves the group; calling it again does nothing.
+        """Commit if automatic commits are on, call the listener, and leave the group. Calling it again has no effect.
 
-        `leave_group` None: a static member's partitions wait for its return; True: it leaves for good, too.
+        Args:
+            leave_group: None: a static member's partitions wait for its return; True: it leaves for good as well.
+            timeout: Seconds that all of this may take.
         """
         began = time.monotonic()
         self._core.close(for_good=leave_group, timeout_s=max(0.1, timeout - (time.monotonic() - began)))

@@ -1,7 +1,8 @@
-"""What both consumers stand on: subscriptions, positions, fetching, commits, and one turn of `poll`.
+"""Common core of both consumers: subscriptions, positions, fetching, commits, and one turn of `poll`.
 
-Three connections' worth of clients, so that nothing waits behind a parked Fetch: one fetches, one asks and commits,
-one belongs to the membership's thread. Used from one thread; `wakeup` alone may come from another.
+It uses three clients, and so three connections per broker, so that nothing waits behind a parked Fetch or JoinGroup:
+one fetches, one looks up and commits, one belongs to the membership's thread. Used from one thread; only `wakeup` may
+come from another.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ REJOINING = frozenset({GroupMemberState.JOINING, GroupMemberState.ASSIGNING, Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivenConsumer:
-    """What somebody gets who drives a consumer: its settings, further clients of the same cluster, and the ids of the
-    topics that positions belong to."""
+    """Access for a driver of a consumer: settings, further clients of the cluster, and topic ids of positions."""
 
     configuration: ConsumerConfiguration
     new_client: Callable[[], NetworkClient]
@@ -61,7 +61,7 @@ class DrivenConsumer:
 
 
 class ConsumerCore:
-    """Mutable. See `headrace.client.consumer.consumer.Consumer` for what its callers promise and get."""
+    """Core of a consumer. Mutable. `headrace.client.consumer.consumer.Consumer` documents the public contract."""
 
     def __init__(
         self,
@@ -118,31 +118,39 @@ class ConsumerCore:
 
     @property
     def identity(self) -> GroupIdentity:
-        """Of the member, as it is now; without a group that of nobody."""
+        """The member's identity now; the empty one without a group."""
         return GroupIdentity() if self._runner is None else self._runner.identity
 
     def _committing_identity(self) -> GroupIdentity:
-        """Who subscribes commits as a member: a coordinator takes a stranger's commit while the group is empty, and
-        that of somebody who has lost its membership could go back behind what others committed."""
+        """Return the identity to commit with.
+
+        A subscribed consumer commits only as a member. The coordinator would accept a commit without a member while the
+        group is empty, and a consumer that lost its membership could then move the offset back behind other members'
+        commits.
+        """
         identity = self.identity
         if self._runner is not None and not identity.is_member:
             raise Fenced(
                 "member-fenced",
-                f"the consumer is no member of {self.group_id} now, so it commits nothing",
-                "poll: it joins again; records without a commit come again",
+                f"the consumer is not a member of {self.group_id} now, so it cannot commit",
+                "Call poll, which joins the group again; uncommitted records are read again.",
                 group=self.group_id,
             )
         return identity
 
     @property
     def subscription(self) -> SubscribedTopics | None:
-        """What was asked for with `subscribe`."""
+        """The subscription, None without one."""
         return self._wanted
 
     # Subscribing and assigning.
 
     def subscribe(self, topics: Topics) -> None:
-        """What is read from the next poll on: it joins the group. Raises ConfigError without a `group.id`."""
+        """Subscribe; the next poll joins the group.
+
+        Raises:
+            ConfigError: There is no `group.id`, or the consumer has assigned partitions.
+        """
         self._open("subscribe")
         self._need_group("subscribe")
         if self._wanted is None and len(self.positions):
@@ -159,14 +167,14 @@ class ConsumerCore:
         self.rebalances.ended = None
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Exactly these, without a group's help; those that stay keep their positions."""
+        """Assign exactly these partitions, without a group; those that stay keep their positions."""
         self._open("assign")
         if self._wanted is not None:
             raise ConfigError("wrong-usage", "a consumer either subscribes or assigns", "call unsubscribe first")
         self.positions.replace(TopicPartition(*each) for each in partitions)
 
     def unsubscribe(self, *, for_good: bool | None = None, timeout_s: float = 5.0) -> None:
-        """Commits if it does that by itself, gives everything back, leaves the group."""
+        """Commit if automatic commits are on, revoke everything, and leave the group."""
         self._open("unsubscribe")
         with self._alone():
             self._leave(for_good=for_good, timeout_s=timeout_s)
@@ -180,7 +188,7 @@ class ConsumerCore:
             self.positions.replace(())
             return
         try:
-            self._runner = runner  # who commits is still a member
+            self._runner = runner  # commits still need the member's identity
             self._end_rebalance(runner, timeout_s)
             self.rebalances.give_back_all()
         finally:
@@ -190,8 +198,11 @@ class ConsumerCore:
             self.positions.replace(())
 
     def _end_rebalance(self, runner: GroupRunner, timeout_s: float) -> None:
-        """A cooperative member keeps its partitions while it joins, and a commit of the generation before is refused
-        then: so a join that is under way comes to its end before everything is committed and given back."""
+        """Wait for a join in flight to end before everything is committed and revoked.
+
+        A cooperative member keeps its partitions while it joins, and the coordinator refuses a commit of the previous
+        generation then.
+        """
         deadline = time.monotonic() + timeout_s
         while len(self.positions) and runner.state in REJOINING and time.monotonic() < deadline:
             time.sleep(REBALANCE_LOOK_S)
@@ -200,7 +211,13 @@ class ConsumerCore:
     # Polling.
 
     def poll(self, timeout_s: float, take: Callable[[int], Rows], is_empty: Callable[[Rows], bool]) -> Rows:
-        """One turn: the group's matters, positions, fetches, and rows as soon as there are some."""
+        """Run one turn: rebalance events, positions, fetches, and rows as soon as there are some.
+
+        Args:
+            timeout_s: How long to wait for rows.
+            take: Takes at most so many rows of what was fetched.
+            is_empty: Whether rows hold none.
+        """
         self._open("poll")
         with self._alone():
             if self._wanted is None and not len(self.positions):
@@ -213,21 +230,27 @@ class ConsumerCore:
             self._tell_subscription()
             try:
                 while True:
+                    # 1. Rebalance events first: what is revoked must not be fetched, returned or committed afterwards.
                     if self._runner is not None:
                         self._runner.polled()
                         self._group_matters()
+                    # 2. Automatic commits cover what earlier polls returned, hence before new rows are taken (Kafka's
+                    #    at-least-once rule of ConsumerCoordinator.maybeAutoCommitOffsetsAsync).
                     self._auto_commit_if_due()
+                    # 3. Find missing positions, then keep one Fetch per leader in flight.
                     self._starts.find()
                     self._fetching.send()
                     if self._fetching.recreated:
                         gone, self._fetching.recreated = self._fetching.recreated, set()
                         self.rebalances.begin_anew(sorted(each for each in gone if each in self.positions))
                         continue
+                    # 4. The first turn waits 0 s: rows that are there are returned without a wait.
                     self._fetching.wait(wait_s, self._wake)
                     if self._fetching.out_of_range:
                         lost, self._fetching.out_of_range = self._fetching.out_of_range, []
                         self._starts.out_of_range(lost)
                         continue
+                    # 5. The next Fetch is sent before the last one is decoded, so that network and CPU work together.
                     self._fetching.send()
                     rows = take(max_rows)
                     left_s = deadline - time.monotonic()
@@ -241,12 +264,16 @@ class ConsumerCore:
                     self._runner.polled()
 
     def wakeup(self) -> None:
-        """From any thread: the `poll` that waits, or the next one, returns at once."""
+        """Make the waiting `poll`, or the next one, return at once. From any thread."""
         self._woken = True
         self._wake.set()
 
     def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> DrivenConsumer:
-        """See `Consumer.drive`. Raises ConfigError without a `group.id`."""
+        """Hand the consumer to a driver; see `Consumer.drive`.
+
+        Raises:
+            ConfigError: There is no `group.id`.
+        """
         self.need_group("to be driven by another")
         self._auto_commit = False
         self.rebalances.drive(around)
@@ -255,18 +282,18 @@ class ConsumerCore:
         )
 
     def _bound_topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, uuid.UUID | None]:
-        """The topics that the positions of these partitions belong to, looked up where not known. CannotConnect."""
+        """Return the topic ids of these positions, looked up where unknown. Raises CannotConnect."""
         wanted = [each for each in partitions if each in self.positions]
         self._starts.bind(wanted)
         return {each: self.positions[each].topic_id for each in wanted}
 
     def need_positions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Finds the positions of these."""
+        """Find the positions of these partitions."""
         self.need_assigned(partitions)
         self._starts.find()
 
     def need_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raises ConfigError for one that is not assigned."""
+        """Raise ConfigError for a partition that is not assigned."""
         for each in partitions:
             if each not in self.positions:
                 raise ConfigError(
@@ -276,7 +303,7 @@ class ConsumerCore:
                 )
 
     def close(self, *, for_good: bool | None, timeout_s: float) -> None:
-        """Leaves as `unsubscribe` does, ends threads and connections; once is enough."""
+        """Leave as `unsubscribe` does, and end threads and connections. Calling it again has no effect."""
         if self._closed:
             return
         with self._alone():
@@ -306,7 +333,11 @@ class ConsumerCore:
         )
 
     def _tell_subscription(self) -> None:
-        """A consumer that nobody polls takes part in nothing: who could revoke what it holds?"""
+        """Join with a new subscription, from the first poll on.
+
+        A consumer that is never polled must not join: no thread could revoke its partitions, and every rebalance would
+        wait for it.
+        """
         if not self._subscription_due or self._wanted is None:
             return
         if self._runner is None:
@@ -317,7 +348,7 @@ class ConsumerCore:
     def _start_membership(self, *, classic: bool) -> GroupRunner:
         offered = None if classic else self.control.supported_range(ApiKey.CONSUMER_GROUP_HEARTBEAT)
         if not classic and offered is None:
-            log.info("the brokers do not speak KIP-848: %s is joined as a classic group", self.group_id)
+            log.info("The brokers do not support KIP-848; joining %s as a classic group", self.group_id)
         membership = self._classic() if classic or offered is None else self._consumer()
         runner = GroupRunner(
             self._client(),
@@ -365,7 +396,7 @@ class ConsumerCore:
         except BrokerError as error:
             if not self._may_fall_back(error):
                 raise
-            log.info("the coordinator does not serve KIP-848: %s is joined as a classic group", self.group_id)
+            log.info("The coordinator does not support KIP-848; joining %s as a classic group", self.group_id)
             self._runner.stop()
             self.rebalances.ended = None
             self._runner = self._start_membership(classic=True)
@@ -392,8 +423,8 @@ class ConsumerCore:
 
     def _auto_commit_done(self, _: Offsets, error: HeadraceError | None) -> None:
         if error is not None:
-            self._last_commit = {}  # tried again with the next one
-            log.warning("an automatic commit of %s failed: %s", self.group_id, error)
+            self._last_commit = {}  # the next one commits all positions again
+            log.warning("Automatic commit of %s failed; retrying with the next one: %s", self.group_id, error)
 
     def _commit_consumed(self) -> None:
         consumed = self.positions.consumed()
@@ -401,14 +432,14 @@ class ConsumerCore:
             try:
                 self.commits.commit(consumed)
             except HeadraceError as error:
-                log.warning("the last commit of %s failed: %s", self.group_id, error)
+                log.warning("The last commit of %s failed; records may be read again: %s", self.group_id, error)
 
     def _need_group(self, what: str) -> None:
         if not self.group_id:
             raise ConfigError("wrong-usage", f"{what} needs a group", "give group_id (group.id)", key="group.id")
 
     def need_group(self, what: str) -> None:
-        """Raises ConfigError where there is no `group.id`."""
+        """Raise ConfigError if there is no `group.id`, or the consumer was closed."""
         self._open(what)
         self._need_group(what)
 
@@ -421,7 +452,7 @@ class ConsumerCore:
 
 
 class _OneThread:
-    """A consumer belongs to one thread at a time: a second one is told so instead of breaking things."""
+    """Guard that lets one thread at a time use a consumer and raises ConfigError in a second one."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock

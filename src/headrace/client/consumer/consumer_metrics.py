@@ -1,9 +1,7 @@
-"""A consumer's metrics, with the names, windows and meanings of Kafka's Java consumer.
+"""Consumer metrics with the names, windows and meanings of Kafka's Java consumer (docs/reference/consumer-metrics.md).
 
-docs/reference/consumer-metrics.md lists them.
-
-Fed by whoever does the thing (polls, commits, the membership's thread); told as families for Prometheus, or as a plain
-dictionary. Averages and maxima are of the last 30 to 60 s, as Kafka's. `clock` gives seconds that only go forward.
+Polls, commits and the membership's thread report events; the metrics are read as families for Prometheus or as a plain
+dictionary. Averages and maxima cover the last 30 to 60 s, as Kafka's do.
 """
 
 from __future__ import annotations
@@ -29,9 +27,13 @@ _AT_REST: Final = frozenset({_S.UNSUBSCRIBED, _S.STABLE, _S.LEAVING, _S.FATAL})
 
 
 class ConsumerMetrics:
-    """Mutable; from any thread. `client_id` is the label of everything it tells."""
+    """Metrics of one consumer. Mutable; usable from any thread."""
 
     def __init__(self, client_id: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Args:
+        client_id: Label of all metrics.
+        clock: Returns monotonic seconds.
+        """
         self._client_id = client_id
         self._clock = clock
         self._lock = threading.Lock()
@@ -50,11 +52,14 @@ class ConsumerMetrics:
         self._between_ms, self._idle = Distribution(clock), Distribution(clock)
         self._records = Meter(clock)
 
-    # What happened.
+    # Events.
 
     def member_is(self, state: GroupMemberState) -> None:
-        """Where the membership stands. A rebalance begins when it leaves its rest and ends when it is stable again, the
-        application's part included; one that ends otherwise failed."""
+        """Report the state of the membership.
+
+        A rebalance begins when the member leaves a resting state and ends when it is stable again, including the
+        application's part; one that ends otherwise failed.
+        """
         with self._lock:
             before, self._state = self._state, state
             if state is before:
@@ -79,22 +84,25 @@ class ConsumerMetrics:
                 self._rebalance_began = now
 
     def heartbeat_answered(self, took_ms: float) -> None:
+        """Report the latency of a heartbeat."""
         with self._lock:
             self._heartbeats.add()
             self._heartbeat_ms.add(took_ms)
             self._last_heartbeat = self._clock()
 
     def committed(self, took_ms: float) -> None:
+        """Report the latency of a commit."""
         with self._lock:
             self._commits.add()
             self._commit_ms.add(took_ms)
 
     def listener_told(self, name: str, took_ms: float) -> None:
-        """`name`: on_revoked, on_assigned, on_lost."""
+        """Report the time of a listener call; `name` is on_revoked, on_assigned or on_lost."""
         with self._lock:
             self._callbacks[name.removeprefix("on_")].add(took_ms)
 
     def poll_begins(self) -> None:
+        """Report the begin of a poll."""
         with self._lock:
             now = self._clock()
             self._between_polls_s = 0.0 if self._last_poll is None else now - self._last_poll
@@ -102,26 +110,28 @@ class ConsumerMetrics:
             self._between_ms.add(self._between_polls_s * 1000)
 
     def records_returned(self, count: int) -> None:
+        """Report the records of a poll."""
         with self._lock:
             self._records.add(count)
 
     def poll_ended(self) -> None:
+        """Report the end of a poll."""
         with self._lock:
             took_s = 0.0 if self._last_poll is None else self._clock() - self._last_poll
             whole_s = took_s + self._between_polls_s
             self._idle.add(took_s / whole_s if whole_s else 1.0)
 
-    # What is told.
+    # Reading.
 
     def families(self, lags: Mapping[TopicPartition, int], assigned: int) -> Iterator[Family]:
-        """`lags`: of the partitions whose end is known."""
+        """Yield all families; `lags` holds partitions whose end is known."""
         with self._lock:
             yield from self._coordinator(assigned)
             yield from self._polls()
             yield from self._fetches(lags)
 
     def values(self) -> dict[str, float]:
-        """Kafka's name → value, without labels and without lags."""
+        """Return name → value, without labels and without lags."""
         families = self.families({}, 0)
         return {each.attribute: each.samples[0].value for each in families if each.samples}
 

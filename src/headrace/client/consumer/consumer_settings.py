@@ -1,7 +1,7 @@
-"""The settings of a consumer: Kafka's names, types and bounds, and where each value comes from.
+"""Settings of a consumer: Kafka's names, types and bounds, and the source of each value.
 
-Defaults are Kafka's but for three: `isolation.level` is read_committed, `group.protocol` is consumer (and falls back
-to classic where the brokers have no KIP-848), and a Fetch may be larger, since Arrow batches like it so.
+Defaults are Kafka's, with three exceptions: `isolation.level` is read_committed, `group.protocol` is consumer (with
+classic as fallback where brokers lack KIP-848), and a Fetch may be larger, because Arrow batches gain from size.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _OWN: Final = (
     _row("group.instance.id", "string", "", "a static member: a restart within the session moves nothing"),
     _row("group.remote.assignor", "string", "", "consumer: uniform or range; empty: the group's choice"),
     _row("partition.assignment.strategy", "list", ("range", "cooperative-sticky"), "classic: assignors by preference"),
-    _row("session.timeout.ms", "int", 45_000, "classic: a member that is silent for so long is dead", 1),
-    _row("heartbeat.interval.ms", "int", 3_000, "classic: how often it says that it lives", 1),
-    _row("max.poll.interval.ms", "int", 300_000, "no poll for so long: the member leaves, and says so", 1),
-    _row("max.poll.records", "int", 10_000, "of one poll at most", 1),
-    _row("enable.auto.commit", "boolean", True, "commits on polls what earlier polls returned"),
-    _row("auto.commit.interval.ms", "int", 5_000, "how often it does", 0),
+    _row("session.timeout.ms", "int", 45_000, "classic: time without heartbeats after which a member is removed", 1),
+    _row("heartbeat.interval.ms", "int", 3_000, "classic: time between heartbeats", 1),
+    _row("max.poll.interval.ms", "int", 300_000, "longest time between polls; then the member leaves its group", 1),
+    _row("max.poll.records", "int", 10_000, "the most records of one poll", 1),
+    _row("enable.auto.commit", "boolean", True, "polls commit what earlier polls returned"),
+    _row("auto.commit.interval.ms", "int", 5_000, "time between automatic commits", 0),
     _row(
         "auto.offset.reset", "string", "latest", "without a committed offset: earliest, latest, none, by_duration:PT1H"
     ),
-    _row("fetch.min.bytes", "int", 1, "a broker waits for so much", 0),
-    _row("fetch.max.wait.ms", "int", 500, "but no longer than this", 0),
-    _row("metadata.max.age.ms", "int", 300_000, "how often topics and partitions are looked at", 1),
+    _row("fetch.min.bytes", "int", 1, "bytes that a broker waits for before it answers a Fetch", 0),
+    _row("fetch.max.wait.ms", "int", 500, "longest time that it waits for them", 0),
+    _row("metadata.max.age.ms", "int", 300_000, "time between lookups of topics and partitions", 1),
 )
 
 CONSUMER_SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
@@ -115,7 +115,7 @@ _FILE_VARIABLE: Final = "HEADRACE_CONFIG"
 
 
 class ConsumerConfiguration(ClientConfiguration):
-    """Effective values by Kafka's key. Immutable. Sources as `ClientConfiguration` has them."""
+    """Effective values by Kafka's key, from the sources of `ClientConfiguration`. Immutable."""
 
     def __init__(
         self,
@@ -124,7 +124,14 @@ class ConsumerConfiguration(ClientConfiguration):
         environment: Mapping[str, str] | None = None,
         **keywords: object,
     ) -> None:
-        """`keywords` that are None count as not given. Raises ConfigError `unknown-setting`, `bad-value`."""
+        """Args:
+            config: Settings by Kafka's name, or the path of a properties file.
+            environment: Environment variables; `os.environ` if not given.
+            keywords: Settings with underscores; None counts as not given.
+
+        Raises:
+            ConfigError: `unknown-setting`, `bad-value`.
+        """
         environment = os.environ if environment is None else environment
         path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
         layers: list[tuple[Source, str, Mapping[str, object]]] = []
@@ -167,12 +174,16 @@ class ConsumerConfiguration(ClientConfiguration):
             log.warning("%s has no effect with group.protocol=%s%s; %s", name, protocol, fallback, remedy)
 
     def security_with(self, token_provider: TokenProvider | None) -> ClientSecurity:
-        """How brokers are reached, with a provider of tokens for OAUTHBEARER. Raises ConfigError `bad-value`."""
+        """Return how brokers are reached, with a token provider for OAUTHBEARER.
+
+        Raises:
+            ConfigError: `bad-value`.
+        """
         given = {name: self[name] for name in self if name in SECURITY_SETTINGS}
         return ClientSecurity.from_settings(given, token_provider=token_provider)
 
     def explain(self) -> tuple[tuple[str, str, Source], ...]:
-        """(key, value, source) of every setting, secrets hidden."""
+        """Return (key, value, source) of every setting, with secrets hidden."""
         return tuple(
             (name, "••••" if CONSUMER_SETTINGS[name].secret else _shown(self._values[name]), self._sources[name])
             for name in CONSUMER_SETTINGS
@@ -183,11 +194,11 @@ def _known(key: str, where: str, *, in_file: bool) -> bool:
     if key in CONSUMER_SETTINGS:
         return True
     if key in _PASSED_OVER or (in_file and key in CLIENT_SETTINGS):
-        log.info("%s means nothing to a consumer and is passed over", key)
+        log.info("Ignoring %s: a consumer has no use for this setting", key)
         return False
     near = nearest(key, CONSUMER_SETTINGS)
     hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists all of them"
-    raise ConfigError("unknown-setting", f"{where} has {key}, which is no setting of a consumer", hint, key=key)
+    raise ConfigError("unknown-setting", f"{where} has {key}, which is not a setting of a consumer", hint, key=key)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:

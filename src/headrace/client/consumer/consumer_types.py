@@ -1,4 +1,4 @@
-"""What a consumer's callers see: partitions, records, positions in time, and the rebalance listener."""
+"""Types of a consumer's public API: partitions, records, offset resets, and the rebalance listener."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class ConsumerRecord(NamedTuple):
 
 
 class RebalanceListener:
-    """Base of listeners: overwrite what is of interest. They run inside `poll`, on its thread.
+    """Base class of rebalance listeners; override what is of interest. Methods are called inside `poll`, on its thread.
+
+    An exception is raised by that `poll`, after the rebalance went on. In `on_revoked` the partitions may still be
+    committed; in `on_lost` they belong to other members already. Cooperative assignors and consumer groups name only
+    what changes; eager ones name everything.
 
     When a topic was deleted and created again, the partitions of the old one are lost and those of the new one
     assigned, without a rebalance: offsets of the old topic mean nothing in the new one.
-
-    What they raise comes out of that `poll`, after the rebalance went on. In `on_revoked` the partitions may still be
-    committed; in `on_lost` they belong to others already. With cooperative assignors and consumer groups only what
-    changes is named; eager ones name everything.
     """
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """New partitions; `seek` in here decides where they begin."""
+        """Handle new partitions; `seek` in here sets where they begin."""
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These go to others when this returns."""
+        """Handle partitions that go to other members when this returns."""
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are gone; Kafka's default is to treat it as a revocation, and so is this one."""
+        """Handle partitions that are lost. The default calls `on_revoked`, as Kafka's does."""
         self.on_revoked(partitions)
 
 
@@ -71,7 +71,11 @@ class OffsetReset:
 
     @classmethod
     def parsed(cls, text: str) -> OffsetReset:
-        """`earliest`, `latest`, `none`, `by_duration:PT24H`. Raises ConfigError `bad-value`."""
+        """Parse `earliest`, `latest`, `none` or `by_duration:PT24H`.
+
+        Raises:
+            ConfigError: `bad-value`.
+        """
         lowered = text.strip().lower()
         if lowered in _PLAIN:
             return cls(_PLAIN[lowered])
@@ -82,7 +86,7 @@ class OffsetReset:
             return cls("by_duration", round(sum(amount * _UNITS_MS[unit] for unit, amount in given.items())))
         raise ConfigError(
             "bad-value",
-            f"auto.offset.reset is {text!r}, which cannot be",
-            "give earliest, latest, none, or by_duration: and a duration as in by_duration:PT24H",
+            f"Invalid auto.offset.reset {text!r}.",
+            "Set earliest, latest, none, or by_duration: with an ISO 8601 duration, such as by_duration:PT24H.",
             key="auto.offset.reset",
         )

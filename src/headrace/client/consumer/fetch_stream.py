@@ -1,7 +1,9 @@
-"""Fetches the assigned partitions for ever: one Fetch per leader under way, the next one sent before decoding begins.
+"""Continuous fetching of the assigned partitions: one Fetch per leader in flight, the next one sent before decoding.
 
-Gives bytes to the partitions' states; the faces make Arrow or records of them. Nothing here waits except `wait`.
-A partition is asked for while what waits to be handed out is less than one answer's worth.
+Fetched bytes go to the states of the partitions; the collectors make Arrow batches or records of them. Only `wait`
+blocks. A partition is fetched while less than one answer's worth of its bytes waits to be returned. Fetch sessions
+(KIP-227) are not used: they save request bytes for consumers of thousands of partitions, and cost state on both sides
+that must be kept in step.
 """
 
 from __future__ import annotations
@@ -44,8 +46,14 @@ class _Exchange:
 
 
 class FetchStream:
-    """Mutable. `send`, `wait`, `receive` in turn; `out_of_range` collects partitions whose position is gone,
-    `recreated` those whose topic was deleted and created again."""
+    """Fetches in flight and their answers.
+
+    Mutable; call `send` and `wait` in turn.
+
+    Attributes:
+        out_of_range: Partitions whose position the log no longer has.
+        recreated: Partitions whose topic was deleted and created again.
+    """
 
     def __init__(
         self,
@@ -70,9 +78,10 @@ class FetchStream:
         self.recreated: set[TopicPartition] = set()
 
     def send(self) -> None:
-        """A Fetch to every leader that has none under way and partitions with room for more."""
+        """Send a Fetch to every leader that has none in flight and partitions with room for more."""
         if time.monotonic() < self._not_before:
             return
+        # 1. A partition is in one Fetch at a time: two answers for one position would be returned twice.
         busy = {each for exchange in self._under_way.values() for each in exchange.asked}
         wanted = [
             (each, state)
@@ -87,11 +96,13 @@ class FetchStream:
         cluster = self._metadata({each.topic for each, _ in wanted})
         if cluster is None:
             return
+        # 2. Records of a deleted topic that were fetched before are still returned; then its partitions are replaced.
+        # 3. One partition without a leader does not hold up the others.
         by_node: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
         for each, state in wanted:
             node = cluster.leader(*each)
             if not self._is_same_topic(each, state, cluster):
-                if not state.pieces:  # what waits is handed out first
+                if not state.pieces:
                     self.recreated.add(each)
             elif node is None:
                 self._without_leader()
@@ -101,7 +112,7 @@ class FetchStream:
             self._send_to(node, part, cluster)
 
     def wait(self, timeout_s: float, wake: WakeupSignal) -> None:
-        """Until an answer begins to arrive, `wake` is set, or the time is up; takes what arrived."""
+        """Wait until an answer begins to arrive, `wake` is set, or the time is up, and apply the answers."""
         pause_s = self._not_before - time.monotonic()
         if 0 < pause_s < timeout_s:
             timeout_s = pause_s
@@ -111,6 +122,7 @@ class FetchStream:
             self._receive(exchange)
 
     def close(self) -> None:
+        """Close the client."""
         self._under_way.clear()
         self._client.close()
 
@@ -126,8 +138,10 @@ class FetchStream:
             return None
 
     def _is_same_topic(self, each: TopicPartition, state: PartitionState, cluster: ClusterMetadata) -> bool:
-        """Whether the topic of that name is the one that the position belongs to. Stale metadata do no harm: Fetch
-        names the topic by its id, and the broker refuses one that is gone."""
+        """Return whether the topic of that name is the one that the position belongs to.
+
+        Stale metadata does no harm: Fetch names the topic by its id, and the broker refuses an id that does not exist.
+        """
         known = cluster.topics.get(each.topic)
         if known is None or known.topic_id is None:
             return True
@@ -152,7 +166,7 @@ class FetchStream:
         self._not_before = time.monotonic() + RETRY_PAUSE_S
 
     def _without_leader(self) -> None:
-        """The metadata are looked at again, now and then; partitions that have a leader are read meanwhile."""
+        """Refresh the metadata at intervals; partitions that have a leader are read meanwhile."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + LOOK_AGAIN_S
@@ -176,7 +190,9 @@ class FetchStream:
             for entry in topic.partitions:
                 each = TopicPartition(name, int(entry.partition_index))
                 state, version, asked_at = exchange.asked[each]
-                # Sought elsewhere, revoked or assigned anew in the meantime: the answer is to another question.
+                # An answer counts only for the state it was requested for. `version` changes with every seek; the state
+                # is another object after a revocation, even if the partition was assigned again since. Kafka compares
+                # the position (FetchCollector), which cannot tell a seek to the same offset.
                 current = state.version == version and each in self._positions and self._positions[each] is state
                 if current and self._take(each, state, entry, asked_at):
                     served.append(each)
@@ -192,6 +208,9 @@ class FetchStream:
         state.end_offset = int(entry.last_stable_offset if self._isolation_level else entry.high_watermark)
         if entry.log_start_offset >= 0:
             state.log_start_offset = int(entry.log_start_offset)
+        # The next position comes from the batch headers: behind the last record may lie markers, aborted batches or
+        # offsets that compaction removed, and none of them appears as a record. A broker may also return a batch that
+        # begins before the position; the collectors skip its first records.
         data = entry.records or b""
         next_offset = asked_at
         for header in iter_batch_headers(data):
@@ -221,7 +240,7 @@ class FetchStream:
         raise refusal(code, where, api="Fetch", **facts)
 
     def _request(self, part: list[tuple[TopicPartition, PartitionState]], cluster: ClusterMetadata) -> object:
-        """In the order of the positions, who was served last at the end."""
+        """Build a Fetch in the order of the positions, in which partitions served last stand at the end."""
         return fetch_request(
             ((each.topic, each.partition, state.fetch_position) for each, state in part),
             cluster,

@@ -1,10 +1,10 @@
-"""Runs a pure membership on a thread of its own: heartbeats go on whatever the application does.
+"""Runs a pure membership on a thread of its own, so that heartbeats go on whatever the application does.
 
-Rules it obeys:
-- Only the thread touches the membership; the application's words are commands that it carries out, what it has to say
-  waits in a queue for the application's next `poll`.
-- An answer is waited for together with commands and deadlines: a join that takes minutes does not hold up a close.
-- When no `poll` comes for `max.poll.interval.ms` the member leaves and says so, in the log and at the next `poll`.
+- Only the thread uses the membership. Calls of the application are commands that it executes; events wait in a queue
+  for the application's next `poll`.
+- The thread waits for an answer, commands and deadlines at the same time: a join that takes minutes does not delay a
+  close.
+- Without a `poll` for `max.poll.interval.ms` the member leaves; the log and the next `poll` report it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OVERRUN = -1  # the number of an event of the runner's own: nothing to acknowled
 
 
 class GroupRunner:
-    """Mutable: the thread, the membership, its client. `wake` is set when the application has something to hear."""
+    """Thread, membership and client of one consumer. Mutable."""
 
     def __init__(
         self,
@@ -62,6 +62,14 @@ class GroupRunner:
         wake: WakeupSignal,
         metrics: ConsumerMetrics | None = None,
     ) -> None:
+        """Args:
+        client: A client that only this runner uses.
+        membership: The state machine of the group protocol.
+        group_id: The group.
+        max_poll_interval_ms: The longest time between two polls.
+        wake: Set when an event waits for the application.
+        metrics: Measures heartbeats and rebalances.
+        """
         self._metrics = metrics or ConsumerMetrics()
         self._heartbeat_began: float | None = None
         self._client = client
@@ -84,20 +92,22 @@ class GroupRunner:
 
     @property
     def identity(self) -> GroupIdentity:
-        """As it is now: frozen, for a commit."""
+        """The member's identity now, frozen for a commit."""
         return self._membership.identity
 
     @property
     def state(self) -> GroupMemberState:
+        """The state of the membership."""
         return self._membership.state
 
     # What the application's thread calls.
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def subscribe(self, wanted: SubscribedTopics) -> None:
-        """Joins, or changes what is read."""
+        """Join, or change the subscription."""
         self.polled()
 
         def command(now_ms: int) -> None:
@@ -111,16 +121,16 @@ class GroupRunner:
         self._command(command)
 
     def polled(self) -> None:
-        """The application lives."""
+        """Note that the application polls."""
         self._polled_ms = lease_clock_ms()
 
     def next_event(self) -> GroupEvent | None:
-        """The oldest that was not taken yet."""
+        """Return the oldest event that was not taken; None without one."""
         with self._lock:
             return self._events.popleft() if self._events else None
 
     def acknowledge(self, event: Rebalance | PartitionsLost) -> None:
-        """Done what the event asked for. After an overrun the member joins again."""
+        """Note that the application carried out the event. After an exceeded poll interval the member joins again."""
         if event.number == OVERRUN:
             self._overrun = False
             if self._wanted is not None:
@@ -129,7 +139,7 @@ class GroupRunner:
         self._command(lambda now_ms: self._membership.acknowledge(event.number, now_ms))
 
     def leave(self, *, for_good: bool | None, timeout_s: float) -> bool:
-        """Leaves and waits for it; whether the member is out of the group."""
+        """Leave and wait for it; return whether the member is out of the group."""
 
         def command(now_ms: int) -> None:
             self._wanted = None
@@ -143,7 +153,7 @@ class GroupRunner:
         return self._left.wait(timeout_s)
 
     def stop(self) -> None:
-        """Ends the thread, without a word to the coordinator."""
+        """End the thread without a message to the coordinator."""
         with self._lock:
             self._stopping = True
         self._own_wake.set()
@@ -164,7 +174,7 @@ class GroupRunner:
             while self._step():
                 pass
         except Exception as error:
-            log.exception("the membership of %s ended", self._group_id)
+            log.exception("The membership of %s ended with an unexpected error", self._group_id)
             self._membership.stop(
                 error
                 if isinstance(error, HeadraceError)
@@ -174,6 +184,8 @@ class GroupRunner:
             self._left.set()
 
     def _step(self) -> bool:
+        # 1. Commands are executed here, not in the application's thread: the membership needs no lock, and its order of
+        #    calls is the order in tests with virtual time.
         with self._lock:
             if self._stopping:
                 return False
@@ -184,7 +196,10 @@ class GroupRunner:
             command(now_ms)
         self._watch_polls(now_ms)
         result = self._membership.poll(now_ms)
+        # 2. Events of `poll` before its request: a fenced member's loss must be seen before its next join is answered.
         self._publish()
+        # 3. A request replaces the one in flight; only a leave does so (`GroupMember`). Then wait for whichever comes
+        #    first: the answer, a command, or the next deadline.
         for outgoing in result.requests:
             self._begin(outgoing, result.next_poll_ms)
         self._await(result.next_poll_ms)
@@ -230,7 +245,7 @@ class GroupRunner:
         self._membership.on_failure(lease_clock_ms())
 
     def _give_up(self) -> None:
-        """What is out is not waited for any more; its connection ends with it, for answers come in order."""
+        """Abandon the exchange in flight. Its connection is closed with it, because answers arrive in order."""
         if self._pending is not None:
             self._pending.connection.close()
             self._pending = None
@@ -245,9 +260,11 @@ class GroupRunner:
             GroupMemberState.LEAVING,
         }:
             return
+        # Kafka's rule: heartbeats prove that the process lives, polls that it makes progress. A consumer that hangs in
+        # its processing would otherwise hold its partitions for ever.
         self._overrun = True
         log.warning(
-            "the consumer of %s leaves its group: no poll for %d ms, and max.poll.interval.ms is %d",
+            "The consumer of %s leaves its group: no poll for %d ms, and max.poll.interval.ms is %d",
             self._group_id,
             silent_ms,
             self._max_poll_interval_ms,
@@ -267,6 +284,7 @@ class GroupRunner:
                     log.warning("%s", event.message)
                     continue
                 case GroupLeft():
+                    # The application subscribed again while the leave was in flight.
                     if self._rejoin_after_leave and self._wanted is not None:
                         self._rejoin_after_leave = False
                         self._membership.subscribe(self._wanted, lease_clock_ms())
@@ -275,6 +293,8 @@ class GroupRunner:
                 case _:
                     pass
             with self._lock:
+                # A rebalance that the application has not taken is void after a loss: it would commit and revoke
+                # partitions that belong to other members by now.
                 if isinstance(event, PartitionsLost):
                     self._events = deque(e for e in self._events if not isinstance(e, Rebalance))
                 self._events.append(event)

@@ -1,4 +1,4 @@
-"""The application's side of a rebalance: commit, tell the listener, move positions, acknowledge."""
+"""Rebalances on the application's side: commit, call the listener, update positions, acknowledge."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ log = logging.getLogger("headrace.client")
 
 
 class Rebalances:
-    """Carries out what the membership asks for, on the thread that polls.
+    """Carries out the events of the membership, on the thread that polls.
 
-    `count`: how many were completed. `ended`: what ended the membership; every poll says it until a new subscription.
+    Attributes:
+        count: Number of completed rebalances.
+        ended: The error that ended the membership; every poll raises it until a new subscription.
     """
 
     def __init__(
@@ -49,12 +51,18 @@ class Rebalances:
         self.ended: HeadraceError | None = None
 
     def drive(self, around: Callable[[RebalanceListener], RebalanceListener]) -> None:
-        """Another commits from now on, and is told."""
+        """Stop automatic commits and call another listener: a driver takes over."""
         self._auto_commit = False
         self._listener = around(self._listener)
 
     def carry_out(self, runner: GroupRunner) -> None:
-        """Everything that waits. Raises what ended the membership, MaxPollExceeded, and what the listener raised."""
+        """Carry out all events that wait.
+
+        Raises:
+            HeadraceError: The error that ended the membership.
+            MaxPollExceeded: The member left because polls took too long.
+            Exception: Whatever the listener raised, after the events were carried out.
+        """
         if self.ended is not None:
             raise self.ended
         failure: BaseException | None = None
@@ -68,9 +76,7 @@ class Rebalances:
                     runner.acknowledge(event)
                     if event.reason == "max-poll-exceeded":
                         raise self._overrun(event)
-                    log.warning(
-                        "the consumer of %s lost its partitions (%s); it joins again", self._group_id, event.why
-                    )
+                    log.warning("The consumer of %s lost its partitions (%s); joining again", self._group_id, event.why)
                 case GroupFatal():
                     self.ended = event.error
                     self._lost()
@@ -81,7 +87,7 @@ class Rebalances:
             raise failure
 
     def give_back_all(self) -> None:
-        """Before leaving. Raises what the listener raised."""
+        """Revoke everything before leaving. Raises what the listener raised."""
         everything = self._positions.assigned
         if everything:
             failure = self._revoke(everything)
@@ -89,7 +95,8 @@ class Rebalances:
                 raise failure
 
     def begin_anew(self, partitions: Sequence[TopicPartition]) -> None:
-        """Their topics were deleted and created again: the listener loses the old partitions and gets the new ones.
+        """Replace partitions of topics that were deleted and created again: the listener loses the old and gets the new
+        ones.
 
         Raises what the listener raised, after the positions were reset.
         """
@@ -102,12 +109,13 @@ class Rebalances:
             ", ".join(f"{topic}-{partition}" for topic, partition in named) + (" was" if len(named) == 1 else " were"),
             self._group_id or "no group",
         )
-        # The positions still name the old topic while on_lost runs: a commit in there is refused, not misplaced.
-        failure = self._told("on_lost", self._listener.on_lost, named)
+        # The positions still name the old topic while on_lost runs: a commit in there is refused, not stored for the
+        # new topic.
+        failure = self._call("on_lost", self._listener.on_lost, named)
         self._commits.drain()
         for each in named:
             self._positions[each].begin_at("committed")
-        failure = self._told("on_assigned", self._listener.on_assigned, named) or failure
+        failure = self._call("on_assigned", self._listener.on_assigned, named) or failure
         if failure is not None:
             raise failure
 
@@ -122,7 +130,7 @@ class Rebalances:
             self.count += 1
             assigned = tuple(TopicPartition(*each) for each in event.assigned)
             self._positions.add(assigned)
-            failure = self._told("on_assigned", self._listener.on_assigned, assigned) or failure
+            failure = self._call("on_assigned", self._listener.on_assigned, assigned) or failure
         return failure
 
     def _revoke(self, revoked: tuple[TopicPartition, ...]) -> BaseException | None:
@@ -132,19 +140,24 @@ class Rebalances:
             try:
                 self._commits.commit(done)
             except HeadraceError as error:
-                log.warning("the commit before a rebalance of %s failed: %s", self._group_id, error)
-        failure = self._told("on_revoked", self._listener.on_revoked, revoked)
+                log.warning(
+                    "Offset commit of %s before a rebalance failed; records are read again: %s", self._group_id, error
+                )
+        # The order matters. The listener may still commit, also in the background. `drain` waits for those commits: one
+        # that arrives after the acknowledgement could overwrite what the next owner committed, and for a classic group
+        # nothing fences it while the generation is the same. Only then do the positions go.
+        failure = self._call("on_revoked", self._listener.on_revoked, revoked)
         self._commits.drain()
         self._positions.remove(revoked)
         return failure
 
     def _lost(self) -> BaseException | None:
         lost = self._positions.assigned
-        failure = self._told("on_lost", self._listener.on_lost, lost) if lost else None
+        failure = self._call("on_lost", self._listener.on_lost, lost) if lost else None
         self._positions.remove(lost)
         return failure
 
-    def _told(
+    def _call(
         self, name: str, callback: Callable[[Sequence[TopicPartition]], None], partitions: tuple[TopicPartition, ...]
     ) -> BaseException | None:
         began = time.monotonic()
@@ -158,9 +171,9 @@ class Rebalances:
             return None
         return UserCodeError(
             "user-code",
-            f"{name} of the rebalance listener of {self._group_id} took {took_ms} ms; allowed are "
-            f"{self._listener_timeout_ms}",
-            "do less in the listener, or raise its time limit (and max.poll.interval.ms)",
+            f"{name} of the rebalance listener of {self._group_id} took {took_ms} ms, longer than the limit of "
+            f"{self._listener_timeout_ms} ms",
+            "Do less in the listener, or raise its time limit (and max.poll.interval.ms).",
         )
 
     def _overrun(self, event: PartitionsLost) -> MaxPollExceeded:
@@ -168,7 +181,7 @@ class Rebalances:
             "max-poll-exceeded",
             f"the consumer of {self._group_id} did not poll for {event.after_ms} ms and has left its group; "
             f"max.poll.interval.ms is {self._max_poll_interval_ms}",
-            "the next poll joins again; take fewer records per poll (max.poll.records), or raise max.poll.interval.ms",
+            "The next poll joins again. Take fewer records per poll (max.poll.records), or raise max.poll.interval.ms.",
             group_id=self._group_id,
             took_ms=event.after_ms,
         )

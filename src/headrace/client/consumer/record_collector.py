@@ -1,4 +1,4 @@
-"""Plain records of what was fetched, without Arrow: for small traffic and for who wants one record after the other."""
+"""Plain records of what was fetched, without Arrow: for low volumes and for programs that read record by record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ __all__ = ["corrupt_batch", "take_records"]
 
 
 def take_records(positions: SubscriptionState, max_records: int) -> list[ConsumerRecord]:
-    """At most so many of what waits; the positions move on behind them. Raises BrokerError `corrupt-batch`."""
+    """Take at most `max_records` of the fetched records and advance the positions.
+
+    Raises:
+        BrokerError: `corrupt-batch`.
+    """
     taken: list[ConsumerRecord] = []
     served = []
     for each, state in positions.items():
@@ -30,7 +34,7 @@ def take_records(positions: SubscriptionState, max_records: int) -> list[Consume
 
 
 class _Rows:
-    """Mutable: a piece's records, a batch at a time, and which one is next."""
+    """Decoded records of a piece, one batch at a time, and the index of the next one. Mutable."""
 
     __slots__ = ("batches", "next", "records")
 
@@ -62,7 +66,7 @@ def _take_from(each: TopicPartition, state: PartitionState, taken: list[Consumer
 
 
 def _batches(each: TopicPartition, piece: Piece) -> Iterator[list[ConsumerRecord]]:
-    """Those with records that are wanted: none is empty."""
+    """Yield the records of each batch that has some at or behind the position."""
     fetched, start = piece.fetched, piece.position
     headers = iter_batch_headers(fetched.data)
     made, (topic, partition) = tuple.__new__, each  # half the time that ConsumerRecord(…) takes
@@ -81,7 +85,7 @@ def _batches(each: TopicPartition, piece: Piece) -> Iterator[list[ConsumerRecord
 
 
 def corrupt_batch(each: TopicPartition, error: CorruptBatch) -> BrokerError:
-    """What the application hears; the position stays before the batch."""
+    """Return the error for a corrupt batch; the position stays before it."""
     return BrokerError(
         "corrupt-batch",
         f"{each.topic}-{each.partition} holds a corrupt record batch at offset {error.base_offset}: {error.why}",

@@ -1,4 +1,4 @@
-"""Where partitions begin: at their committed offset, else as `auto.offset.reset` says, or where `seek` wished."""
+"""First positions of partitions: the committed offset, else `auto.offset.reset`, or the target of a seek."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFSET_FETCH_BY_TOPIC_ID = 10
 
 
 class StartPositions:
-    """`find` gives every partition without a position one. `commits` None: without a group nothing is committed."""
+    """Finds a position for every partition without one. `commits` is None without a group."""
 
     def __init__(
         self,
@@ -49,10 +49,12 @@ class StartPositions:
         self._group_id = group_id
 
     def bind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Look up to which topic ids the positions of these partitions belong, before the positions are looked up.
+        """Look up the topic ids of these partitions, before their positions are looked up.
 
-        In this order a topic that is created anew in between is noticed by the Fetch, which names the old id.
-        Raises CannotConnect.
+        In this order a topic that is created again in between is noticed by the Fetch, which names the old id.
+
+        Raises:
+            CannotConnect: No broker is reachable.
         """
         unbound = [each for each in partitions if self._positions[each].topic_id is None]
         cluster = self._control.metadata({each.topic for each in unbound}) if unbound else None
@@ -62,11 +64,20 @@ class StartPositions:
                 self._positions.bind(each, known.topic_id)
 
     def find(self) -> None:
-        """Raises BrokerError `no-offset` where `auto.offset.reset` is none; what the broker answers; CannotConnect."""
+        """Find the positions of all partitions without one.
+
+        Raises:
+            BrokerError: `no-offset` if there is no commit and `auto.offset.reset` is none; refusals of brokers.
+            CannotConnect: No broker is reachable.
+        """
+        # 1. Partitions that exist; 2. their topic ids; 3. committed offsets; 4. ListOffsets for the rest. The ids come
+        #    before the offsets, so that a topic created again in between is noticed (see `bind`).
         missing = self._there(self._positions.without_position())
         if not missing:
             return
         self.bind(missing)
+        # With read_committed the offset fetch waits for open transactions (KIP-447): a pending commit of a transaction
+        # may be the one to begin at.
         by_commit = [each for each in missing if self._positions[each].start == "committed" and self._may_have(each)]
         committed = {}
         if by_commit and self._commits is not None:
@@ -83,13 +94,13 @@ class StartPositions:
         self._look_up(starts)
 
     def _is_recreated(self, each: TopicPartition) -> bool:
-        """Whether the topic was created after this consumer had begun to read another one of that name."""
+        """Return whether the topic was created after this consumer had begun to read another one of that name."""
         return self._positions.recreated_since(each) is not None
 
     def _may_have(self, each: TopicPartition) -> bool:
-        """Whether a committed offset can be told from one that was committed for the deleted topic.
+        """Return whether a committed offset is certain to belong to the new topic.
 
-        A commit by name (OffsetCommit before v10) that arrives late is taken for the new topic's.
+        A late commit by name (OffsetCommit before v10) for the deleted topic is stored for the new one.
         """
         if not self._is_recreated(each):
             return True
@@ -97,11 +108,11 @@ class StartPositions:
         return offered is not None and offered.highest >= OFFSET_FETCH_BY_TOPIC_ID
 
     def _without_commit(self, each: TopicPartition) -> Start:
-        """Where a partition without a committed offset begins.
+        """Return the start of a partition without a committed offset.
 
-        A topic that was created anew is read from its beginning, whatever else `auto.offset.reset` says: all its
-        records are newer than those that this consumer has read, and `latest` would pass over those that were
-        written before the consumer noticed.
+        A topic that was created again is read from its beginning, whatever else `auto.offset.reset` says: all its
+        records are newer than those that this consumer has read, and `latest` would skip those written before the
+        consumer noticed.
         """
         if not self._is_recreated(each):
             return self._by_reset(each)
@@ -112,15 +123,19 @@ class StartPositions:
             each.topic,
             self._positions.recreated_since(each),
             self._positions[each].topic_id,
-            fix="Seek to where the consumer shall go on, or set auto.offset.reset.",
+            fix="Seek to the offset to continue at, or set auto.offset.reset.",
             partition=each.partition,
             group_id=self._group_id,
         )
 
     def _there(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
-        """Those that the cluster has: one that was assigned and is not there must not hold up the others.
+        """Return the partitions that the cluster has: one that was assigned and does not exist must not hold up the
+        others.
 
-        All of them when there are no others, so that whoever waits for them hears why. Raises BrokerError.
+        If there are no others, all are returned, so that the lookup raises the reason.
+
+        Raises:
+            BrokerError: A topic was refused for good.
         """
         if not wanted:
             return []
@@ -138,11 +153,15 @@ class StartPositions:
                 raise missing_topic(code, each.topic)
             if each not in there and each not in self._told:
                 self._told.add(each)
-                log.warning("%s-%d was assigned, and the brokers have no such partition now", *each)
+                log.warning("%s-%d is assigned, but the cluster has no such partition now; retrying", *each)
         return there
 
     def out_of_range(self, partitions: Iterable[TopicPartition]) -> None:
-        """The log has no such offset (any more). Raises BrokerError `offset-out-of-range` where reset is none."""
+        """Reset positions that the log no longer has.
+
+        Raises:
+            BrokerError: `offset-out-of-range` if `auto.offset.reset` is none.
+        """
         for each in partitions:
             if each not in self._positions:
                 continue
@@ -152,14 +171,14 @@ class StartPositions:
                     "offset-out-of-range",
                     f"{each.topic}-{each.partition} has no offset {state.fetch_position} any more, and "
                     "auto.offset.reset is none",
-                    "seek to where it shall go on, or set auto.offset.reset",
+                    "Seek to a valid offset, or set auto.offset.reset.",
                     topic=each.topic,
                     partition=each.partition,
                     offset=state.fetch_position,
                     api="Fetch",
                 )
             if state.pieces:
-                continue  # what waits is handed out first; then it is asked again
+                continue  # fetched records are returned first; then the Fetch is repeated
             state.begin_at(self._by_reset(each))
 
     def _by_reset(self, each: TopicPartition) -> Start:
@@ -173,7 +192,7 @@ class StartPositions:
                     "no-offset",
                     f"{self._group_id or 'this consumer'} has no committed offset of {each.topic}-{each.partition}, "
                     "and auto.offset.reset is none",
-                    "commit one, seek, or set auto.offset.reset to earliest, latest or by_duration:…",
+                    "Commit an offset, seek, or set auto.offset.reset to earliest, latest or by_duration:….",
                     topic=each.topic,
                     partition=each.partition,
                     group_id=self._group_id,
@@ -184,6 +203,7 @@ class StartPositions:
             return
         asked: dict[tuple[str, int], str | int] = {each: _question(start) for each, start in starts.items()}
         found = self._admin.list_offsets(asked, isolation_level=self._isolation_level)
+        # ListOffsets by time returns -1 if no record is that late; then the end is the position, as in Kafka.
         none_so_late = [each for each in starts if found[each].offset < 0]
         ends = self._admin.list_offsets(dict.fromkeys(none_so_late, "latest"), isolation_level=self._isolation_level)
         for each in starts:

@@ -1,4 +1,7 @@
-"""What is known of each assigned partition: where the application is, where fetching is, what waits in between."""
+"""State of each assigned partition: the application's position, the fetch position, and fetched pieces in between.
+
+Kafka's `SubscriptionState` and `FetchBuffer` in one.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from headrace.client.fetch_loop import FetchedBytes
 __all__ = ["PartitionState", "Piece", "Start", "SubscriptionState"]
 
 Start = Literal["committed", "earliest", "latest"] | int
-"""Where a partition without a position is to begin: its committed offset, an end of the log, or a time in ms."""
+"""Start of a partition without a position: its committed offset, an end of the log, or a time in milliseconds."""
 
 
 class Piece:
-    """Mutable: whole batches as they were fetched, and how far they were handed out.
+    """Whole batches as they were fetched, and how far they were returned. Mutable.
 
-    `face` is what one of the two faces made of the bytes and goes on with; the other face begins anew at `position`.
+    `face` holds what one of the collectors decoded and continues with; the other collector starts again at `position`.
     """
 
     __slots__ = ("face", "fetched", "position")
@@ -31,14 +34,19 @@ class Piece:
 
     @property
     def done(self) -> bool:
+        """Whether everything was returned."""
         return self.position >= self.fetched.next_offset
 
 
 class PartitionState:
-    """Mutable. `position` None: not known yet, `start` says what it is to be; `version` tells old answers apart.
+    """State of one partition. Mutable.
 
-    `topic_id`: the topic that the position belongs to. A topic that is deleted and created again has another id, and
-    an offset of the old one means nothing in it. None until it is looked up, and with brokers that know no topic ids.
+    Attributes:
+        position: The next offset to return; None until it is found according to `start`.
+        fetch_position: The next offset to fetch.
+        version: Changes with every seek, so that answers to earlier fetches are recognised.
+        topic_id: The topic that the position belongs to. A topic that is deleted and created again has another id, and
+            an offset of the old one means nothing in it. None until it is looked up, and with brokers before 2.8.
     """
 
     __slots__ = (
@@ -67,7 +75,7 @@ class PartitionState:
         self.log_start_offset: int | None = None
 
     def seek(self, offset: int, topic_id: UUID | None = None) -> None:
-        """The next record that is handed out is at this offset, or behind it.
+        """Continue at this offset.
 
         Without a `topic_id` the position belongs to the topic that has the name at the next poll.
         """
@@ -76,20 +84,20 @@ class PartitionState:
         self.topic_id = topic_id
 
     def begin_at(self, start: Start) -> None:
-        """The position is found with the next poll."""
+        """Find the position with the next poll, according to `start`."""
         self._forget()
         self.position = self.topic_id = None
         self.end_offset = self.log_start_offset = None
         self.start = start
 
     def add(self, fetched: FetchedBytes) -> None:
-        """What came, in order."""
+        """Add what was fetched, in order."""
         self.fetch_position = fetched.next_offset
         self.pieces.append(Piece(fetched))
         self.waiting_bytes += len(fetched.data)
 
     def drop_done(self) -> None:
-        """Passes what was handed out as a whole."""
+        """Drop pieces that were returned completely."""
         while self.pieces and self.pieces[0].done:
             piece = self.pieces.popleft()
             self.waiting_bytes -= len(piece.fetched.data)
@@ -102,7 +110,7 @@ class PartitionState:
 
 
 class SubscriptionState:
-    """Mutable: the assignment, in order, with the state of each partition."""
+    """Assignment in fetch order, with the state of each partition. Mutable."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -118,54 +126,58 @@ class SubscriptionState:
         return len(self._states)
 
     def items(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """Yield (partition, state) in fetch order."""
         yield from self._states.items()
 
     def snapshot(self) -> dict[TopicPartition, PartitionState]:
-        """As it is now; from any thread."""
+        """Return a copy; from any thread."""
         return dict(self._states)
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
+        """The assigned partitions, sorted."""
         return tuple(sorted(self._states))
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """New ones begin at their committed offset; those that are there stay as they are."""
+        """Add partitions that begin at their committed offset; those already assigned keep their state."""
         for partition in partitions:
             self._states.setdefault(partition, PartitionState())
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove partitions."""
         for partition in partitions:
             self._states.pop(partition, None)
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these; those that stay keep their positions."""
+        """Assign exactly these; those that stay keep their positions."""
         wanted = dict.fromkeys(partitions)
         self._states = {each: self._states.get(each) or PartitionState() for each in wanted}
 
     def without_position(self) -> list[TopicPartition]:
+        """Return the partitions whose position is not known."""
         return [each for each, state in self._states.items() if state.position is None]
 
     def consumed(self) -> dict[TopicPartition, int]:
-        """What a commit of everything means: the next offset of each partition that has one."""
+        """Return the next offset of each partition that has a position: what a commit of everything contains."""
         return {each: state.position for each, state in self._states.items() if state.position is not None}
 
     def bind(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """The position of this partition belongs to this topic."""
+        """Note the topic that a position belongs to."""
         self._states[partition].topic_id = topic_id
         self._first_ids.setdefault(partition.topic, topic_id)
 
     def recreated_since(self, partition: TopicPartition) -> UUID | None:
-        """The id of the first topic of this name that was read; None while it is still the same."""
+        """Return the id of the first topic of this name that was read; None while it is the same."""
         topic_id, first = self._states[partition].topic_id, self._first_ids.get(partition.topic)
         return None if topic_id is None or topic_id == first else first
 
     def topic_ids(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], UUID]:
-        """The topics that the positions of these partitions belong to, as far as known."""
+        """Return the topics that these positions belong to, as far as known."""
         states = {each: self._states.get(TopicPartition(*each)) for each in partitions}
         return {each: s.topic_id for each, s in states.items() if s is not None and s.topic_id is not None}
 
     def rotate(self, served: Iterable[TopicPartition]) -> None:
-        """Who was served goes behind the others."""
+        """Move partitions that were served behind the others, so that all get their turn."""
         for partition in served:
             state = self._states.pop(partition, None)
             if state is not None:

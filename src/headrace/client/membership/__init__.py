@@ -1,1 +1,5 @@
-"""A member of a streams group (KIP-1071) without clock, chance or socket: `poll(now_ms)` in, requests out."""
+"""Group memberships as pure state machines: `poll(now_ms)` returns requests, `on_response` takes answers.
+
+No socket, thread, clock or randomness: time and random numbers are arguments, so that the same code runs in a thread,
+in the guardian process, and by the thousand in virtual time in `headrace.simulator`.
+"""

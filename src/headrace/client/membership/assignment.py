@@ -1,4 +1,4 @@
-"""Which tasks a member has: mappings subtopology id → sorted partitions, and the snapshot the application sees."""
+"""Tasks of a streams group member: subtopology id → sorted partitions, and the snapshot for the application."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class StatusCode(IntEnum):
 
 
 def tasks_of(tasks: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
-    """Sorted, without duplicates and without empty subtopologies."""
+    """Return the tasks sorted, without duplicates and without empty subtopologies."""
     ordered = ((name, tuple(sorted(set(tasks[name])))) for name in sorted(tasks))
     return {name: partitions for name, partitions in ordered if partitions}
 
 
 def union(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
-    """Tasks that are in either."""
+    """Return tasks that are in either."""
     return tasks_of({name: (*left.get(name, ()), *right.get(name, ())) for name in (*left, *right)})
 
 
 def difference(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
-    """Tasks of `left` that are not in `right`."""
+    """Return tasks of `left` that are not in `right`."""
     return tasks_of({name: [p for p in left[name] if p not in right.get(name, ())] for name in left})
 
 
 def is_subset(left: Tasks, right: Tasks) -> bool:
-    """Whether each task of `left` is in `right`."""
+    """Return whether each task of `left` is in `right`."""
     return not difference(left, right)
 
 
 def tasks_text(tasks: Mapping[str, Sequence[int]]) -> str:
-    """Tasks as text, with runs of partitions joined: `flights 0-3   by-origin 0-3`."""
+    """Format tasks with runs of partitions joined: `flights 0-3   by-origin 0-3`."""
     return "   ".join(f"{name} {_ranges(partitions)}" for name, partitions in tasks.items())
 
 
@@ -72,14 +72,14 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedTasks:
-    """The tasks of the three roles."""
+    """Tasks of the three roles of KIP-1071: active, standby, warm-up."""
 
     active: Tasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)
     warmup: Tasks = field(default_factory=dict)
 
     def union(self, other: OwnedTasks) -> OwnedTasks:
-        """Role by role."""
+        """Return the union, role by role."""
         return OwnedTasks(
             active=union(self.active, other.active),
             standby=union(self.standby, other.standby),
@@ -87,7 +87,7 @@ class OwnedTasks:
         )
 
     def within(self, other: OwnedTasks) -> bool:
-        """Whether each task is in the same role of `other`."""
+        """Return whether each task is in the same role of `other`."""
         return (
             is_subset(self.active, other.active)
             and is_subset(self.standby, other.standby)
@@ -97,10 +97,10 @@ class OwnedTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentSnapshot:
-    """What the coordinator has given to the member, taken at one moment.
+    """The member's assignment at one moment.
 
-    Commit offsets with this `member_epoch`, captured when a batch is planned, never with a later one (KIP-1071 fences
-    epochs, not tasks). `version` counts the changes of tasks since the process started; an acknowledgement names it.
+    Commit offsets with this `member_epoch`, captured when a batch is planned, never with a later one: KIP-1071 fences
+    epochs, not tasks. `version` counts the changes of tasks since the process started; an acknowledgement names it.
     """
 
     member_id: str
@@ -113,5 +113,5 @@ class AssignmentSnapshot:
 
     @property
     def tasks(self) -> OwnedTasks:
-        """The three roles without the rest."""
+        """The tasks of the three roles."""
         return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)

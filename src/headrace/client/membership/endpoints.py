@@ -1,8 +1,8 @@
-"""Who serves which partitions to interactive queries (KIP-535, told in streams heartbeats): a frozen map.
+"""Endpoints for interactive queries (KIP-535): which member serves which partitions.
 
-A reply has one entry per member; members of one process share an endpoint, so entries with the same one are joined.
-The map comes only when it changed. The member sends the epoch of the map it has, and takes a new epoch only together
-with a map: a reply to the very first join names epoch 0 without one.
+Streams heartbeats carry them. A reply has one entry per member; members of one process share an endpoint, so entries
+with the same endpoint are merged. A reply contains the map only if it changed: the member sends the epoch of the map it
+has, and takes a new epoch only together with a map.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_ENDPOINT_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """Where a member answers queries: what the application gave as its own address."""
+    """Address at which a member answers queries, as the application configured it."""
 
     host: str
     port: int
@@ -39,16 +39,20 @@ class Endpoint:
 
     @staticmethod
     def parse(text: str) -> Endpoint:
-        """`host:port`, as `application.server` writes it. Raises ValueError."""
+        """Parse `host:port`, as `application.server` contains it.
+
+        Raises:
+            ValueError: The text is not host:port.
+        """
         host, _, port = text.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise ValueError(f"{text!r} is no host:port")
+            raise ValueError(f"{text!r} is not host:port")
         return Endpoint(host, int(port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointPartitions:
-    """Topic → sorted partitions whose records are materialised there, by active tasks and by standby tasks."""
+    """Partitions whose records an endpoint has materialised: topic → sorted partitions, by active and standby tasks."""
 
     active: Tasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)
@@ -59,11 +63,11 @@ EndpointMap = Mapping[Endpoint, EndpointPartitions]
 
 
 class OwnEndpoint:
-    """Mutable: this member's own endpoint, and whether the coordinator was told.
+    """This member's own endpoint, and whether the coordinator knows it. Mutable.
 
     Kafka (to 4.4.0) answers a member that has an endpoint with UNKNOWN_SERVER_ERROR while source topics are missing or
-    wrongly partitioned. So after such an answer the member joins without it, hears what is wrong, and tells its
-    endpoint when nothing is wrong any more.
+    wrongly partitioned. After such an answer the member joins without its endpoint, learns from the statuses what is
+    wrong, and sends the endpoint once the topics are in order.
     """
 
     def __init__(self, endpoint: Endpoint | None) -> None:
@@ -73,28 +77,28 @@ class OwnEndpoint:
         self._is_told = False
 
     def for_join(self) -> Endpoint | None:
-        """What the join says."""
+        """Return the endpoint for a join."""
         return None if self._is_held_back else self._take()
 
     def for_heartbeat(self, *, is_ready: bool) -> Endpoint | None:
-        """What a later heartbeat says: something only when the join could not."""
+        """Return the endpoint for a later heartbeat; None unless it had to be left out of the join."""
         return self._take() if self._is_held_back and is_ready and not self._is_told else None
 
-    def answered(self) -> None:
-        """The heartbeat that is out was accepted."""
+    def on_success(self) -> None:
+        """Note that the heartbeat in flight was accepted."""
         self._is_told = self._is_told or self._is_on_its_way
         self._is_on_its_way = False
 
-    def unanswered(self) -> None:
-        """Nobody knows."""
+    def on_failure(self) -> None:
+        """Note that it is unknown whether the heartbeat in flight arrived."""
         self._is_on_its_way = False
 
-    def rejoins(self) -> None:
-        """A join overwrites what the coordinator knows."""
+    def on_rejoin(self) -> None:
+        """Note that a join will overwrite what the coordinator knows."""
         self._is_told = False
 
-    def is_refused(self) -> bool:
-        """A server error came: True when the endpoint may be why, and the member goes on without it."""
+    def on_server_error(self) -> bool:
+        """Handle a server error: return True if the endpoint may be the cause, and leave it out from now on."""
         may_be_why = self._is_on_its_way or self._is_told
         self._is_on_its_way = False
         self._is_held_back = self._is_held_back or may_be_why
@@ -106,7 +110,7 @@ class OwnEndpoint:
 
 
 def endpoints_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> EndpointMap | None:
-    """The map of a reply; None when it says that nothing changed."""
+    """Return the map of a reply; None if it did not change."""
     if reply.partitions_by_user_endpoint is None:
         return None
     found: dict[Endpoint, EndpointPartitions] = {}
@@ -121,7 +125,7 @@ def endpoints_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeat
 
 
 def owner_of(endpoints: EndpointMap, topic: str, partition: int) -> Endpoint | None:
-    """Where the active task of a partition answers queries; None while nobody does."""
+    """Return the endpoint of the active task of a partition; None while no member has it."""
     for endpoint, partitions in endpoints.items():
         if partition in partitions.active.get(topic, ()):
             return endpoint

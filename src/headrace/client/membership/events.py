@@ -1,4 +1,7 @@
-"""What a member must be told, as frozen values. Whoever loses tasks hears `Lost`, whatever else is said about why."""
+"""Events of a streams membership as frozen values, and the tracker that derives them from statuses.
+
+A member that loses its tasks gets `Lost`, whatever other event names the reason.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,17 @@ LostReason = Literal["fenced", "session-expired", "left", "fatal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The member has joined (again); these are its first tasks, maybe none. To be acknowledged."""
+    """The member joined (again) with these first tasks, maybe none. Must be acknowledged."""
 
     assignment: AssignmentSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentChanged:
-    """Tasks or the member epoch changed. `revoked` active tasks must be given back: commit, close, acknowledge.
+    """Tasks or the member epoch changed. Give back `revoked` active tasks: commit, close, acknowledge.
 
-    With all differences empty only the epoch changed. A standby task that became active is in `added` and in
-    `standby_removed`: its state stays. Without an acknowledgement the coordinator waits for the application.
+    If all differences are empty only the epoch changed. A standby task that became active is in `added` and in
+    `standby_removed`: its state stays. The coordinator waits for the acknowledgement.
     """
 
     assignment: AssignmentSnapshot
@@ -62,7 +65,7 @@ class AssignmentChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """The coordinator does not accept this member's epoch any more (`FENCED_MEMBER_EPOCH`, `UNKNOWN_MEMBER_ID`)."""
+    """The coordinator no longer accepts this member's epoch (`FENCED_MEMBER_EPOCH`, `UNKNOWN_MEMBER_ID`)."""
 
     kafka_name: str
     message: str
@@ -70,33 +73,34 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """All tasks are gone: commit nothing any more. The member joins again unless it left or met `Fatal`."""
+    """All tasks are lost: commit nothing any more. The member joins again unless it left or `Fatal` follows."""
 
     reason: LostReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotReady:
-    """The coordinator cannot hand out tasks yet: (status code, detail) of missing or wrongly partitioned topics."""
+    """The coordinator cannot assign tasks yet: (status code, detail) of missing or wrongly partitioned topics."""
 
     status: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What `NotReady` told of is over."""
+    """The end of `NotReady`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """Some member asked the whole application to stop (KIP-1071, SHUTDOWN_APPLICATION)."""
+    """A member asked the whole application to stop (KIP-1071, SHUTDOWN_APPLICATION)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSeen:
-    """What the member is going to get, before it gets it: restore ahead, but process nothing of it.
+    """The member's target assignment, before it comes true: restore state ahead, but process nothing of it.
 
-    `to_come` are the active tasks it does not have yet. Only with `early_look`; told when it differs from the last.
+    `to_come` are the active tasks that the member does not have yet. Emitted only with `early_look`, when the target
+    differs from the last one.
     """
 
     target: TargetAssignment
@@ -105,14 +109,14 @@ class TargetSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointsChanged:
-    """Who serves which partitions to interactive queries."""
+    """The endpoints for interactive queries changed."""
 
     endpoints: EndpointMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingIgnored:
-    """The coordinator does not take something that was asked for; the member goes on without it. Told once."""
+    """The coordinator does not support a configured setting; the member continues without it. Emitted once."""
 
     setting: str
     message: str
@@ -121,9 +125,9 @@ class SettingIgnored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceIdTaken:
-    """Another member holds this member's instance id; it tries again until that one's session must be over.
+    """Another member holds this member's instance id; it tries again until that member's session must be over.
 
-    `holder` None: the group may not be described, or the holder is gone already.
+    `holder` is None if the group may not be described, or the holder is gone already.
     """
 
     instance_id: str
@@ -133,9 +137,10 @@ class InstanceIdTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The member is out of the group. `confirmed` False: the coordinator did not answer the leave in time.
+    """The member left the group.
 
-    `will_return`: a static member that left for a while; its tasks wait for it until its session ends.
+    `confirmed` is False if the coordinator did not answer the leave in time. `will_return`: a static member that left
+    temporarily; its tasks wait for it until its session ends.
     """
 
     confirmed: bool
@@ -144,7 +149,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fatal:
-    """The membership is over; `error` says why and what to do."""
+    """The membership is over; `error` has the reason and the fix."""
 
     error: HeadraceError
 
@@ -180,24 +185,24 @@ _NOT_READY = frozenset(
 
 
 def is_ready(status: Status) -> bool:
-    """Whether nothing keeps the coordinator from handing out tasks."""
+    """Return whether no status keeps the coordinator from assigning tasks."""
     return all(code not in _NOT_READY for code, _ in status)
 
 
 class StatusTracker:
-    """Mutable: what was told last."""
+    """Turns the statuses of heartbeat replies into events, each emitted once (KIP-1071, "Status"). Mutable."""
 
     def __init__(self) -> None:
         self._problems: Status = ()
         self._shutdown_told = False
 
     def forget(self) -> None:
-        """The member begins anew: whoever asked for the end is asked again."""
+        """Reset for a new membership: a shutdown request is emitted again."""
         self._shutdown_told = False
         self._problems = ()
 
     def take(self, status: Status) -> Iterator[e.MemberEvent]:
-        """What is new in these statuses."""
+        """Yield an event for each change against the last statuses."""
         problems = tuple(entry for entry in status if entry[0] in _NOT_READY)
         if problems != self._problems:
             self._problems = problems

@@ -1,8 +1,8 @@
-"""A classic member's assignors, and what goes to and from them over the group: subscriptions, the leader's division,
-assignments.
+"""A classic member's assignors, and the encoding of their subscriptions and assignments.
 
-Rules it obeys: members that send nonsense get nothing, the others do not suffer; a leader that errs cannot make this
-member read what it did not ask for; what an assignor of the application raises becomes a UserCodeError.
+- A member whose subscription cannot be decoded gets nothing; the others are not affected.
+- Partitions that a faulty leader assigns without a subscription are ignored.
+- An exception of an application's assignor becomes a UserCodeError.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ Answer = TypeVar("Answer")
 
 
 class GroupAssignors:
-    """`notice` is told, in a sentence, of what somebody else's member did wrong."""
+    """The assignors of one member, by name in order of preference."""
 
     def __init__(
         self, group_id: str, assignors: Sequence[Assignor], *, rack_id: str | None, notice: Callable[[str], None]
     ) -> None:
+        """Args:
+        group_id: The group, for messages.
+        assignors: In order of preference.
+        rack_id: The member's rack, if any.
+        notice: Called with one sentence about each fault of another member.
+        """
         self._group_id = group_id
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._rack_id = rack_id
@@ -46,7 +52,11 @@ class GroupAssignors:
     def protocols(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], generation: int
     ) -> list[tuple[str, bytes]]:
-        """(name, subscription) of each, as a join carries them. Raises UserCodeError."""
+        """Return (name, encoded subscription) of each assignor, for a join.
+
+        Raises:
+            UserCodeError: An assignor raised an exception.
+        """
 
         def subscription(assignor: Assignor) -> bytes:
             return encode_subscription(
@@ -62,7 +72,7 @@ class GroupAssignors:
         return [(name, self._ask(name, partial(subscription, each))) for name, each in self._assignors.items()]
 
     def members(self, joined: m.join_group_response.JoinGroupResponse) -> dict[str, Subscription]:
-        """What everybody says; who cannot be understood reads nothing."""
+        """Decode the subscriptions of all members; one that cannot be decoded subscribes to nothing."""
         members: dict[str, Subscription] = {}
         for member in joined.members:
             try:
@@ -70,12 +80,16 @@ class GroupAssignors:
                     bytes(member.metadata), instance_id=member.group_instance_id
                 )
             except MalformedUserData as error:
-                self._notice(f"{self._group_id}: the subscription of {member.member_id} cannot be read: {error}")
+                self._notice(f"{self._group_id}: the subscription of {member.member_id} cannot be decoded: {error}")
                 members[member.member_id] = Subscription(topics=(), instance_id=member.group_instance_id)
         return members
 
     def divided(self, name: str, counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, bytes]:
-        """Each member's share as it travels; who was left out has nothing. Raises UserCodeError."""
+        """Assign partitions with the named assignor and return each member's encoded assignment.
+
+        Raises:
+            UserCodeError: The assignor raised an exception.
+        """
 
         def divide() -> dict[str, bytes]:
             assigned = self._assignors[name].assign(counts, members)
@@ -84,12 +98,18 @@ class GroupAssignors:
         return self._ask(name, divide)
 
     def taken(self, name: str, data: bytes, topics: Collection[str], generation: int) -> tuple[TopicPartition, ...]:
-        """What of an assignment can be meant for this member; its assignor hears of all of it. Raises
-        UserCodeError."""
+        """Decode this member's assignment and pass it to its assignor.
+
+        Returns:
+            The partitions of subscribed topics; others are ignored and reported with `notice`.
+
+        Raises:
+            UserCodeError: The assignor raised an exception.
+        """
         try:
             assignment = decode_assignment(data)
         except MalformedUserData as error:
-            self._notice(f"{self._group_id}: the leader's assignment cannot be read: {error}")
+            self._notice(f"{self._group_id}: the leader's assignment cannot be decoded: {error}")
             assignment = Assignment()
         given = self._subscribed(assignment, set(topics))
         self._ask(name, partial(self._assignors[name].on_assignment, assignment, generation))
@@ -101,8 +121,8 @@ class GroupAssignors:
         if len(kept) < len(given):
             strange = next(each for each in given if each not in kept)
             self._notice(
-                f"{self._group_id}: the leader assigned {strange[0]}-{strange[1]}, which this member does not read; "
-                f"{len(given) - len(kept)} such partitions are passed over"
+                f"{self._group_id}: the leader assigned {strange[0]}-{strange[1]}, to which this member is not "
+                f"subscribed; ignoring {len(given) - len(kept)} such partitions"
             )
         return kept
 
@@ -113,5 +133,5 @@ class GroupAssignors:
             raise UserCodeError(
                 "user-code",
                 f"the assignor {name} of {self._group_id} raised {type(error).__name__}: {error}",
-                "correct the assignor; the group waits for a leader that can divide its partitions",
+                "Fix the assignor: the group waits for a leader that can assign its partitions.",
             ) from error

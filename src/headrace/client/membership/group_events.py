@@ -1,4 +1,9 @@
-"""What a consumer wants to read: names, a pattern that the broker resolves (KIP-848), or one that we resolve."""
+"""Values between an application and its group membership: subscriptions in, events out. The same for both protocols.
+
+The application's thread takes the events one after the other. `Rebalance` and `PartitionsLost` wait for an
+acknowledgement with their number; until then the member stays in its state. A `PartitionsLost` replaces events that
+were not begun.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +31,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPattern:
-    """A regular expression in RE2's syntax that the coordinator resolves, for `group.protocol=consumer` only.
+    """Regular expression in RE2's syntax that the coordinator resolves (KIP-848); for `group.protocol=consumer` only.
 
-    It must match the whole name. A Python `re.Pattern` is resolved by the client instead, in both protocols.
+    It must match the whole name. A Python `re.Pattern` is resolved by the client instead, under both protocols.
     """
 
     pattern: str
@@ -36,14 +41,24 @@ class SubscriptionPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedTopics:
-    """`names`, or of the topics that exist those that `matching` matches wholly, or `broker_regex`."""
+    """Subscription of a consumer.
+
+    Attributes:
+        names: Topic names.
+        matching: A pattern that the client resolves against whole names of existing topics.
+        broker_regex: A pattern that the coordinator resolves.
+    """
 
     names: tuple[str, ...] = ()
     matching: re.Pattern[str] | None = None
     broker_regex: str | None = None
 
     def resolved(self, existing: Iterable[tuple[str, bool]]) -> SubscribedTopics:
-        """With the names that match now; `existing`: (name, internal). Internal topics are left out, as in Kafka."""
+        """Return the subscription with the names that `matching` matches now.
+
+        Args:
+            existing: (name, is internal) of all topics. Internal topics are left out, as in Kafka.
+        """
         if self.matching is None:
             return self
         found = sorted(name for name, internal in existing if not internal and self.matching.fullmatch(name))
@@ -56,10 +71,12 @@ LostReason = Literal["fenced", "session-expired", "max-poll-exceeded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupIdentity:
-    """Who commits: `generation` is the generation of a classic group, the member epoch of a consumer group.
+    """Identity of a member, as commits carry it.
 
-    `membership`: how often this consumer had lost or ended its membership before; what belongs to one of them must not
-    go on in the next, though member id and epoch may be those of the same member.
+    Attributes:
+        generation: The generation of a classic group, the member epoch of a consumer group; -1 outside of one.
+        membership: Number of earlier memberships of this consumer. A commit must not move from one membership to the
+            next, even if member id and epoch are the same.
     """
 
     member_id: str = ""
@@ -69,15 +86,17 @@ class GroupIdentity:
 
     @property
     def is_member(self) -> bool:
+        """Whether the consumer is a member now."""
         return self.generation >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """First `revoked` are given back (commit what was processed), then `assigned` are begun.
+    """Give back `revoked` (commit what was processed), then begin `assigned`.
 
-    `assigned` None: a rebalance of the eager kind begins, what comes instead is told later. `all_revoked`: tell the
-    listener even when there is nothing to revoke, as Kafka does there.
+    Attributes:
+        assigned: None if an eager rebalance begins; the new assignment follows later.
+        all_revoked: Call the listener even if there is nothing to revoke, as Kafka does there.
     """
 
     number: int
@@ -88,7 +107,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsLost:
-    """Everything belongs to others already: commit nothing. `after_ms` of max-poll-exceeded: how long no poll came."""
+    """All partitions belong to others: commit nothing. `after_ms`: time without a poll, for max-poll-exceeded."""
 
     number: int
     reason: LostReason
@@ -98,21 +117,21 @@ class PartitionsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLeft:
-    """Out of the group. `confirmed` False: the coordinator did not answer in time, or was not asked."""
+    """The member left. `confirmed` is False if the coordinator did not answer in time, or was not asked."""
 
     confirmed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFatal:
-    """The membership is over; `error` says why and what to do."""
+    """The membership is over; `error` has the reason and the fix."""
 
     error: HeadraceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """Something for the log: `message` is one sentence."""
+    """A message for the log."""
 
     message: str
 
@@ -121,11 +140,16 @@ GroupEvent = Rebalance | PartitionsLost | GroupLeft | GroupFatal | Noticed
 
 
 def identity_to_retry_with(sent: GroupIdentity, now: GroupIdentity, code: int | None) -> GroupIdentity | None:
-    """A commit with `sent` was refused with `code`: the identity to send it with once more, None: it failed.
+    """Return the identity to repeat a refused commit with, or None if the commit failed.
 
-    The epoch of a consumer group may rise while a commit is on its way, and the partitions are still ours: not so when
-    the membership was lost meanwhile and the member joined again, for others may have had them in between.
+    Args:
+        sent: The identity that the commit carried.
+        now: The member's identity now.
+        code: The error code of the commit.
     """
+    # The epoch of a consumer group may rise while a commit is in flight, and the partitions still belong to the member.
+    # Not so if the membership was lost in between and the member joined again: others may have owned the partitions
+    # and committed further, and a repeated commit would move their offset back.
     if code != ErrorCode.stale_member_epoch or now.membership != sent.membership:
         return None
     return now if now.generation > sent.generation else None

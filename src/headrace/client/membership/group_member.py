@@ -1,4 +1,9 @@
-"""What an error code means that ends a membership in a classic or a consumer group, in words for who reads it."""
+"""Common part of members of classic and consumer groups: lookup, retries, events, leaving, ending. Pure.
+
+`ClassicMembership` and `ConsumerMembership` derive from it. `poll(now_ms)` returns at most one request and the time of
+the next poll; `on_response` or `on_failure` take the outcome. A new request while one is in flight replaces it: only a
+leave does so, and the runner then abandons the old exchange.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from headrace.protocol.error_codes import ErrorCode, kafka_name
 __all__ = ["COORDINATOR_GONE", "GroupMember", "GroupMemberState", "group_error"]
 
 COORDINATOR_GONE = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Ask again who the coordinator is."""
+"""Error codes after which the coordinator must be looked up again."""
 
 _NOT_ALLOWED = frozenset(
     {
@@ -38,7 +43,15 @@ _NOT_ALLOWED = frozenset(
 def group_error(
     code: ErrorCode, message: str, *, group_id: str, api: str, instance_id: str | None = None
 ) -> HeadraceError:
-    """The error to raise at the application."""
+    """Return the error to raise at the application for a final error code of a group request.
+
+    Args:
+        code: The error code.
+        message: The broker's message, maybe empty.
+        group_id: The group.
+        api: Kafka's name of the request.
+        instance_id: The member's `group.instance.id`, if any.
+    """
     kind, sentence, fix = _explain(code, message, group_id, instance_id)
     error = Fenced if kind == "instance-fenced" else BrokerError
     return error(
@@ -74,7 +87,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
             return (
                 "unsupported-api",
                 "the brokers do not offer the consumer rebalance protocol (KIP-848)",
-                "take group.protocol=classic, or switch it on: kafka-features.sh upgrade --feature group.version=1",
+                "Set group.protocol=classic, or enable it: kafka-features.sh upgrade --feature group.version=1",
             )
         case ErrorCode.inconsistent_group_protocol:
             return (
@@ -86,7 +99,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
             return (
                 "group-kind",
                 f"{group_id} is another kind of group: {message or 'it does not take consumers'}",
-                "see which:  headrace groups --list ; take another group.id",
+                "List all groups with `headrace groups --list`, and use another group.id.",
             )
         case ErrorCode.group_max_size_reached:
             return (
@@ -98,7 +111,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
             return (
                 "heartbeat-refused",
                 f"the coordinator of {group_id} failed with UNKNOWN_SERVER_ERROR: {message or 'no reason given'}",
-                "see the broker's log; more user data of assignors than a record may hold (message.max.bytes) end so",
+                "Check the broker's log; assignor user data larger than message.max.bytes fails like this.",
             )
         case _ if code in _NOT_ALLOWED:
             return (
@@ -109,7 +122,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
     return (
         "heartbeat-refused",
         f"the coordinator of {group_id} refused this member with {kafka_name(code)}: {message or 'no reason given'}",
-        "this is final for the member; correct what it says and start the consumer again",
+        "Correct the cause and start the consumer again: the coordinator will not accept this member.",
     )
 
 
@@ -119,18 +132,18 @@ RETRY_BACKOFF_MAX_MS = 1_000
 
 
 class GroupMemberState(Enum):
-    """Where a member stands. Classic members know PREPARING to SYNCING, members of consumer groups RECONCILING."""
+    """State of a member. Classic members use PREPARING to SYNCING, members of consumer groups RECONCILING."""
 
     UNSUBSCRIBED = "unsubscribed"  # not in the group
     PREPARING = "preparing"  # the application gives back what it must before the rebalance
-    JOINING = "joining"  # a join is to be sent or out
-    ASSIGNING = "assigning"  # the leader asks how many partitions there are
-    SYNCING = "syncing"  # SyncGroup is to be sent or out
-    RECONCILING = "reconciling"  # the application is told what changed, and has not acknowledged it
-    STABLE = "stable"  # nothing is owed to anybody
-    LOST = "lost"  # the application is told that everything is lost; then it joins again
-    LEAVING = "leaving"  # a leave is to be sent or out
-    FATAL = "fatal"  # refused for good
+    JOINING = "joining"  # a join is due or in flight
+    ASSIGNING = "assigning"  # the leader looks up the numbers of partitions
+    SYNCING = "syncing"  # SyncGroup is due or in flight
+    RECONCILING = "reconciling"  # the application has an event with the changes and has not acknowledged it
+    STABLE = "stable"  # no acknowledgement is outstanding
+    LOST = "lost"  # the application has an event that everything is lost; after it the member joins again
+    LEAVING = "leaving"  # a leave is due or in flight
+    FATAL = "fatal"  # the coordinator refused the member for good
 
 
 _S = GroupMemberState
@@ -138,7 +151,10 @@ RESTING = frozenset({_S.UNSUBSCRIBED, _S.FATAL})
 
 
 class GroupMember:
-    """Mutable: the member's soft state. `chance` yields numbers in [0, 1) for jitter."""
+    """Base of a member's state machine.
+
+    Mutable soft state. `chance` yields numbers in [0, 1) for jitter.
+    """
 
     api = ""
 
@@ -165,11 +181,12 @@ class GroupMember:
 
     @property
     def state(self) -> GroupMemberState:
+        """The state of the member."""
         return self._state
 
     @property
     def owned(self) -> tuple[TopicPartition, ...]:
-        """What the application has, as it acknowledged."""
+        """Partitions that the application acknowledged."""
         return self._owned
 
     @property
@@ -178,12 +195,12 @@ class GroupMember:
         return self._in_flight is not None
 
     def take_events(self) -> tuple[GroupEvent, ...]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         events, self._events = tuple(self._events), []
         return events
 
     def stop(self, error: HeadraceError) -> None:
-        """The membership is over, also when the runner finds a reason."""
+        """End the membership with an error; also called by the runner, for instance for a broker without the API."""
         self._enter(_S.FATAL)
         self._in_flight = None
         self._awaited = None
@@ -193,8 +210,12 @@ class GroupMember:
         self._events.append(GroupFatal(error=error))
 
     def leave(self, now_ms: int, *, for_good: bool | None = None) -> None:
-        """Leaves at once. The application has given everything back before. `for_good` None: a static member will
-        come back, a dynamic one will not."""
+        """Leave at once. The application has given everything back before.
+
+        Args:
+            now_ms: The time now.
+            for_good: None: a static member will return, a dynamic one will not.
+        """
         if self._state in RESTING or self._state is _S.LEAVING:
             return
         self._awaited = None
@@ -216,7 +237,7 @@ class GroupMember:
             membership=self._memberships,
         )
 
-    def _tell(
+    def _emit_rebalance(
         self,
         *,
         revoked: tuple[TopicPartition, ...],
@@ -230,7 +251,11 @@ class GroupMember:
         )
 
     def _lose(self, reason: LostReason, why: str) -> None:
-        """Everything is gone; the application is told, if it knows of anything."""
+        """Drop all partitions; the application is notified if it knows of any."""
+        # 1. Rebalances that the application has not taken name partitions that are lost now.
+        # 2. `_memberships` changes first: commits of the lost membership must not be repeated in the next one
+        #    (`identity_to_retry_with`).
+        # 3. An application that knows of no partition need not be notified; the member joins at once.
         self._events = [event for event in self._events if not isinstance(event, Rebalance)]
         told = bool(self._owned) or self._awaited is not None
         self._memberships += 1
@@ -266,25 +291,25 @@ class GroupMember:
     def _on_lookup(self, response: object, now_ms: int) -> None:
         code, message = self._lookup.on_response(response, now_ms)  # type: ignore[arg-type]
         if code != ErrorCode.none:
-            self._refused(code, message)
+            self._fail(code, message)
 
-    def _try_later(self, now_ms: int, throttle_ms: int = 0) -> None:
+    def _back_off(self, now_ms: int, throttle_ms: int = 0) -> None:
         pause_ms = max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())), throttle_ms)
         self._retry_ms = now_ms + pause_ms
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 
-    def _went_well(self) -> None:
+    def _reset_backoff(self) -> None:
         self._backoff_ms = RETRY_BACKOFF_MS
 
-    def _refused(self, code: ErrorCode, message: str = "") -> None:
+    def _fail(self, code: ErrorCode, message: str = "") -> None:
         if self._state is _S.LEAVING:
-            self._left(confirmed=False)
+            self._finish_leave(confirmed=False)
             return
         self.stop(
             group_error(code, message, group_id=self._group_id, api=self.api, instance_id=self.identity.instance_id)
         )
 
-    def _left(self, *, confirmed: bool) -> None:
+    def _finish_leave(self, *, confirmed: bool) -> None:
         self._enter(_S.UNSUBSCRIBED)
         self._in_flight = None
         self._leave_deadline_ms = NEVER_MS

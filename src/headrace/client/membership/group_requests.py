@@ -1,4 +1,4 @@
-"""The requests of a classic group's member: JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
+"""Requests of members of classic groups and of consumer groups (KIP-848), and the parsing of assignments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,16 @@ def join_group_request(
     rebalance_timeout_ms: int,
     reason: str,
 ) -> object:
-    """`protocols`: (assignor's name, subscription) in order of preference."""
+    """Return a JoinGroup request.
+
+    Args:
+        group_id: The group.
+        identity: The member; its id is empty for the first join.
+        protocols: (assignor name, encoded subscription) in order of preference.
+        session_timeout_ms: `session.timeout.ms`.
+        rebalance_timeout_ms: How long the coordinator waits for members to join again.
+        reason: The reason for the join, for the broker's log (KIP-800).
+    """
     request = m.join_group_request
     return request.JoinGroupRequest(
         group_id=GroupId(group_id),
@@ -59,7 +68,7 @@ def join_group_request(
 def sync_group_request(
     group_id: str, identity: GroupIdentity, protocol_name: str, assignments: Mapping[str, bytes]
 ) -> object:
-    """`assignments`: of a leader, everybody's; of a follower, none."""
+    """Return a SyncGroup request; `assignments` holds those of all members if sent by the leader, else none."""
     request = m.sync_group_request
     return request.SyncGroupRequest(
         group_id=GroupId(group_id),
@@ -76,7 +85,7 @@ def sync_group_request(
 
 
 def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> object:
-    """Still there, in this generation."""
+    """Return a Heartbeat request."""
     return m.heartbeat_request.HeartbeatRequest(
         group_id=GroupId(group_id),
         generation_id=i32(identity.generation),
@@ -86,7 +95,7 @@ def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> object:
 
 
 def leave_group_request(group_id: str, identity: GroupIdentity, reason: str) -> object:
-    """One member, out of the group for good."""
+    """Return a LeaveGroup request for one member."""
     request = m.leave_group_request
     member = request.MemberIdentity(member_id=identity.member_id, group_instance_id=identity.instance_id, reason=reason)
     return request.LeaveGroupRequest(group_id=GroupId(group_id), members=(member,))
@@ -103,7 +112,7 @@ ConsumerHeartbeatResponse = m.consumer_group_heartbeat_response.ConsumerGroupHea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSettings:
-    """What stays the same for the life of a member. `server_assignor` None: the group's choice."""
+    """Settings of a consumer group's member that never change. `server_assignor` None: the group's default."""
 
     group_id: str
     rebalance_timeout_ms: int
@@ -121,10 +130,19 @@ def consumer_heartbeat_request(
     full: bool,
     forget_regex: bool = False,
 ) -> ConsumerHeartbeat:
-    """A heartbeat; `wanted` and `owned` None: as before. `full`: everything, as after an answer that never came.
+    """Return a ConsumerGroupHeartbeat request.
 
-    A regular expression is only named where there is or was one: version 0 has no field for it.
+    Args:
+        settings: The member's settings.
+        identity: The member.
+        member_epoch: Its epoch, or `JOIN_EPOCH`.
+        wanted: The subscription; None: unchanged.
+        owned: The owned partitions; None: unchanged.
+        full: Send every field, as after an unanswered request.
+        forget_regex: Reset a regular expression that was sent before.
     """
+    # An empty string resets the expression. It is sent only if one was sent before: version 0 has no such field, and
+    # the encoder refuses a value that it would drop.
     regex = None if wanted is None else wanted.broker_regex
     if wanted is not None and regex is None and forget_regex:
         regex = ""
@@ -145,7 +163,10 @@ def consumer_heartbeat_request(
 def consumer_leave_request(
     settings: HeartbeatSettings, identity: GroupIdentity, *, for_a_while: bool
 ) -> ConsumerHeartbeat:
-    """Out of the group; a static member's partitions may wait for its return."""
+    """Return the heartbeat that leaves the group.
+
+    `for_a_while`: a static member's partitions wait for its return.
+    """
     return ConsumerHeartbeat(
         group_id=GroupId(settings.group_id),
         member_id=identity.member_id,
@@ -156,7 +177,7 @@ def consumer_leave_request(
 
 
 def topic_names_request(topic_ids: Iterable[UUID]) -> object:
-    """Metadata of topics by id: assignments carry no names."""
+    """Return a Metadata request for topics by id: assignments of consumer groups carry no names."""
     request = m.metadata_request
     return request.MetadataRequest(
         topics=tuple(request.MetadataRequestTopic(topic_id=each, name=None) for each in sorted(topic_ids)),
@@ -166,7 +187,7 @@ def topic_names_request(topic_ids: Iterable[UUID]) -> object:
 
 
 def assigned_partitions(reply: ConsumerHeartbeatResponse) -> frozenset[TopicIdPartition] | None:
-    """What the coordinator assigns; None: as before."""
+    """Return the partitions that an answer assigns; None: unchanged."""
     if reply.assignment is None:
         return None
     return frozenset(
@@ -186,5 +207,5 @@ def _by_topic(owned: Iterable[TopicIdPartition]) -> tuple[m.consumer_group_heart
 
 
 def topic_names(response: m.metadata_response.MetadataResponse) -> Mapping[UUID, str]:
-    """Of topics by id."""
+    """Return topic id → name of a Metadata answer."""
     return {topic.topic_id: str(topic.name) for topic in response.topics if topic.topic_id is not None and topic.name}

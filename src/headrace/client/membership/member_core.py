@@ -1,6 +1,7 @@
-"""The states of a streams group member and from where each may be entered, as a table.
+"""State of a streams group member, its state machine, and the transitions that several steps share.
 
-The names are those of Kafka's Java client; diagrams in the documentation are drawn from `VALID_PREVIOUS`.
+`StreamsMembership` derives from it and decides which request is sent and how an answer is applied. The states have the
+names of Kafka's Java client (`MemberState`); diagrams in the documentation are drawn from `VALID_PREVIOUS`.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ __all__ = ["RESTING", "VALID_PREVIOUS", "InFlight", "MemberCore", "MemberState"]
 
 
 class MemberState(Enum):
-    """Where a member stands; the docstring of each value is its comment here."""
+    """State of a member; the comment at each value describes it."""
 
     UNSUBSCRIBED = "unsubscribed"  # not in the group: not joined yet, or left
-    JOINING = "joining"  # a heartbeat with epoch 0 is to be sent or out
-    RECONCILING = "reconciling"  # the application was told of an assignment that it has not acknowledged
-    ACKNOWLEDGING = "acknowledging"  # it has; the heartbeat that tells the coordinator is to be sent or out
-    STABLE = "stable"  # nothing is owed to anybody
+    JOINING = "joining"  # a heartbeat with epoch 0 is due or in flight
+    RECONCILING = "reconciling"  # the application received an assignment that it has not acknowledged
+    ACKNOWLEDGING = "acknowledging"  # it has; the heartbeat for the coordinator is due or in flight
+    STABLE = "stable"  # no acknowledgement is outstanding on either side
     FENCED = "fenced"  # all tasks are lost; the next poll joins again
-    LEAVING = "leaving"  # the heartbeat with epoch -1 is to be sent or out
-    FATAL = "fatal"  # the coordinator refused for good
+    LEAVING = "leaving"  # the heartbeat with epoch -1 is due or in flight
+    FATAL = "fatal"  # the coordinator refused the member for good
 
 
 _ACTIVE = frozenset({MemberState.JOINING, MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
@@ -66,7 +67,7 @@ InFlight = Literal["lookup", "versions", "join", "steady", "leave", "release", "
 
 
 class MemberCore:
-    """Mutable: the member's own soft state. `chance` yields numbers in [0, 1) for jitter."""
+    """Soft state of a streams group member. Mutable."""
 
     def __init__(
         self,
@@ -85,8 +86,22 @@ class MemberCore:
         early_look: bool = False,
         keeps_member_id: bool = False,
     ) -> None:
-        """`keeps_member_id`: the next process of this instance joins with the same member id. To a coordinator without
-        static members it is then the same member, if its session lasts: who leaves for a while says nothing there.
+        """Args:
+        group_id: The streams group.
+        member_id: A UUID that the member generated (KIP-1082).
+        process_id: Identifies the process; members of one process share state directories.
+        topology: The application's topology, sent with the join.
+        chance: Returns random numbers in [0, 1) for jitter.
+        rebalance_timeout_ms: How long a revoked task may take to be given back.
+        session_timeout_ms: The group's session timeout, after which the member gives up its tasks by itself.
+        heartbeat_max_interval_ms: Upper bound of the coordinator's heartbeat interval.
+        rack_id: The member's rack.
+        instance_id: `group.instance.id` of a static member.
+        endpoint: The member's endpoint for interactive queries.
+        early_look: Whether to poll the target assignment during rebalances.
+        keeps_member_id: The next process of this instance joins with the same member id. To a coordinator without
+            static members it is then the same member, while its session lasts, so a temporary leave sends nothing
+            there.
         """
         self._identity = MemberIdentity(
             group_id=group_id,
@@ -104,7 +119,7 @@ class MemberCore:
         self._static = StaticMember(
             instance_id, group_id=group_id, member_id=member_id, session_timeout_ms=session_timeout_ms
         )
-        self._watch = TargetAssignmentPoller(enabled=early_look)
+        self._target_poller = TargetAssignmentPoller(enabled=early_look)
         self._statuses = StatusTracker()
         self._owned = OwnedReport()
         self._offsets = TaskOffsetReport()
@@ -126,6 +141,7 @@ class MemberCore:
 
     @property
     def state(self) -> MemberState:
+        """The state of the member."""
         return self._state
 
     @property
@@ -135,7 +151,7 @@ class MemberCore:
 
     @property
     def endpoints(self) -> EndpointMap:
-        """Who serves which partitions to interactive queries, as last told."""
+        """The endpoints for interactive queries, as last received."""
         return self._endpoints
 
     @property
@@ -145,11 +161,11 @@ class MemberCore:
 
     @property
     def last_answered_ms(self) -> int | None:
-        """When the last heartbeat that was answered had been sent."""
+        """When the last answered heartbeat was sent."""
         return self._last_answered_ms
 
     def take_events(self) -> tuple[e.MemberEvent, ...]:
-        """What happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         taken = tuple(self._events)
         self._events.clear()
         return taken
@@ -161,12 +177,12 @@ class MemberCore:
         return self._leaving_for_a_while and self._static.instance_id is not None and self._version.is_newest
 
     @property
-    def _goes_in_silence(self) -> bool:
+    def _leaves_silently(self) -> bool:
         return self._leaving_for_a_while and self._keeps_member_id and not self._version.is_newest
 
-    def _hurry(self, now_ms: int) -> None:
-        self._schedule.hurry()
-        self._watch.begin(now_ms)
+    def _expect_changes(self, now_ms: int) -> None:
+        self._schedule.speed_up()
+        self._target_poller.begin(now_ms)
 
     def _forget_coordinator(self) -> None:
         self._lookup.forget()
@@ -174,17 +190,22 @@ class MemberCore:
         self._endpoint_epoch = NO_ENDPOINT_EPOCH  # soft state there: another coordinator counts anew
 
     def _fence_myself(self, now_ms: int) -> None:
+        # The coordinator removes a member after the session timeout and assigns its tasks to others. The member gives
+        # them up by itself at that time, so that two never process one task: a partitioned network shows neither side
+        # the other. An answer to a request of the old membership may still arrive and must not be applied.
         if now_ms >= self._lease_end_ms():
             self._discard_answer = self._in_flight not in {None, "lookup"}
-            self._begin_again("session-expired")
-            self._schedule.beat_now(now_ms)
+            self._rejoin("session-expired")
+            self._schedule.heartbeat_now(now_ms)
 
     def _lease_end_ms(self) -> int:
         if self._last_answered_ms is None or self._state in {MemberState.LEAVING, *RESTING}:
             return NEVER_MS
+        # Counted from when the answered heartbeat was *sent*: the coordinator restarted its timer at some point between
+        # then and the answer. The time of the answer would end the lease here after it ended there.
         return self._last_answered_ms + self._session_timeout_ms
 
-    def _begin_again(self, reason: e.LostReason) -> None:
+    def _rejoin(self, reason: e.LostReason) -> None:
         self._lose(reason)
         if self._state is not MemberState.FENCED:
             self._enter(MemberState.FENCED)
@@ -194,11 +215,11 @@ class MemberCore:
         self._joined_once_told = False
         self._last_answered_ms = None
         self._target = None
-        self._watch.end()
+        self._target_poller.end()
         self._statuses.forget()
         self._owned.clear()
-        self._offsets.repeat()
-        self._endpoint.rejoins()
+        self._offsets.resend()
+        self._endpoint.on_rejoin()
         self._assignment = AssignmentSnapshot(
             member_id=self._identity.member_id, member_epoch=JOIN_EPOCH, version=self._assignment.version + 1
         )
@@ -209,8 +230,8 @@ class MemberCore:
         self._enter(MemberState.UNSUBSCRIBED)
         self._leave_deadline_ms = NEVER_MS
         self._discard_answer = self._in_flight is not None
-        self._static.given_up()
-        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return or self._goes_in_silence))
+        self._static.mark_released()
+        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return or self._leaves_silently))
 
     def _stop(self, code: ErrorCode, message: str, *, joining: bool = True) -> None:
         if self._state is MemberState.LEAVING:
@@ -219,7 +240,7 @@ class MemberCore:
         self.stop(fatal_error(code, message, group_id=self._identity.group_id, joining=joining))
 
     def stop(self, error: HeadraceError) -> None:
-        """The membership is over, also when the runner finds a reason (a broker without the API)."""
+        """End the membership with an error; also called by the runner, for instance for a broker without the API."""
         self._lose("fatal")
         self._enter(MemberState.FATAL)
         self._events.append(e.Fatal(error=error))

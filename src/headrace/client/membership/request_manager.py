@@ -1,4 +1,9 @@
-"""What every pure request manager answers: the requests to send now, and when to ask again at the latest."""
+"""Building blocks of all memberships: which request is sent now, and when to poll again. Pure.
+
+`PollResult` is what a membership returns from `poll` (Kafka's `RequestManager.poll` and
+`NetworkClientDelegate.PollResult`). `CoordinatorLookup`, `TopicLookup` and `HeartbeatSchedule` decide when
+FindCoordinator, Metadata and heartbeats are due.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ NEVER_MS = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One request (newest kio class) for one node; `node` None means any broker."""
+    """One request, as the newest kio class, for one node; `node` None means any broker."""
 
     request: object
     node: int | None
@@ -39,7 +44,10 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """At most one request is out at a time: each is answered by `on_response` or given up by `on_failure`."""
+    """Requests to send now, and the latest time of the next poll.
+
+    At most one request is in flight at a time: each is answered by `on_response` or ended by `on_failure`.
+    """
 
     requests: tuple[Outgoing, ...]
     next_poll_ms: int
@@ -49,7 +57,10 @@ GROUP_KEY_TYPE = 0
 
 
 class CoordinatorLookup:
-    """Mutable: the node, or when to ask for it."""
+    """Lookup of a group's coordinator with FindCoordinator.
+
+    Mutable: the coordinator's node, or when to ask for it. Jitter comes from `chance`, numbers in [0, 1).
+    """
 
     def __init__(self, group_id: str, *, chance: Callable[[], float]) -> None:
         self._group_id = group_id
@@ -60,11 +71,11 @@ class CoordinatorLookup:
 
     @property
     def due_ms(self) -> int:
-        """When the next request may go, while the node is unknown."""
+        """The earliest time of the next request while the node is unknown."""
         return self._not_before_ms
 
     def request(self) -> object:
-        """The question, for any broker."""
+        """Return the request, for any broker."""
         return m.find_coordinator_request.FindCoordinatorRequest(
             key_type=i8(GROUP_KEY_TYPE), coordinator_keys=(self._group_id,)
         )
@@ -72,7 +83,11 @@ class CoordinatorLookup:
     def on_response(
         self, response: m.find_coordinator_response.FindCoordinatorResponse, now_ms: int
     ) -> tuple[ErrorCode, str]:
-        """Takes the answer; returns an error code other than `none` only when asking again will not help."""
+        """Apply the answer.
+
+        Returns:
+            An error code other than `none`, with its message, if asking again will not help.
+        """
         (found,) = response.coordinators
         if found.error_code == ErrorCode.none:
             self.node = int(found.node_id)
@@ -84,12 +99,12 @@ class CoordinatorLookup:
         return found.error_code, found.error_message or ""
 
     def on_failure(self, now_ms: int) -> None:
-        """No answer, or one that asks to come again."""
+        """Back off after no answer, or after a retriable error."""
         self._not_before_ms = now_ms + max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())))
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 
     def forget(self) -> None:
-        """The node is not the coordinator (any more), or does not answer."""
+        """Forget the node: it is not the coordinator any more, or does not answer."""
         self.node = None
 
 
@@ -100,27 +115,31 @@ Metadata = m.metadata_response.MetadataResponse
 
 
 class TopicLookup:
-    """Mutable: what was seen last, and when to look again."""
+    """Schedule of Metadata requests for the topics of a group: which match a pattern, and how many partitions they
+    have.
+
+    Mutable. Due at `metadata.max.age.ms`, sooner while a subscribed topic does not exist.
+    """
 
     def __init__(self, max_age_ms: int) -> None:
         self._max_age_ms = max_age_ms
         self.due_ms = NEVER_MS
 
     def stop(self) -> None:
-        """Nobody needs to know."""
+        """Send no further requests."""
         self.due_ms = NEVER_MS
 
-    def seen(self, now_ms: int, *, missing: bool) -> None:
-        """An answer came."""
+    def on_success(self, now_ms: int, *, missing: bool) -> None:
+        """Note an answer; `missing` if a subscribed topic does not exist."""
         self.due_ms = now_ms + (min(MISSING_RETRY_MS, self._max_age_ms) if missing else self._max_age_ms)
 
-    def failed(self, now_ms: int) -> None:
-        """None came."""
+    def on_failure(self, now_ms: int) -> None:
+        """Note that no answer came."""
         self.due_ms = now_ms + FAILED_RETRY_MS
 
 
 def topics_request(names: Iterable[str] | None) -> object:
-    """Metadata of these topics, or of all; creates none."""
+    """Return a Metadata request for these topics, or for all; it creates none."""
     request = m.metadata_request
     listed = None
     if names is not None:
@@ -131,7 +150,7 @@ def topics_request(names: Iterable[str] | None) -> object:
 
 
 def partition_counts(response: Metadata) -> Mapping[str, int]:
-    """Of every topic that exists, how many partitions it has."""
+    """Return the number of partitions of every topic that exists."""
     return {
         str(topic.name): len(topic.partitions)
         for topic in response.topics
@@ -140,7 +159,7 @@ def partition_counts(response: Metadata) -> Mapping[str, int]:
 
 
 def existing_topics(response: Metadata) -> list[tuple[str, bool]]:
-    """(name, internal) of every topic."""
+    """Return (name, is internal) of every topic."""
     return [
         (str(topic.name), topic.is_internal)
         for topic in response.topics
@@ -158,9 +177,27 @@ RETRY_BACKOFF_MAX_MS = 1_000
 
 
 class HeartbeatSchedule:
-    """Mutable: one deadline and the step that follows it."""
+    """Times of a member's heartbeats. Mutable.
+
+    - Steady state: at each interval of the coordinator, but at most `max_interval_ms`, so that a peer's leave is
+      noticed fast. A member is not notified that a peer left or gave something back; only its own next heartbeat shows
+      it.
+    - While the group may be converging (after a join, a change, an acknowledgement): after 50, 100, 200 ms … up to the
+      interval.
+    - Every 200 ms while the coordinator delays an assignment (status 5): a delayed target is computed by the next
+      heartbeat, not by a timer.
+    - Every 100 ms while the member knows of tasks that are to come (`expect_until`).
+    - After failures: a backoff like `retry.backoff.ms`.
+
+    However often an application acknowledges, no more than `BURST` heartbeats are sent in `BURST_WINDOW_MS`, and none
+    while the broker throttles.
+    """
 
     def __init__(self, *, max_interval_ms: int, chance: Callable[[], float]) -> None:
+        """Args:
+        max_interval_ms: Upper bound of the coordinator's interval.
+        chance: Returns random numbers in [0, 1) for jitter.
+        """
         self._max_interval_ms = max_interval_ms
         self._interval_ms = max_interval_ms
         self._chance = chance
@@ -173,38 +210,46 @@ class HeartbeatSchedule:
 
     @property
     def due_ms(self) -> int:
-        """When the next heartbeat may and should go."""
+        """When the next heartbeat may and should be sent."""
+        # The deque holds the last BURST heartbeats: the next one must be BURST_WINDOW_MS behind the oldest of them.
         floor_ms = self._sent_ms[0] + BURST_WINDOW_MS if len(self._sent_ms) == BURST else 0
         return max(self._due_ms, self._not_before_ms, floor_ms)
 
-    def throttled(self, now_ms: int, throttle_ms: int) -> None:
-        """The broker asks for silence, in whatever answer."""
+    def on_throttle(self, now_ms: int, throttle_ms: int) -> None:
+        """Send nothing for `throttle_ms`, as any answer may request."""
         self._not_before_ms = max(self._not_before_ms, now_ms + throttle_ms)
 
     def not_before(self, time_ms: int) -> int:
-        """That time, or when the broker's throttling ends if that is later."""
+        """Return this time, or the end of the broker's throttling if that is later."""
         return max(time_ms, self._not_before_ms)
 
-    def beat_now(self, now_ms: int) -> None:
-        """There is something to tell: due at once, except while the broker throttles."""
+    def heartbeat_now(self, now_ms: int) -> None:
+        """Make a heartbeat due at once, except while the broker throttles."""
         self._due_ms = now_ms
 
-    def hurry(self) -> None:
-        """The group may be converging: begin the fast beats anew with the next answer."""
+    def speed_up(self) -> None:
+        """Start the sequence of fast heartbeats with the next answer: the group may be converging."""
         self._fast_step_ms = FIRST_FAST_BEAT_MS
 
-    def expect(self, now_ms: int, until_ms: int) -> None:
-        """Tasks are to come: no pause longer than 100 ms until then. A time that has passed ends it."""
+    def expect_until(self, now_ms: int, until_ms: int) -> None:
+        """Pause at most 100 ms between heartbeats until then, because tasks are to come. A time in the past ends it."""
         self._expect_until_ms = until_ms
         if until_ms > now_ms:
             self._due_ms = min(self._due_ms, now_ms + EXPECTING_BEAT_MS)
 
-    def sent(self, now_ms: int) -> None:
-        """A heartbeat went out."""
+    def on_sent(self, now_ms: int) -> None:
+        """Note that a heartbeat was sent."""
         self._sent_ms.append(now_ms)
 
-    def answered(self, now_ms: int, *, interval_ms: int, throttle_ms: int, delayed: bool) -> None:
-        """A heartbeat succeeded; the reply named these times."""
+    def on_success(self, now_ms: int, *, interval_ms: int, throttle_ms: int, delayed: bool) -> None:
+        """Schedule the next heartbeat after a successful one.
+
+        Args:
+            now_ms: The time of the answer.
+            interval_ms: The coordinator's heartbeat interval.
+            throttle_ms: Silence that the broker requests.
+            delayed: Whether the coordinator delays an assignment.
+        """
         self._interval_ms = min(interval_ms, self._max_interval_ms) if interval_ms > 0 else self._max_interval_ms
         self._backoff_ms = RETRY_BACKOFF_MS
         self._not_before_ms = now_ms + throttle_ms
@@ -215,9 +260,9 @@ class HeartbeatSchedule:
             step_ms = min(step_ms, EXPECTING_BEAT_MS)
         self._due_ms = now_ms + self._shortened(step_ms)
 
-    def failed(self, now_ms: int, *, throttle_ms: int = 0) -> None:
-        """No answer, or one that asks to come again."""
-        self.throttled(now_ms, throttle_ms)
+    def on_failure(self, now_ms: int, *, throttle_ms: int = 0) -> None:
+        """Schedule the next attempt after no answer or a retriable error."""
+        self.on_throttle(now_ms, throttle_ms)
         self._due_ms = now_ms + self._shortened(self._backoff_ms)
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 

@@ -1,13 +1,14 @@
-"""What a static member (`group.instance.id`, KIP-345 for streams groups in Kafka 4.4) needs beyond a dynamic one.
+"""Ownership of an instance id: static members of streams groups (`group.instance.id`, KIP-345, in Kafka 4.4).
 
-Rules it obeys:
-- The id is sent only to a coordinator that speaks heartbeat v1: older ones refuse the whole heartbeat. There the member
-  goes on as a dynamic one, and says so once.
-- `UNRELEASED_INSTANCE_ID` at a join: somebody holds the id, and be it this member's own former self: the reply to its
-  join was lost, its lease ran out, or its guardian died and was replaced. So the member first lets go of the id (epoch
-  -2 with its own member id, which can only release what is its own). When somebody else holds it, the member looks
-  who, tells the application, and tries again until the session of a crashed former process must have ended.
-- `FENCED_INSTANCE_ID`: a newer process took the id over. This one looks who, and stops: the newer one is right.
+Rules:
+
+- The id is sent only to a coordinator that offers heartbeat v1: older ones refuse the whole heartbeat. There the member
+  joins as a dynamic one and emits `SettingIgnored` once.
+- `UNRELEASED_INSTANCE_ID` at a join: the id is held, possibly by this member's own former self, because the reply to
+  its join was lost, its lease ran out, or its guardian died and was replaced. So the member first releases the id
+  (epoch -2 with its own member id, which can release only its own membership). If another member holds it, the member
+  looks up the holder, notifies the application, and retries until the session of a crashed process must have ended.
+- `FENCED_INSTANCE_ID`: a newer process took the id over. This one looks up the holder, and stops.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from headrace.protocol.error_codes import ErrorCode, kafka_name
 
 __all__ = ["Holder", "StaticMember"]
 
-RELEASE_MARGIN_MS = (
-    5_000  # behind the session timeout: the coordinator's timer starts with the last heartbeat's arrival
-)
+# The coordinator's session timer starts when the last heartbeat of the crashed process arrives, and runs coarsely.
+RELEASE_MARGIN_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The member that has an instance id, as StreamsGroupDescribe shows it."""
+    """The member that has an instance id, as StreamsGroupDescribe returns it."""
 
     member_id: str
     client_id: str
@@ -39,9 +39,15 @@ class Holder:
 
 
 class StaticMember:
-    """Mutable: where this member stands with its instance id. `instance_id` None: a dynamic member."""
+    """State of a member and its instance id. Mutable. `instance_id` None: a dynamic member."""
 
     def __init__(self, instance_id: str | None, *, group_id: str, member_id: str, session_timeout_ms: int) -> None:
+        """Args:
+        instance_id: `group.instance.id`, or None.
+        group_id: The group.
+        member_id: This member's id.
+        session_timeout_ms: The group's session timeout: how long a crashed process holds the id.
+        """
         self.instance_id = instance_id
         self._group_id = group_id
         self._member_id = member_id
@@ -54,13 +60,13 @@ class StaticMember:
         self.holder: Holder | None = None
         self._told = False
 
-    def held(self) -> None:
-        """The coordinator accepted the id, or may have."""
+    def mark_held(self) -> None:
+        """Note that the coordinator accepted the id, or may have."""
         self.maybe_held_by_us = self.instance_id is not None
 
-    def joined(self) -> None:
-        """The coordinator said so."""
-        self.held()
+    def on_joined(self) -> None:
+        """Note that a join with the id succeeded."""
+        self.mark_held()
         self._refused_since_ms = None
         self.conflict = None
         self.release_first = False
@@ -68,13 +74,13 @@ class StaticMember:
         self.holder = None
         self._told = False
 
-    def given_up(self) -> None:
-        """The coordinator has no member of ours under this id."""
+    def mark_released(self) -> None:
+        """Note that the coordinator has no member of this process under the id."""
         self.maybe_held_by_us = False
         self.release_first = False
 
-    def refused(self, code: ErrorCode, now_ms: int) -> None:
-        """The coordinator names a conflict; `release_first` or `look_is_due` says what comes next."""
+    def on_conflict(self, code: ErrorCode, now_ms: int) -> None:
+        """Handle a conflict; `release_first` or `look_is_due` determine the next request."""
         if code == ErrorCode.unreleased_instance_id and self.maybe_held_by_us:
             self.release_first = True
             return
@@ -84,8 +90,12 @@ class StaticMember:
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
 
-    def found(self, members: tuple[m.streams_group_describe_response.Member, ...]) -> bool:
-        """Who holds the id, out of all members. True when the application is to be told."""
+    def set_holder(self, members: tuple[m.streams_group_describe_response.Member, ...]) -> bool:
+        """Find the holder of the id among all members.
+
+        Returns:
+            Whether the application is to be notified.
+        """
         self.look_is_due = False
         before = self.holder
         self.holder = next(
@@ -100,8 +110,8 @@ class StaticMember:
         self._told = True
         return is_news and self.conflict == ErrorCode.unreleased_instance_id
 
-    def taken(self) -> InstanceIdTaken:
-        """What the application is told."""
+    def taken_event(self) -> InstanceIdTaken:
+        """Return the event for the application."""
         return InstanceIdTaken(
             instance_id=self.instance_id or "",
             member_id=self._member_id,
@@ -109,13 +119,13 @@ class StaticMember:
         )
 
     def is_final(self, now_ms: int) -> bool:
-        """Whether the conflict ends the membership."""
+        """Return whether the conflict ends the membership."""
         if self.conflict == ErrorCode.fenced_instance_id:
             return True
         return self._refused_since_ms is not None and now_ms - self._refused_since_ms >= self._patience_ms
 
     def fatal_error(self) -> HeadraceError:
-        """Both lives by name, and what to do."""
+        """Return the error that names both members and the fix."""
         assert self.conflict is not None
         other = str(self.holder) if self.holder is not None else "another member"
         facts = {

@@ -1,7 +1,11 @@
-"""What a member reports as owned, and when the lists must go out in full.
+"""StreamsGroupHeartbeat (KIP-1071): what is reported and when in full, requests, error codes, supported version. Pure.
 
-Null lists mean "as I said last". They would fence a member whose last reply was lost, so after any lost or refused
-request the lists are sent. What the application was told of and may have opened counts as owned until it acknowledges.
+`OwnedReport` and `TaskOffsetReport` track what was sent, as `HeartbeatState` does in Kafka's
+`StreamsGroupHeartbeatRequestManager`. Null task lists mean "unchanged". They would fence a member whose last reply was
+lost, so after a lost or refused request the lists are sent in full.
+
+Version 1 came with Kafka 4.4, and with it static members and task offsets. Brokers 4.2 and 4.3 refuse both with
+INVALID_REQUEST, so they are sent only to a coordinator that offers version 1.
 """
 
 from __future__ import annotations
@@ -46,7 +50,11 @@ __all__ = [
 
 
 class OwnedReport:
-    """Mutable: what was acknowledged last, what may be open besides, and whether the next heartbeat says so."""
+    """Owned tasks as heartbeats report them.
+
+    Mutable: the tasks acknowledged last, those that may be open besides, and whether the lists are due. Tasks that the
+    application has received and may have opened count as owned until it acknowledges.
+    """
 
     def __init__(self) -> None:
         self._acknowledged = OwnedTasks()
@@ -54,38 +62,42 @@ class OwnedReport:
         self.is_due = True
 
     def clear(self) -> None:
-        """Everything is lost."""
+        """Forget all tasks after they were lost."""
         self._acknowledged = self._maybe_opened = OwnedTasks()
         self.is_due = True
 
-    def repeat(self) -> None:
-        """Nobody knows what the coordinator heard last."""
+    def resend(self) -> None:
+        """Send the lists again: it is unknown what the coordinator received last."""
         self.is_due = True
 
-    def told(self, tasks: OwnedTasks) -> None:
-        """The application hears of these tasks now, and may open them before it answers."""
+    def add_assigned(self, tasks: OwnedTasks) -> None:
+        """Count these tasks as owned from now on: the application receives them and may open them before it
+        acknowledges.
+        """
         self._maybe_opened = self._maybe_opened.union(tasks)
 
-    def joined(self) -> None:
-        """The coordinator knows that a joiner owns nothing."""
+    def on_joined(self) -> None:
+        """Send no lists: the coordinator knows that a joiner owns nothing."""
         self.is_due = False
 
-    def acknowledged(self, tasks: OwnedTasks, *, is_newest: bool) -> None:
-        """The application works on exactly these, as an answer to the newest assignment or to an older one."""
+    def acknowledge(self, tasks: OwnedTasks, *, is_newest: bool) -> None:
+        """Replace the owned tasks by those that the application works on, for the newest assignment or an older one."""
         self._acknowledged = tasks
         if is_newest:
             self._maybe_opened = OwnedTasks()
             self.is_due = True
 
     def within(self, tasks: OwnedTasks) -> bool:
-        """Whether what was acknowledged holds nothing else."""
+        """Return whether the acknowledged tasks hold nothing else than these."""
         return self._acknowledged.within(tasks)
 
     def take(self) -> OwnedTasks | None:
-        """The lists for the heartbeat that goes out now; None when they need not be said."""
+        """Return the lists for the heartbeat that is sent now; None if they are unchanged."""
         if not self.is_due:
             return None
-        self.is_due = False  # what is acknowledged while this request is out goes into the next one
+        # Cleared when sent, not when answered: an acknowledgement while this request is in flight makes the lists due
+        # for the next one. If this request is lost, `resend` makes them due as well.
+        self.is_due = False
         return self._acknowledged.union(self._maybe_opened)
 
 
@@ -97,7 +109,12 @@ DEFAULT_INTERVAL_MS = 60_000
 
 
 class TaskOffsetReport:
-    """Mutable: the newest offsets, and when they were told last."""
+    """Changelog offsets of the member's state stores, reported per task in heartbeats.
+
+    Mutable. They are sent with the join and then once per `task.offset.interval.ms` of the coordinator, always all of
+    them: a coordinator that lost them (they are soft state there) and a lost reply need no special case. Requires
+    version 1.
+    """
 
     def __init__(self) -> None:
         self._offsets: Mapping[TaskId, int] = MappingProxyType({})
@@ -112,7 +129,7 @@ class TaskOffsetReport:
     def update(
         self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int], *, at_once: bool = False
     ) -> None:
-        """Replaces what is reported. `at_once`: somebody waits for it, the interval does not count."""
+        """Replace what is reported; `at_once` ignores the interval, because another instance waits for a copy."""
         if at_once:
             self._told_ms = None
         if offsets != self._offsets or end_offsets != self._end_offsets:
@@ -121,26 +138,26 @@ class TaskOffsetReport:
             self._changed = True
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next heartbeat should carry them."""
+        """Return whether the next heartbeat should carry the offsets."""
         return self._changed and (self._told_ms is None or now_ms >= self._told_ms + self._interval_ms)
 
-    def told(self, now_ms: int) -> None:
-        """They were in a heartbeat that is out."""
+    def on_sent(self, now_ms: int) -> None:
+        """Note that a heartbeat with the offsets was sent."""
         self._changed = False
         self._told_ms = now_ms
 
-    def repeat(self) -> None:
-        """Nobody knows whether the coordinator has them: the next heartbeat carries them."""
+    def resend(self) -> None:
+        """Send the offsets with the next heartbeat: it is unknown whether the coordinator has them."""
         self._changed = bool(self)
         self._told_ms = None
 
-    def take_interval(self, interval_ms: int) -> None:
-        """The coordinator named the interval."""
+    def set_interval(self, interval_ms: int) -> None:
+        """Set the interval that the coordinator returned."""
         if interval_ms > 0:
             self._interval_ms = interval_ms
 
     def lists(self) -> tuple[tuple[TaskOffset, ...], tuple[TaskOffset, ...]]:
-        """(offsets, end offsets) for a heartbeat."""
+        """Return (offsets, end offsets) for a heartbeat."""
         return _listed(self._offsets), _listed(self._end_offsets)
 
 
@@ -162,7 +179,7 @@ TaskIds = m.streams_group_heartbeat_request.TaskIds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """What stays the same for the life of a member."""
+    """Attributes of a member that never change."""
 
     group_id: str
     member_id: str
@@ -174,7 +191,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a heartbeat carries beyond the tasks. `instance_id` is None where the coordinator refuses it."""
+    """Fields of a heartbeat besides the tasks. `instance_id` is None where the coordinator refuses it."""
 
     instance_id: str | None = None
     endpoint: Endpoint | None = None
@@ -185,7 +202,7 @@ class Extras:
 
 
 def join_request(identity: MemberIdentity, extras: Extras) -> Request:
-    """Everything, with epoch 0 and three empty lists: a joiner owns nothing."""
+    """Return a join: every field, epoch 0 and three empty lists, because a joiner owns nothing."""
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
@@ -207,7 +224,7 @@ def join_request(identity: MemberIdentity, extras: Extras) -> Request:
 
 
 def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None) -> Request:
-    """A heartbeat between join and leave; `owned` None says that nothing changed since the last answered one."""
+    """Return a heartbeat between join and leave; `owned` None reports that nothing changed since the last answer."""
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
@@ -227,13 +244,13 @@ def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: in
 
 
 def leave_request(identity: MemberIdentity, extras: Extras, *, for_a_while: bool) -> Request:
-    """The last word: epoch -1, or -2 of a static member that will be back."""
+    """Return a leave: epoch -1, or -2 for a static member that will return."""
     epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH
     return steady_request(identity, extras, member_epoch=epoch, owned=None)
 
 
 def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:
-    """The tasks of a reply; None when it says that they are unchanged."""
+    """Return the tasks of a reply; None if they are unchanged."""
     if reply.active_tasks is None and reply.standby_tasks is None and reply.warmup_tasks is None:
         return None
     return OwnedTasks(
@@ -261,7 +278,7 @@ API = "StreamsGroupHeartbeat"
 
 
 class Reaction(Enum):
-    """What to do about an error code."""
+    """Reaction of a member to an error code."""
 
     RETRY = "retry"
     FIND_COORDINATOR = "find-coordinator"
@@ -281,16 +298,19 @@ _REACTIONS = MappingProxyType(
 
 
 INSTANCE_CONFLICTS = frozenset({ErrorCode.unreleased_instance_id, ErrorCode.fenced_instance_id})
-"""Two processes with one instance id; `static_member` says what to do."""
+"""Error codes for two processes with one instance id; `StaticMember` handles them."""
 
 
 def reaction_to(code: ErrorCode) -> Reaction:
-    """Unknown codes stop the member, except those that Kafka marks retriable."""
+    """Return the reaction to an error code, following KIP-1071 and Kafka's Java client.
+
+    Unknown codes stop the member, except those that Kafka marks retriable.
+    """
     return _REACTIONS.get(code, Reaction.RETRY if is_retriable(code) else Reaction.STOP)
 
 
 def fatal_error(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> HeadraceError:
-    """The error to raise at the application for a code whose reaction is STOP."""
+    """Return the error to raise at the application for a code whose reaction is STOP."""
     kind, sentence, fix = _explain(code, message, group_id=group_id, joining=joining)
     return BrokerError(
         kind,
@@ -361,7 +381,7 @@ def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> 
     return (
         "heartbeat-refused",
         f"the coordinator of {group_id} refused a heartbeat with {kafka_name(code)}: {message or 'no reason given'}",
-        "this is final for the member; start the application again when the reason is gone",
+        "Correct the cause and start the application again: the coordinator will not accept this member.",
     )
 
 
@@ -371,7 +391,10 @@ SOFTWARE_NAME = "headrace"
 
 
 class HeartbeatVersion:
-    """Mutable: the highest version that the present coordinator offers; None while it was not asked."""
+    """Highest version of StreamsGroupHeartbeat that the coordinator offers.
+
+    Mutable; None until asked. It is asked with ApiVersions, and only if an instance id or offsets are to be sent.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -383,30 +406,32 @@ class HeartbeatVersion:
         return self.number is not None and self.number >= NEWEST
 
     def forget(self) -> None:
-        """Another node coordinates, or the same one after a restart, maybe with another version."""
+        """Forget the version: another node coordinates, or the same one after a restart with maybe another version."""
         self.number = None
 
     def request(self) -> object:
-        """The question, for the coordinator's node."""
+        """Return the ApiVersions request, for the coordinator's node."""
         return m.api_versions_request.ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version="membership"
         )
 
     def on_response(self, response: m.api_versions_response.ApiVersionsResponse) -> None:
-        """Takes the answer; an error leaves the version unknown."""
+        """Apply the answer; an error leaves the version unknown."""
         if response.error_code != ErrorCode.none:
             return
         offered = [int(key.max_version) for key in response.api_keys if int(key.api_key) == API_KEY]
         self.number = offered[0] if offered else 0
 
     def ignored(self, instance_id: str | None, *, keeps_member_id: bool = False) -> SettingIgnored | None:
-        """What to tell the application when its instance id cannot be used here; once."""
+        """Return the event that the instance id cannot be used with this coordinator; None if it can, or after the
+        first time.
+        """
         if self._told or instance_id is None or self.number is None or self.is_newest:
             return None
         self._told = True
         return SettingIgnored(
             setting="group.instance.id",
-            message=f"the coordinator takes no static members of streams groups: {instance_id} joins as a dynamic one"
-            + (", by a member id that it keeps over restarts" if keeps_member_id else ""),
+            message=f"the coordinator does not support static members of streams groups: {instance_id} joins as a "
+            "dynamic member" + (" with a member id that it keeps over restarts" if keeps_member_id else ""),
             fix="use brokers of Apache Kafka 4.4 or later, or remove group.instance.id",
         )

@@ -1,13 +1,14 @@
-"""A member of a streams group (KIP-1071), pure: `poll(now_ms)` gives requests, `on_response` takes answers.
+"""Member of a streams group (KIP-1071), pure: `poll(now_ms)` returns requests, `on_response` applies answers.
 
-Rules it obeys:
-- Epoch 0 joins with everything and empty lists; then one heartbeat per interval, at once when something is to be
-  acknowledged. One request is out at a time; the runner answers each with `on_response` or `on_failure`.
-- The owned lists go out in full when they changed and after any lost or refused request (`OwnedReport`).
+Rules:
+
+- Epoch 0 joins with everything and empty lists; then one heartbeat per interval, and at once when there is something to
+  acknowledge. One request is in flight at a time; the runner ends each with `on_response` or `on_failure`.
+- The owned lists are sent in full when they changed and after any lost or refused request (`OwnedReport`).
 - `FENCED_MEMBER_EPOCH` and `UNKNOWN_MEMBER_ID` lose all tasks and join again with the same member id. The same happens
-  when no heartbeat was answered for the session timeout: the coordinator has given the tasks away by then. The lease
-  is counted from when an answered heartbeat was sent, so `now_ms` must go on while the machine sleeps.
-- What only heartbeat v1 has (instance ids, task offsets) is sent only after the coordinator said that it speaks it.
+  when no heartbeat was answered for the session timeout: the coordinator has reassigned the tasks by then. The lease is
+  counted from when an answered heartbeat was sent, so `now_ms` must advance while the machine sleeps.
+- Fields of heartbeat v1 (instance ids, task offsets) are sent only after the coordinator offered version 1.
 - Events wait in a queue until `take_events`.
 """
 
@@ -40,7 +41,7 @@ from headrace.protocol.kio_units import to_ms
 __all__ = ["StreamsMembership"]
 
 LEAVE_TIMEOUT_MS = 5_000
-EXPECT_MS = 30_000  # so long a member with tasks to come beats fast, if nothing changes
+EXPECT_MS = 30_000  # how long fast heartbeats go on for tasks to come, if nothing changes
 _ACKNOWLEDGING = frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
 
 Heartbeat = m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse
@@ -50,18 +51,22 @@ Described = m.streams_group_describe_response.StreamsGroupDescribeResponse
 
 
 class StreamsMembership(MemberCore):
-    """Mutable. Made as `MemberCore`; `join`, then `poll` and `on_response` or `on_failure` in turn."""
+    """State machine of one member. Mutable.
+
+    Call `join`, then `poll`, and after each request `on_response` or `on_failure`.
+    """
 
     # What the runner calls.
 
     def join(self, now_ms: int) -> None:
-        """Begins: the first poll after it looks for the coordinator."""
+        """Start joining: the next poll looks up the coordinator."""
         self._discard_answer = self._in_flight is not None
         self._enter(MemberState.JOINING)
-        self._schedule.beat_now(now_ms)
+        self._schedule.heartbeat_now(now_ms)
 
     def poll(self, now_ms: int) -> PollResult:
-        """The request to send now, if any, and when to poll again at the latest."""
+        """Return the request to send now, if any, and the latest time of the next poll."""
+        # 1. Deadlines come first, whatever is in flight: the end of the lease, and of the time for a leave.
         self._fence_myself(now_ms)
         if self._state is MemberState.FENCED:
             self._enter(MemberState.JOINING)
@@ -69,24 +74,32 @@ class StreamsMembership(MemberCore):
             self._finish_leave(confirmed=False)
         if self._state in RESTING:
             return PollResult(requests=(), next_poll_ms=NEVER_MS)
+        # 2. One request at a time. Heartbeats carry changes since the last one, so a second in flight could overtake
+        #    the first (KIP-1071 allows only one; Kafka's HeartbeatRequestState does the same).
         if self._in_flight is not None:
             return PollResult(requests=(), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
+        # 3. Everything below needs the coordinator; what version it offers matters only for v1 fields.
         if self._lookup.node is None:
-            return self._ask("lookup", self._lookup.due_ms, now_ms)
+            return self._send_when_due("lookup", self._lookup.due_ms, now_ms)
         if self._version.number is None and (self._static.instance_id is not None or self._offsets):
-            return self._ask("versions", self._schedule.due_ms, now_ms)
+            return self._send_when_due("versions", self._schedule.due_ms, now_ms)
         if self._state is MemberState.LEAVING:
-            return self._ask("leave", self._schedule.due_ms, now_ms)
+            return self._send_when_due("leave", self._schedule.due_ms, now_ms)
+        # 4. After a conflict over the instance id a joiner first finds out who holds it, or releases what may be its
+        #    own former membership (see `static_member`).
         if self._state is MemberState.JOINING:
             if self._static.look_is_due:
-                return self._ask("holder", now_ms, now_ms)
-            return self._ask("release" if self._static.release_first else "join", self._schedule.due_ms, now_ms)
-        if self._watch.due_ms < self._schedule.due_ms and not self._owned.is_due:
-            return self._ask("look", self._schedule.not_before(self._watch.due_ms), now_ms)
-        return self._ask("steady", self._schedule.due_ms, now_ms)
+                return self._send_when_due("holder", now_ms, now_ms)
+            return self._send_when_due(
+                "release" if self._static.release_first else "join", self._schedule.due_ms, now_ms
+            )
+        # 5. A look at the target never delays a heartbeat that has an acknowledgement to send.
+        if self._target_poller.due_ms < self._schedule.due_ms and not self._owned.is_due:
+            return self._send_when_due("look", self._schedule.not_before(self._target_poller.due_ms), now_ms)
+        return self._send_when_due("steady", self._schedule.due_ms, now_ms)
 
     def on_response(self, response: object, now_ms: int) -> None:
-        """The answer to the one request that is out."""
+        """Apply the answer to the request in flight."""
         kind, self._in_flight = self._in_flight, None
         discarded, self._discard_answer = self._discard_answer, False
         match response:
@@ -101,27 +114,30 @@ class StreamsMembership(MemberCore):
                     self._take_description(response, now_ms, for_holder=kind == "holder")
             case Heartbeat() if kind in {"join", "steady", "leave", "release"}:
                 if discarded:
-                    self._static.held()  # a join may have succeeded
+                    self._static.mark_held()  # a join may have succeeded
                 else:
                     self._on_heartbeat(kind, response, now_ms)
             case _:
                 raise TypeError(f"{type(response).__name__} answers nothing that this member asked")
 
     def on_failure(self, now_ms: int) -> None:
-        """The request that was out has no answer: the connection broke or the time was up."""
+        """End the request in flight without an answer: the connection broke or the time was up."""
         kind, self._in_flight = self._in_flight, None
         self._discard_answer = False
-        self._owned.repeat()
-        self._offsets.repeat()
-        self._endpoint.unanswered()
+        # The coordinator may have applied the request and only its answer was lost. If it moved the member to a new
+        # epoch, a heartbeat with null lists and the old epoch is fenced; with full lists it is accepted as a repetition
+        # (KIP-1071, as KIP-848). So everything that was sent incrementally is sent in full again.
+        self._owned.resend()
+        self._offsets.resend()
+        self._endpoint.on_failure()
         if kind == "lookup":
             self._lookup.on_failure(now_ms)
             return
         if kind == "join":
-            self._static.held()
+            self._static.mark_held()  # it may have succeeded: the next conflict may be with this member itself
         elif kind == "look":
-            self._watch.on_failure(now_ms)
-        self._schedule.failed(now_ms)
+            self._target_poller.on_failure(now_ms)
+        self._schedule.on_failure(now_ms)
         self._forget_coordinator()
 
     # What the application says.
@@ -135,13 +151,22 @@ class StreamsMembership(MemberCore):
         warmup: Mapping[str, Sequence[int]] | None = None,
         version: int | None = None,
     ) -> None:
-        """The application works on exactly these active tasks now. The coordinator hears it at once.
+        """Acknowledge an assignment: the application works on exactly these active tasks now.
 
-        `version` is that of the snapshot the application acted on (None: the newest); tasks it was told of later
-        still count as possibly opened. `standby` and `warmup` None: those tasks as assigned.
+        The coordinator is notified at once.
+
+        Args:
+            owned: The active tasks.
+            now_ms: The time now.
+            standby: The standby tasks; None: as assigned.
+            warmup: The warm-up tasks; None: as assigned.
+            version: Version of the snapshot that the application acted on; None: the newest. Tasks of later snapshots
+                still count as possibly opened.
         """
         if self._state not in _ACKNOWLEDGING:
             return
+        # 1. Acknowledgements name a version because they cross new assignments: the application answers the one it has
+        #    seen. An older version updates what is owned, but the member stays RECONCILING.
         told = self._assignment
         tasks = OwnedTasks(
             active=tasks_of(owned),
@@ -149,10 +174,12 @@ class StreamsMembership(MemberCore):
             warmup=told.warmup if warmup is None else tasks_of(warmup),
         )
         is_newest = version is None or version >= told.version
-        self._owned.acknowledged(tasks, is_newest=is_newest)
-        if is_newest:  # else what was told later comes with an acknowledgement of its own
-            self._hurry(now_ms)
-            self._schedule.beat_now(now_ms)
+        self._owned.acknowledge(tasks, is_newest=is_newest)
+        # 2. Tasks revoked but still open (`within` is false) keep the member RECONCILING: the coordinator gives them to
+        #    others as soon as they are missing from the lists.
+        if is_newest:
+            self._expect_changes(now_ms)
+            self._schedule.heartbeat_now(now_ms)
             self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
 
     def report_offsets(
@@ -162,24 +189,26 @@ class StreamsMembership(MemberCore):
         *,
         at_once: bool = False,
     ) -> None:
-        """Cumulative changelog offsets of stores, and the ends of their changelogs: all tasks, replacing the last call.
+        """Set cumulative changelog offsets of stores and the ends of their changelogs, replacing the last call.
 
-        They travel with heartbeats, once per the coordinator's interval, to brokers that take them (heartbeat v1).
-        `at_once`: with the next heartbeat, because somebody waits for a copy.
+        Heartbeats carry them, once per interval of the coordinator, if it supports version 1. `at_once`: with the next
+        heartbeat, because another instance waits for a copy.
         """
         self._offsets.update(offsets, end_offsets or {}, at_once=at_once)
 
     def request_shutdown(self, now_ms: int) -> None:
-        """Asks all members of the group to stop; this one hears it too, as `ShutdownRequested`."""
+        """Ask all members of the group to stop; this one receives `ShutdownRequested` as well."""
         self._shutdown_wanted = True
         if self._state in _ACKNOWLEDGING:
-            self._schedule.beat_now(now_ms)
+            self._schedule.heartbeat_now(now_ms)
 
     def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
-        """Leaves as soon as the request that is out is answered. Tasks are given up at once.
+        """Leave when the request in flight is answered; the tasks are given up at once.
 
-        `for_a_while`: a static member's tasks wait for its return until its session ends; a dynamic member just leaves,
-        unless it keeps its member id: then it goes without a word.
+        Args:
+            now_ms: The time now.
+            for_a_while: A static member's tasks wait for its return until its session ends. A dynamic member leaves,
+                unless it keeps its member id: then it sends nothing.
         """
         if self._state in RESTING or self._state is MemberState.LEAVING:
             return
@@ -187,14 +216,14 @@ class StreamsMembership(MemberCore):
         self._enter(MemberState.LEAVING)
         self._leaving_for_a_while = for_a_while
         self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
-        if self._goes_in_silence:
+        if self._leaves_silently:
             self._finish_leave(confirmed=False)
             return
-        self._schedule.beat_now(now_ms)
+        self._schedule.heartbeat_now(now_ms)
 
     # One step each.
 
-    def _ask(self, kind: InFlight, due_ms: int, now_ms: int) -> PollResult:
+    def _send_when_due(self, kind: InFlight, due_ms: int, now_ms: int) -> PollResult:
         if due_ms > now_ms:
             return PollResult(requests=(), next_poll_ms=min(due_ms, self._lease_end_ms(), self._leave_deadline_ms))
         self._in_flight = kind
@@ -210,9 +239,9 @@ class StreamsMembership(MemberCore):
                 return self._version.request()
             case "look" | "holder":
                 if kind == "look":
-                    self._watch.looked()
+                    self._target_poller.looked()
                 return describe_request(self._identity.group_id)
-        self._schedule.sent(now_ms)
+        self._schedule.on_sent(now_ms)
         if kind == "join":
             extras = self._extras(now_ms, with_offsets=bool(self._offsets), endpoint=self._endpoint.for_join())
             return join_request(self._identity, extras)
@@ -231,7 +260,7 @@ class StreamsMembership(MemberCore):
         takes_v1 = self._version.is_newest
         offsets = self._offsets.lists() if takes_v1 and with_offsets else (None, None)
         if takes_v1 and with_offsets:
-            self._offsets.told(now_ms)
+            self._offsets.on_sent(now_ms)
         return Extras(
             instance_id=self._static.instance_id if takes_v1 else None,
             endpoint=endpoint,
@@ -247,19 +276,19 @@ class StreamsMembership(MemberCore):
         if ignored is not None:
             self._events.append(ignored)
         if self._version.number is None:
-            self._schedule.failed(now_ms)
+            self._schedule.on_failure(now_ms)
             self._forget_coordinator()
 
     def _take_description(self, response: Described, now_ms: int, *, for_holder: bool) -> None:
-        self._schedule.throttled(now_ms, to_ms(response.throttle_time))
+        self._schedule.on_throttle(now_ms, to_ms(response.throttle_time))
         group = described_group(response, self._identity.group_id)
         if for_holder:
-            if self._static.found(group.members if group is not None else ()):
-                self._events.append(self._static.taken())
+            if self._static.set_holder(group.members if group is not None else ()):
+                self._events.append(self._static.taken_event())
             if self._static.is_final(now_ms):
                 self.stop(self._static.fatal_error())
             return
-        target = None if group is None else self._watch.on_group(group, self._identity.member_id, now_ms)
+        target = None if group is None else self._target_poller.on_group(group, self._identity.member_id, now_ms)
         if target is None or self._state not in _ACKNOWLEDGING:
             return
         before, self._target = self._target, target
@@ -268,14 +297,14 @@ class StreamsMembership(MemberCore):
         self._compare_with_target(now_ms)
 
     def _compare_with_target(self, now_ms: int) -> None:
-        """Beats fast while tasks are to come; looks no more when the member has what it is to have."""
+        """Send fast heartbeats while tasks are to come; stop polling the target once the assignment equals it."""
         target = self._target
         if target is None:
             return
         to_come = difference(target.active, self._assignment.active)
-        self._schedule.expect(now_ms, now_ms + EXPECT_MS if to_come else now_ms)
+        self._schedule.expect_until(now_ms, now_ms + EXPECT_MS if to_come else now_ms)
         if target.is_final and target.tasks == self._assignment.tasks:
-            self._watch.end()
+            self._target_poller.end()
 
     def _on_heartbeat(self, kind: InFlight | None, reply: Heartbeat, now_ms: int) -> None:
         if kind == "leave":
@@ -288,40 +317,51 @@ class StreamsMembership(MemberCore):
             self._on_refusal(reply, now_ms, joining=kind == "join")
 
     def _on_success(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
+        # 1. The lease counts from sending (`MemberCore._lease_end_ms`).
         self._last_answered_ms = self._sent_ms
-        self._endpoint.answered()
+        self._endpoint.on_success()
         self._take_endpoints(reply, joining=joining)
-        self._offsets.take_interval(to_ms(reply.task_offset_interval))
+        self._offsets.set_interval(to_ms(reply.task_offset_interval))
         if joining:
-            self._static.joined()
+            self._static.on_joined()
         else:
             self._shutdown_wanted = False
+        # 2. A change of tasks, of the epoch, or the beginning of a delay means that the group is converging. No broker
+        #    notifies members of the next step; fast heartbeats find it.
         status = tuple((int(s.status_code), s.status_detail) for s in reply.status or ())
         was_delayed = _is_delayed(self._assignment.status)
         changed = self._take_assignment(reply, status)
         if changed or (_is_delayed(status) and not was_delayed):
-            self._hurry(now_ms)
-        self._schedule.answered(
+            self._expect_changes(now_ms)
+        self._schedule.on_success(
             now_ms,
             interval_ms=to_ms(reply.heartbeat_interval),
             throttle_ms=to_ms(reply.throttle_time),
             delayed=_is_delayed(status),
         )
         self._compare_with_target(now_ms)
+        # 3. Calls of the application while this heartbeat was in flight could not be sent with it.
         if self._state is MemberState.LEAVING or self._owned.is_due or self._shutdown_wanted:
-            self._schedule.beat_now(now_ms)  # asked for while this one was out
+            self._schedule.heartbeat_now(now_ms)
 
     def _take_endpoints(self, reply: Heartbeat, *, joining: bool) -> None:
         found = endpoints_in(reply)
+        # The reply to a group's very first join contains endpoint epoch 0 without a map. Taking that epoch would make
+        # the coordinator believe that the member has the map of epoch 0, and it would never be sent.
         if found is None and joining:
-            return  # the reply to a group's very first join names epoch 0 and means nothing
+            return
         self._endpoint_epoch = int(reply.endpoint_information_epoch)
         if found is not None and found != self._endpoints:
             self._endpoints = found
             self._events.append(e.EndpointsChanged(endpoints=found))
 
     def _take_assignment(self, reply: Heartbeat, status: Status) -> bool:
-        """Makes the next snapshot and tells what differs from the last one. True when tasks or epoch changed."""
+        """Build the next snapshot and emit what differs from the last one.
+
+        Returns:
+            Whether tasks or epoch changed.
+        """
+        # 1. Null lists mean that the tasks are unchanged; the epoch may rise without them.
         before = self._assignment
         tasks = tasks_in(reply) or before.tasks
         tasks_changed = tasks != before.tasks
@@ -337,16 +377,19 @@ class StreamsMembership(MemberCore):
         )
         if self._state is MemberState.LEAVING:
             return False
+        # 2. From now on the application may open these tasks, so they count as owned before it acknowledges: if the
+        #    next request is lost, the full lists must not deny a task that is being processed.
         if self._state is MemberState.JOINING:
-            self._owned.joined()
+            self._owned.on_joined()
         if tasks_changed:
-            self._owned.told(tasks)
+            self._owned.add_assigned(tasks)
         if not self._joined_once_told:
             self._joined_once_told = True
             self._events.append(e.Assigned(assignment=self._assignment))
         elif tasks_changed or epoch_changed:
             self._events.append(_change(before.tasks, self._assignment))
         self._events.extend(self._statuses.take(status))
+        # 3. ACKNOWLEDGING ends only when the lists were sent and answered (`is_due` is false).
         if tasks_changed:
             self._enter(MemberState.RECONCILING)
         elif self._state is MemberState.JOINING or (
@@ -356,49 +399,52 @@ class StreamsMembership(MemberCore):
         return tasks_changed or epoch_changed
 
     def _on_refusal(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
-        self._owned.repeat()
-        self._offsets.repeat()
+        # A refusal tells nothing about which fields the coordinator applied, so the next heartbeat sends everything.
+        # The order of the cases: a leave is repeated until its deadline; conflicts of instance ids and Kafka's error
+        # for endpoints come before the table of reactions, which would stop the member for both.
+        self._owned.resend()
+        self._offsets.resend()
         reaction = reaction_to(reply.error_code)
         message = reply.error_message or ""
         if self._state is MemberState.LEAVING:
-            self._schedule.beat_now(now_ms)
+            self._schedule.heartbeat_now(now_ms)
         elif reply.error_code in INSTANCE_CONFLICTS and self._static.instance_id is not None:
             self._on_instance_conflict(reply, now_ms, joining=joining)
-        elif reply.error_code == ErrorCode.unknown_server_error and self._endpoint.is_refused():
-            self._schedule.failed(now_ms)
+        elif reply.error_code == ErrorCode.unknown_server_error and self._endpoint.on_server_error():
+            self._schedule.on_failure(now_ms)
         elif reaction is Reaction.STOP:
             self._stop(reply.error_code, message, joining=joining)
         elif reaction is Reaction.REJOIN:
             self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=message))
-            self._begin_again("fenced")
-            # Once at once; a coordinator that goes on fencing a joiner is asked less and less often.
+            self._rejoin("fenced")
+            # The first join follows at once; if the coordinator fences that one too, back off.
             if joining:
-                self._schedule.failed(now_ms)
+                self._schedule.on_failure(now_ms)
             else:
-                self._schedule.beat_now(now_ms)
+                self._schedule.heartbeat_now(now_ms)
         else:
-            self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
+            self._schedule.on_failure(now_ms, throttle_ms=to_ms(reply.throttle_time))
             if reaction is Reaction.FIND_COORDINATOR:
                 self._forget_coordinator()
 
     def _on_instance_conflict(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
-        self._static.refused(reply.error_code, now_ms)
+        self._static.on_conflict(reply.error_code, now_ms)
         if not joining:
             self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=reply.error_message or ""))
-            self._begin_again("fenced")
+            self._rejoin("fenced")
         if self._static.release_first:
-            self._schedule.beat_now(now_ms)
+            self._schedule.heartbeat_now(now_ms)
         else:
-            self._schedule.failed(now_ms, throttle_ms=to_ms(reply.throttle_time))
+            self._schedule.on_failure(now_ms, throttle_ms=to_ms(reply.throttle_time))
 
     def _on_release_answer(self, reply: Heartbeat, now_ms: int) -> None:
-        """Whatever it says, the next thing is a join; whose id it is shows there."""
+        """Join next, whatever the answer: the join shows who owns the instance id."""
         reaction = reaction_to(reply.error_code)
         if reply.error_code == ErrorCode.none or reaction in {Reaction.STOP, Reaction.REJOIN}:
-            self._static.given_up()
-            self._schedule.beat_now(now_ms)
+            self._static.mark_released()
+            self._schedule.heartbeat_now(now_ms)
             return
-        self._schedule.failed(now_ms)
+        self._schedule.on_failure(now_ms)
         if reaction is Reaction.FIND_COORDINATOR:
             self._forget_coordinator()
 
@@ -408,7 +454,7 @@ class StreamsMembership(MemberCore):
             # Unknown or fenced: the group has gone on without this member, which is what was asked for.
             self._finish_leave(confirmed=True)
             return
-        self._schedule.failed(now_ms)
+        self._schedule.on_failure(now_ms)
         if reaction is Reaction.FIND_COORDINATOR:
             self._forget_coordinator()
 

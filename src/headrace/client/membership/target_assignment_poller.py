@@ -1,9 +1,9 @@
-"""An early look at what the member is going to get: its target assignment, read with StreamsGroupDescribe.
+"""Target assignment of this member, read ahead with StreamsGroupDescribe.
 
-The coordinator computes a joiner's target at once, but hands its tasks over only when their owners gave them back.
-Who knows the target can restore state meanwhile. The price is bounded: looks happen only while a rebalance is going
-on, at most `LOOKS` of them for each, at growing distances (in a group of many members at larger ones, since the answer
-lists them all), and never again after the broker refused one.
+The coordinator computes a joiner's target at once, but assigns its tasks only when their owners have given them back. A
+member that knows its target can restore state meanwhile. The cost is bounded: requests are sent only during a
+rebalance, at most `LOOKS` for each, at growing intervals (longer in large groups, because the answer lists all
+members), and never again after the broker refused one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ DescribeResponse = m.streams_group_describe_response.StreamsGroupDescribeRespons
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetAssignment:
-    """What the coordinator wants this member to have, as of `assignment_epoch`. `final`: of the group's newest epoch.
+    """Target assignment of one member as of `assignment_epoch`.
 
-    It may change again before it comes true; a task that is in it is not owned until the assignment has it.
+    It may change again before it comes true; a task in it is not owned until the assignment contains it.
     """
 
     group_epoch: int
@@ -44,7 +44,7 @@ class TargetAssignment:
 
     @property
     def tasks(self) -> OwnedTasks:
-        """The three roles without the rest."""
+        """The tasks of the three roles."""
         return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)
 
     @property
@@ -54,7 +54,7 @@ class TargetAssignment:
 
 
 class TargetAssignmentPoller:
-    """Mutable: when to look next. Off until `begin`, off for good when it is not permitted."""
+    """Schedule of the requests. Mutable. Off until `begin`, and off for good if not permitted."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._permitted = enabled
@@ -64,31 +64,31 @@ class TargetAssignmentPoller:
 
     @property
     def due_ms(self) -> int:
-        """When to look, `NEVER_MS` when there is nothing to look for."""
+        """When to send the next request; `NEVER_MS` if none is needed."""
         return self._due_ms if self._looks_left > 0 else NEVER_MS
 
     def begin(self, now_ms: int) -> None:
-        """A rebalance may be going on."""
+        """Start polling: a rebalance may be going on."""
         if self._permitted:
             self._looks_left = LOOKS
             self._pause_ms = FIRST_LOOK_MS
             self._due_ms = now_ms + FIRST_LOOK_MS
 
     def end(self) -> None:
-        """The member has what it is to have, or is no member any more."""
+        """Stop polling: the assignment equals the target, or the membership ended."""
         self._looks_left = 0
 
     def looked(self) -> None:
-        """A request goes out."""
+        """Note that a request was sent."""
         self._looks_left -= 1
         self._due_ms = NEVER_MS
 
     def on_failure(self, now_ms: int) -> None:
-        """No answer, or none that helps: the next look comes later."""
+        """Wait longer after no answer, or an error."""
         self._wait(now_ms, 0)
 
     def on_group(self, group: DescribedGroup, member_id: str, now_ms: int) -> TargetAssignment | None:
-        """The member's target in an answer; None when there is none to be had."""
+        """Return this member's target from an answer; None without one."""
         if group.error_code != ErrorCode.none:
             self._wait(now_ms, 0)
             if not is_retriable(group.error_code) and group.error_code != ErrorCode.group_id_not_found:
@@ -114,14 +114,14 @@ class TargetAssignmentPoller:
 
 
 def describe_request(group_id: str) -> object:
-    """The question, for the coordinator."""
+    """Return the request, for the coordinator."""
     return m.streams_group_describe_request.StreamsGroupDescribeRequest(
         group_ids=(GroupId(group_id),), include_authorized_operations=False
     )
 
 
 def described_group(response: DescribeResponse, group_id: str) -> DescribedGroup | None:
-    """The group in an answer."""
+    """Return the group of an answer."""
     return next((group for group in response.groups if str(group.group_id) == group_id), None)
 
 

@@ -1,7 +1,7 @@
-"""A topology as KIP-1071 describes it to the coordinator, in plain values, and its form in a heartbeat.
+"""Topology of a streams application in plain values, and its form in a heartbeat (KIP-1071).
 
-Everything goes out sorted: Kafka compares topologies with list order inside a subtopology, so two processes that built
-the same topology in different orders must send the same bytes.
+Everything is sent sorted: Kafka compares topologies including the order of lists, so two processes that built the same
+topology in different orders must send the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CopartitionGroup", "InternalTopic", "Subtopology", "Topology"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """A repartition or changelog topic. 0 partitions: derived by the coordinator; 0 replicas: the broker's default."""
+    """Repartition or changelog topic. 0 partitions: derived by the coordinator; 0 replicas: the broker's default."""
 
     name: str
     partitions: int = 0
@@ -30,7 +30,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopartitionGroup:
-    """Source topics (by name) of one subtopology that must have equally many partitions."""
+    """Source topics of one subtopology, by name, that must have the same number of partitions."""
 
     source_topics: tuple[str, ...] = ()
     repartition_source_topics: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class CopartitionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtopology:
-    """The part of a topology between topics; one task per partition of its sources."""
+    """Part of a topology between topics; one task per partition of its sources."""
 
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """All subtopologies of one application. `epoch` stays 0 while Kafka refuses updates of a topology."""
+    """All subtopologies of an application. `epoch` stays 0 while Kafka refuses topology updates."""
 
     epoch: int = 0
     subtopologies: tuple[Subtopology, ...] = ()
 
     @property
     def internal_topics(self) -> tuple[InternalTopic, ...]:
-        """Repartition and changelog topics of all subtopologies."""
+        """The repartition and changelog topics of all subtopologies."""
         return tuple(
             topic
             for each in self.subtopologies
@@ -65,19 +65,23 @@ class Topology:
         )
 
     def to_heartbeat(self) -> m.streams_group_heartbeat_request.Topology:
-        """The heartbeat's own structure, sorted. Raises `ValueError` when a copartition group names a foreign topic."""
+        """Return the sorted structure of the heartbeat.
+
+        Raises:
+            ValueError: A copartition group names a topic of another subtopology.
+        """
         return m.streams_group_heartbeat_request.Topology(
             epoch=i32(self.epoch),
             subtopologies=tuple(_subtopology(s) for s in sorted(self.subtopologies, key=lambda s: s.subtopology_id)),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists, for a pipe to another process."""
+        """Return plain dictionaries and lists, for a pipe to another process."""
         return asdict(self)
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Topology:
-        """The inverse of `to_json`, also after a trip through JSON, where tuples became lists."""
+        """Return the topology of `to_json`, also after JSON turned tuples into lists."""
         return Topology(
             epoch=document["epoch"], subtopologies=tuple(_read_subtopology(s) for s in document["subtopologies"])
         )

@@ -1,4 +1,8 @@
-"""Commits of a parallel consumer: one under way at a time, offset and metadata as one, and how it all stands."""
+"""Offset commits of a parallel consumer, and the rebalances that force them.
+
+At most one commit is in flight, and offset and metadata of a commit come from one snapshot. Before partitions are
+revoked, their running handlers are awaited and what they finished is committed.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,17 @@ COMMIT_ANSWER_S = 0.02
 
 
 class PipelineCommits:
-    """Mutable. Called from the thread that polls; answers of commits come on another."""
+    """Offset commits of a parallel consumer, and its statistics.
+
+    Mutable. Called from the thread that polls; responses to asynchronous commits arrive on another thread.
+    """
 
     def __init__(self, consumer: Consumer, work_queue: WorkQueue, *, interval_s: float) -> None:
+        """Args:
+        consumer: The consumer whose offsets are committed.
+        work_queue: The queue that holds the work plan and its lock.
+        interval_s: Seconds between the starts of two commits.
+        """
         self._consumer = consumer
         self._work_queue = work_queue
         self._interval_s = interval_s
@@ -39,17 +51,17 @@ class PipelineCommits:
         self._failed = 0
 
     def commit_if_due(self) -> None:
-        """Begins a commit when it is time, or when work waits for one, and none is under way."""
+        """Start a commit if the interval has passed, or if work waits for one, and none is in flight."""
         with self._work_queue.lock:
-            pressing = self._work_queue.plan.wants_commit()
+            pressing = self._work_queue.plan.needs_commit()
             if self._under_way or (time.monotonic() < self._due and not pressing):
                 return
-            snapshots = self._work_queue.plan.snapshots()
+            snapshots = self._work_queue.plan.take_snapshots()
             self._under_way = bool(snapshots)
         self._due = time.monotonic() + self._interval_s
         if snapshots:
             self._consumer.commit(
-                self._offsets(snapshots), wait=False, callback=lambda _, error: self._answered(snapshots, error)
+                self._offsets(snapshots), wait=False, callback=lambda _, error: self._on_committed(snapshots, error)
             )
 
     def poll_timeout_s(self, longest_s: float) -> float:
@@ -63,9 +75,13 @@ class PipelineCommits:
         return min(longest_s, max(remaining_s, COMMIT_ANSWER_S if self._under_way else 0.0))
 
     def commit_now(self, partitions: Sequence[TopicPartition]) -> None:
-        """Everything that ended on these, behind what is under way; failures are told in the log."""
+        """Commit what has finished on these partitions and wait for the response.
+
+        A commit that is in flight is completed first. Failures are logged, not raised: the records are processed again
+        by the next owner.
+        """
         with self._work_queue.lock:
-            snapshots = self._work_queue.plan.snapshots(partitions)
+            snapshots = self._work_queue.plan.take_snapshots(partitions)
         if not snapshots:
             return
         failure: HeadraceError | None = None
@@ -73,14 +89,18 @@ class PipelineCommits:
             self._consumer.commit(self._offsets(snapshots))
         except HeadraceError as error:
             failure = error
-        self._settle(snapshots, failure)
+        self._complete(snapshots, failure)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed. Raises HeadraceError."""
+        """Return the group's committed offsets, None for a partition without one.
+
+        Raises:
+            HeadraceError: The broker refused the request or could not be reached.
+        """
         return self._consumer.committed(partitions)
 
     def stats(self) -> PipelineStats:
-        """As it is now."""
+        """Return the statistics at this moment."""
         work_queue = self._work_queue
         with work_queue.lock:
             plan, counts = work_queue.plan, work_queue.plan.counts
@@ -115,34 +135,36 @@ class PipelineCommits:
             for partition, (_, snapshot) in snapshots.items()
         }
 
-    def _answered(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
-        self._settle(snapshots, error)
+    def _on_committed(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
+        self._complete(snapshots, error)
         with self._work_queue.lock:
             self._under_way = False
 
-    def _settle(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
+    def _complete(self, snapshots: Snapshots, error: HeadraceError | None) -> None:
         with self._work_queue.lock:
-            self._work_queue.plan.committed(snapshots, durable=error is None)
+            self._work_queue.plan.complete_commit(snapshots, durable=error is None)
             self._work_queue.notify()
             if error is None:
                 self._stored += 1
                 return
             self._failed += 1
+        # A commit without metadata is better than none: after a crash more records are repeated, but the offset moves.
+        # Retrying with less metadata was rejected: the broker's limit is not reported in the response.
         if isinstance(error, BrokerError) and error.kafka_code == ErrorCode.offset_metadata_too_large:
             self._with_metadata = False
             log.warning(
-                "offset.metadata.max.bytes of the broker is too small for what is finished beyond committed offsets; "
-                "only offsets are committed from now on: a crash may repeat more"
+                "offset.metadata.max.bytes of the broker is too small for the finished records beyond the committed "
+                "offsets; only offsets are committed from now on, so a crash may repeat more records"
             )
         else:
-            log.warning("a commit of %s failed, the next one says it again: %s", self._consumer.group_id, error)
+            log.warning("Offset commit of %s failed; the next one includes it: %s", self._consumer.group_id, error)
 
 
 log = logging.getLogger("headrace.client")
 
 
 class AssignmentListener(RebalanceListener):
-    """Stands before the application's own listener, which hears of everything as well."""
+    """Rebalance listener in front of the application's own one, which it calls as well."""
 
     def __init__(
         self,
@@ -151,7 +173,12 @@ class AssignmentListener(RebalanceListener):
         commits: PipelineCommits,
         topic_ids: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, UUID | None]],
     ) -> None:
-        """`topic_ids`: the topics that the positions of these partitions belong to. May raise HeadraceError."""
+        """Args:
+        own: The application's listener.
+        work_queue: The queue that holds the work plan and its lock.
+        commits: Commits and fetches offsets.
+        topic_ids: Returns the topic ids that the positions of partitions belong to. May raise HeadraceError.
+        """
         self._topic_ids = topic_ids
         self._own = own
         self._work_queue = work_queue
@@ -160,37 +187,53 @@ class AssignmentListener(RebalanceListener):
         self.has_had_partitions = False
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Start accepting records of these partitions, then call the application's listener."""
         self.adopt(partitions)
         self._own.on_assigned(partitions)
 
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
-        """Their records may come; what was finished beyond the committed offsets is not processed again."""
+        """Start accepting records of these partitions.
+
+        The metadata of their committed offsets names records beyond the offset that are finished already; those are not
+        processed again.
+        """
         committed: dict[TopicPartition, CommittedOffset | None] = {}
         topic_ids: Mapping[TopicPartition, UUID | None] = {}
         try:
-            # Before the commits: those of a topic that is created in between then count as another topic's.
+            # The ids are read before the offsets. If the topic is created again in between, the offset's metadata
+            # carries another topic id than this one and is ignored; in the other order it would be trusted.
             topic_ids = self._topic_ids(partitions) if partitions else {}
             committed = self._commits.committed(partitions) if partitions else {}
         except HeadraceError as error:
-            log.warning("what was finished beyond the committed offsets is not known and may be repeated: %s", error)
+            log.warning("Records finished beyond the committed offsets are unknown and may be repeated: %s", error)
         for partition in partitions:
             found = committed.get(partition)
             begins = None if found is None else (found.offset, found.metadata)
             if begins is not None and decode_finished(*begins, topic_ids.get(partition)) is None:
-                log.info("the metadata committed for %s-%d is not ours and counts as none", *partition)
+                log.info("Ignoring the commit metadata of %s-%d: it was not written by a parallel consumer", *partition)
             with self._work_queue.lock:
-                self._work_queue.plan.assigned(partition, begins, topic_ids.get(partition))
+                self._work_queue.plan.assign(partition, begins, topic_ids.get(partition))
         self.has_had_partitions |= bool(partitions)
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Wait for running handlers, commit what they finished, then release the partitions.
+
+        Handlers that exceed the drain timeout keep running, but their results no longer count: the next owner processes
+        those records again.
+        """
         with self._work_queue.lock:
-            self._work_queue.plan.leaving(partitions)
+            self._work_queue.plan.start_revoking(partitions)
+        # 1. From here on nothing of these partitions begins; handlers that run may finish.
+        # 2. Wait for them, but at most half of max.poll.interval.ms: `poll` calls this listener, and a poll that takes
+        #    longer costs the membership itself, and with it every other partition.
+        # 3. Commit. The group still accepts a commit of the old generation until the listener returns (KIP-429).
+        # 4. Release in `finally`: also when the application's listener raises, late handlers must not count.
         try:
             if not self._work_queue.wait_drained(partitions, self.drain_timeout):
                 with self._work_queue.lock:
                     left = [work.name for work in self._work_queue.plan.in_flight(partitions)]
                 log.warning(
-                    "handlers of %d records did not end within %g s; their next owner processes them again: %s",
+                    "Handlers of %d records did not finish within %g s; the next owner processes them again: %s",
                     len(left),
                     self.drain_timeout,
                     ", ".join(left[:10]),
@@ -199,18 +242,21 @@ class AssignmentListener(RebalanceListener):
             self._own.on_revoked(partitions)
         finally:
             with self._work_queue.lock:
-                self._work_queue.plan.released(partitions)
+                self._work_queue.plan.release(partitions)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Also told when a topic was deleted and created again: what handlers finish of the old one counts for
-        nothing in the new one."""
+        """Release the partitions without a commit: other members may own them already.
+
+        Called as well when a topic was deleted and created again; what handlers still finish belongs to the deleted
+        topic.
+        """
         with self._work_queue.lock:
             left = len(self._work_queue.plan.in_flight(partitions))
-            self._work_queue.plan.released(partitions)
+            self._work_queue.plan.release(partitions)
         if left:
             log.warning(
-                "%d handlers are running on partitions that were lost; unless their topic is gone, other members "
-                "process their records too",
+                "%d handlers still run on lost partitions; other members process their records too, unless the topic "
+                "was deleted",
                 left,
             )
         self._own.on_lost(partitions)

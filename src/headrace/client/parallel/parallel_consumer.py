@@ -1,4 +1,8 @@
-"""What a parallel consumer is told: bounds checked with clear words, and the workers that go with the handler."""
+"""`ParallelConsumer`: one thread polls, handlers run elsewhere, finished records are committed.
+
+The thread in `run` polls, pauses and resumes partitions, and commits. It never waits for a handler, except within the
+drain timeout of a rebalance. `WorkPlan` holds the rules; the workers are threads, processes or an asyncio loop.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ Handler = Callable[[Any], Any]
 
 
 class Workers(Protocol):
-    """One of the three kinds."""
+    """Workers of one of the three kinds."""
 
     def start(self) -> None: ...
     def check(self) -> None: ...
@@ -40,7 +44,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """Times in seconds."""
+    """Settings of a parallel consumer, checked. Times in seconds."""
 
     workers: int
     executor: Executor
@@ -74,7 +78,11 @@ class PipelineSettings:
             raise _wrong("on_failure", self.on_failure, 'give "stop", "skip" or DeadLetter("topic")')
 
     def workers_for(self, work_queue: WorkQueue, handler: Handler) -> Workers:
-        """Raises ConfigError for a handler that does not go with the executor."""
+        """Create the workers for a handler.
+
+        Raises:
+            ConfigError: `bad-value` if the handler does not fit the executor.
+        """
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
         )
@@ -98,7 +106,7 @@ class PipelineSettings:
 
 
 def _wrong(name: str, value: object, fix: str) -> ConfigError:
-    return ConfigError("bad-value", f"{name} of a ParallelConsumer is {value!r}, which cannot be", fix, key=name)
+    return ConfigError("bad-value", f"Invalid {name} {value!r} of a ParallelConsumer.", fix, key=name)
 
 
 log = logging.getLogger("headrace.client")
@@ -110,11 +118,14 @@ LAST_WORDS_S = 5.0
 
 @checked_api()
 class ParallelConsumer:
-    """Takes a consumer over: its polls, its commits, its rebalances; `run` closes it at the end.
+    """Consumer that processes records of different keys in parallel and commits what has finished.
 
-    At least once: after a crash what was with handlers, or finished and not yet committed, is processed again, and no
-    more (`repeat_limit` bounds both together). `handler` gets a `ConsumerRecord`, with `batch_size` > 1 a list of
-    records of one key (or partition); a coroutine function runs on a loop of its own.
+    It takes a `Consumer` over: its polls, commits and rebalances; `run` closes it at the end. Delivery is at least
+    once: after a crash, records that were with handlers or finished and not yet committed are processed again, and no
+    others (`repeat_limit` bounds both together).
+
+    Example:
+        `ParallelConsumer(Consumer("orders", group_id="billing"), charge, workers=16).run()`
     """
 
     def __init__(
@@ -135,7 +146,27 @@ class ParallelConsumer:
         commit_interval: float = 0.5,
         repeat_limit: int | None = None,
     ) -> None:
-        """Times in seconds. Raises ConfigError for values that cannot be, a consumer without a `group.id`."""
+        """Args:
+            consumer: A subscribed consumer with a `group.id`.
+            handler: Called with a `ConsumerRecord`, or with a list of records of one key (or partition) if `batch_size`
+                > 1. A coroutine function runs on an asyncio loop of its own.
+            workers: Handlers that run at the same time.
+            executor: `threads`, `processes`, `asyncio`, or `auto`: asyncio for coroutine functions, threads otherwise.
+            order: Records that are processed one after the other: those of a `key`, of a `partition`, or `none`.
+            batch_size: The most records of one call.
+            buffer_records: The most records held in memory.
+            buffer_bytes: The approximate bytes held at most.
+            retry: How often a failed record is retried; see `Retry`.
+            on_failure: After the last attempt: `stop`, `skip`, or a `DeadLetter` topic.
+            handler_timeout: Seconds that one call may take; None for no limit.
+            drain_timeout: Seconds to wait for handlers at a rebalance and at the end; at most half of
+                `max.poll.interval.ms`.
+            commit_interval: Seconds between commits.
+            repeat_limit: The most records that a crash repeats; None for no limit.
+
+        Raises:
+            ConfigError: Invalid values, or a consumer without a `group.id`.
+        """
         settings = PipelineSettings(
             workers=workers,
             executor=executor,
@@ -170,7 +201,8 @@ class ParallelConsumer:
         self._workers = settings.workers_for(self._work_queue, handler)
         self._commits = PipelineCommits(consumer, self._work_queue, interval_s=commit_interval)
         self._driven = consumer.drive(self._listen)
-        # Revocations happen within a poll: one that took as long as max.poll.interval.ms would lose the partitions.
+        # Revocations are handled within `poll`. A drain as long as max.poll.interval.ms would exceed the interval of
+        # the poll itself, so the member would be removed and lose its partitions instead of giving them back.
         poll_interval_s = self._driven.configuration["max.poll.interval.ms"] / 1000
         self._drain_timeout = self._listener.drain_timeout = min(drain_timeout, poll_interval_s / 2)
         self._poll_s = min(LONGEST_POLL_S, poll_interval_s / 4)
@@ -179,28 +211,36 @@ class ParallelConsumer:
 
     @property
     def stats(self) -> PipelineStats:
-        """As it is now; from any thread."""
+        """The statistics at this moment; from any thread."""
         return self._commits.stats()
 
     def metric_families(self) -> list[Family]:
-        """The consumer's metrics and these stats; from any thread."""
+        """Return the consumer's metrics and these statistics; from any thread."""
         own = pipeline_families(self.stats, self._driven.configuration["client.id"])
         return [*self._consumer.metric_families(), *own]
 
     def prometheus(self) -> str:
-        """The same as a page for Prometheus."""
+        """Return the same as a page in Prometheus' text format."""
         return prometheus_text(self.metric_families())
 
     def stop(self) -> None:
-        """From any thread, and from a signal handler: handlers end, what they finished is committed, `run` returns."""
+        """Let handlers finish, commit, and make `run` return. From any thread, and from a signal handler."""
         self._stopping.set()
         self._consumer.wakeup()
 
     def run(self, until: Literal["stopped", "caught-up"] = "stopped") -> None:
-        """Until `stop`, SIGTERM or SIGINT (on the main thread), or until everything that is there is finished.
+        """Process records until `stop`, SIGTERM or SIGINT (on the main thread), or until everything that exists is
+        finished.
 
-        Raises UserCodeError when a handler failed for good and `on_failure` is "stop", and what ends a consumer.
-        However it ends, handlers have `drain_timeout` to end, what they finished is committed, and the group is left.
+        However it ends, handlers have `drain_timeout` to finish, what they finished is committed, and the group is
+        left.
+
+        Args:
+            until: `stopped`, or `caught-up` to return when no record is left.
+
+        Raises:
+            UserCodeError: A handler failed for good and `on_failure` is "stop".
+            HeadraceError: Errors that end a consumer.
         """
         if self._ran:
             raise ConfigError("wrong-usage", "a ParallelConsumer runs once", "make a new one, with a new consumer")
@@ -231,13 +271,13 @@ class ParallelConsumer:
         return self._listener
 
     def _take_over(self) -> None:
-        """Partitions that the consumer has already: assigned by hand, or by polls before this one."""
+        """Adopt partitions that the consumer has already: assigned by hand, or by earlier polls."""
         had = self._consumer.assignment()
         if had:
             self._listener.adopt(had)
 
     def _is_over(self, until: str) -> bool:
-        """One turn; whether it was the last."""
+        """Run one turn and return whether it was the last."""
         self._poll(self._commits.poll_timeout_s(self._poll_s))
         self._workers.check()
         self._commits.commit_if_due()
@@ -248,17 +288,19 @@ class ParallelConsumer:
     def _poll(self, timeout_s: float) -> None:
         plan = self._work_queue.plan
         with self._work_queue.lock:
-            pause, resume = plan.flow()
+            pause, resume = plan.update_paused()
             room = plan.room()
         self._consumer.pause(pause)
         self._consumer.resume(resume)
         try:
             records = self._consumer.poll_records(timeout_s, max_records=min(room, RECORDS_PER_POLL))
         except MaxPollExceeded as error:
-            log.warning("%s: the process stood still", error)
+            # Only a suspended process or a very long listener comes here: the loop never waits for handlers. The
+            # partitions are lost already; the next poll joins again.
+            log.warning("Poll interval exceeded, the process was suspended; joining the group again: %s", error)
             return
         with self._work_queue.lock:
-            plan.polled(records, self._consumer.positions())
+            plan.add_records(records, self._consumer.positions())
             if records:
                 self._work_queue.notify()
 
@@ -269,7 +311,7 @@ class ParallelConsumer:
         return not any(self._consumer.lag().values())
 
     def _drain(self) -> None:
-        """Polls go on, for rebalances are answered there; nothing new begins."""
+        """Wait for handlers and keep polling, so that rebalances are answered; nothing new begins."""
         with self._work_queue.lock:
             self._work_queue.plan.halt()
         deadline_ms = now_ms() + round(self._drain_timeout * 1000)
@@ -279,14 +321,17 @@ class ParallelConsumer:
             self._commits.commit_if_due()
 
     def _end(self, *, drained: bool) -> None:
-        if not drained:  # what went wrong, went wrong while it polled
+        # 1. After an error in `poll` there was no drain. Handlers still get their time, but without polls.
+        if not drained:
             with self._work_queue.lock:
                 self._work_queue.plan.halt()
             self._work_queue.wait_drained(None, self._drain_timeout)
+        # 2. Workers end. Those that exceeded the drain timeout get no further time.
         self._work_queue.close()
         with self._work_queue.lock:
             hanging = bool(self._work_queue.plan.in_flight())
         self._workers.stop(0.0 if hanging else LAST_WORDS_S)
+        # 3. The last commit comes before `close`, whose revocation then finds nothing left to wait for.
         self._commits.commit_now(self._consumer.assignment())
         self._listener.drain_timeout = 0.0
         try:
@@ -297,7 +342,7 @@ class ParallelConsumer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and the first SIGINT end it gracefully; the second SIGINT does what it did before."""
+        """Stop gracefully on SIGTERM and on the first SIGINT; the second SIGINT has its previous effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,7 +1,7 @@
-"""Handlers in processes of their own: one that hangs is killed, one that dies takes nothing with it.
+"""Handlers in child processes: one that hangs is killed, and one that crashes takes nothing else with it.
 
-Each worker is a thread here that talks to one process over a pipe. Processes are spawned, not forked: a fork would copy
-sockets and locks of a program with threads. A process that ended is replaced for the next piece of work.
+Each worker is a thread that talks to one process over a pipe. Processes are spawned, not forked: a fork would copy the
+sockets and locks of a program with threads. A process that ended is replaced for the next unit of work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GLANCE_S = 0.5
 
 
 class ProcessWorkers:
-    """Mutable: the threads, and the process of each."""
+    """Worker threads, each with a child process that calls the handler. Mutable."""
 
     def __init__(
         self,
@@ -41,7 +41,17 @@ class ProcessWorkers:
         retry: Retry,
         handler_timeout: float | None,
     ) -> None:
-        """Raises ConfigError for a handler that cannot be sent to another process."""
+        """Args:
+            work_queue: The queue that the workers take work from.
+            handler: A picklable function; called with one record, or with a list of records if `batches`.
+            batches: Whether the handler takes lists.
+            workers: Number of processes.
+            retry: Names the exceptions that are retried.
+            handler_timeout: Seconds after which a process is killed; None for no limit.
+
+        Raises:
+            ConfigError: `bad-value` if the handler cannot be pickled.
+        """
         try:
             pickle.dumps((handler, retry.on))
         except Exception as error:
@@ -60,14 +70,15 @@ class ProcessWorkers:
         ]
 
     def start(self) -> None:
+        """Start the threads; processes start with the first unit of work."""
         for thread in self._threads:
             thread.start()
 
     def check(self) -> None:
-        """Each thread watches its own process."""
+        """Do nothing: each thread watches its own process."""
 
     def stop(self, timeout_s: float) -> None:
-        """The work_queue is closed: whoever is still at work is killed when the time is up."""
+        """Wait for running handlers, then kill the processes that are left. The work queue is closed before."""
         deadline_ms = now_ms() + round(timeout_s * 1000)
         for thread in self._threads:
             thread.join(max(0.0, (deadline_ms - now_ms()) / 1000))
@@ -85,7 +96,7 @@ class ProcessWorkers:
                     worker = self._spawn()
                     if not self._is_ready(worker):
                         return
-                self._work_queue.ended(work, self._exchange(worker, work))
+                self._work_queue.end_attempt(work, self._exchange(worker, work))
         finally:
             if worker is not None:
                 worker.end()
@@ -98,7 +109,7 @@ class ProcessWorkers:
         return _Worker(process, ours)
 
     def _is_ready(self, worker: _Worker) -> bool:
-        """Its start takes as long as the imports of the program; the handler's time begins behind it."""
+        """Wait until the process has imported the program; the handler's time limit starts after that."""
         try:
             while not worker.pipe.poll(GLANCE_S):
                 if self._ending.is_set():
@@ -135,7 +146,7 @@ class ProcessWorkers:
 
 
 class _Worker:
-    """Mutable: a process and our end of its pipe."""
+    """A child process and this side's end of its pipe. Mutable."""
 
     def __init__(self, process: SpawnProcess, pipe: Connection) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""Counters and gauges of a parallel consumer. Pure."""
+"""Statistics of a parallel consumer as values, and as metric families for Prometheus. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Counts", "PipelineStats", "pipeline_families"]
 
 @dataclass(slots=True)
 class Counts:
-    """Mutable: how many records what happened to, since the start."""
+    """Numbers of records since the start, by outcome. Mutable."""
 
     polled: int = 0
     done: int = 0
@@ -25,11 +25,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStats:
-    """How it stands. Counters count records since the start.
+    """Statistics of a parallel consumer at one moment.
 
-    `buffered`: polled and not begun; `in_flight`: with handlers; `late`: handlers at work whose partition has gone.
-    `known_finished`: polled again and not processed again, since a commit said that they were finished.
-    `uncommitted`: finished, and no commit says so yet: with `in_flight` the most that a crash repeats.
+    Counters count records since the start.
+
+    Attributes:
+        buffered: Records polled and not begun.
+        in_flight: Records with handlers.
+        late: Running handlers whose partition was revoked.
+        oldest_in_flight_s: Seconds that the oldest handler has been running.
+        known_finished: Records polled again and skipped, because a commit listed them as finished.
+        uncommitted: Records finished and not yet committed. Together with `in_flight` the most that a crash repeats.
     """
 
     assigned_partitions: int = 0
@@ -77,7 +83,10 @@ _COUNTERS: Final = {
 
 
 def pipeline_families(stats: PipelineStats, client_id: str) -> Iterator[Family]:
-    """`headrace_parallel_consumer_…`, counters with `_total`."""
+    """Yield the families `headrace_parallel_consumer_…`; counters end in `_total`.
+
+    They are Headrace's own: Kafka has no such metrics.
+    """
     for name, text in _GAUGES.items():
         attribute = name.replace("_s", "-seconds") if name.endswith("_s") else name
         yield gauge(_OURS, attribute, text, [(float(getattr(stats, name)), {"client_id": client_id})])

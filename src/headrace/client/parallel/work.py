@@ -1,4 +1,4 @@
-"""What a parallel consumer deals with, as values: one piece of work, its failure, and how the whole stands. Pure."""
+"""Values of a parallel consumer: units of work, failures, the retry policy, and queues of records per key. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ Order = Literal["key", "partition", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Records for one call of the handler. `epoch`: which assignment of the partition they belong to."""
+    """Records for one call of the handler.
+
+    Attributes:
+        number: Unique within the consumer.
+        epoch: The assignment of the partition that the records belong to; a result under another epoch does not count.
+        attempt: 1 for the first call.
+        started_ms: When the call began.
+    """
 
     number: int
     partition: TopicPartition
@@ -41,16 +48,20 @@ class Work:
 
     @property
     def name(self) -> str:
-        """`orders-3@17`, for messages."""
+        """A name for messages, such as `orders-3@17` or `orders-3@17..19`."""
         last = f"..{self.records[-1].offset}" if len(self.records) > 1 else ""
         return f"{self.partition.topic}-{self.partition.partition}@{self.records[0].offset}{last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one attempt failed: `why` is for people, `error` the exception itself where there is one.
+    """Reason why one attempt failed.
 
-    `still_running`: the handler could not be stopped, so nothing of this work may be tried again beside it.
+    Attributes:
+        why: The reason as text.
+        worth_retrying: Whether another attempt may succeed.
+        still_running: The handler could not be stopped, so nothing of this work may be retried beside it.
+        error: The exception, if there is one.
     """
 
     why: str
@@ -60,7 +71,7 @@ class Failure:
 
 
 def size_of(record: ConsumerRecord) -> int:
-    """What a record takes, about."""
+    """Return the approximate memory of a record, in bytes."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0
     return len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD_BYTES
 
@@ -68,10 +79,16 @@ def size_of(record: ConsumerRecord) -> int:
 @checked_api()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """`attempts` in all; the first pause in seconds, doubled each time up to `max_delay`, with up to a fifth less.
+    """Retry policy of a parallel consumer's handlers.
 
-    `on`: which exceptions are worth another attempt. A worker process that died, and a handler that was stopped for
-    its time, are.
+    Example:
+        `Retry(attempts=5, first_delay=1.0, on=(TimeoutError, ConnectionError))`
+
+    Attributes:
+        attempts: Calls of the handler in all, the first included.
+        first_delay: Seconds before the second attempt; doubled before each further one.
+        max_delay: The longest delay in seconds. Each delay is shortened by up to a fifth (jitter).
+        on: Exceptions that are retried. A worker process that died and a handler that exceeded its time always are.
     """
 
     attempts: int = 3
@@ -83,19 +100,27 @@ class Retry:
         if self.attempts < 1 or self.first_delay < 0 or self.max_delay < self.first_delay:
             raise ConfigError(
                 "bad-value",
-                f"{self!r} cannot be: at least one attempt, and pauses from 0 seconds up",
-                "give attempts >= 1, first_delay >= 0, max_delay >= first_delay",
+                f"Invalid {self!r}: expected at least one attempt, and delays of 0 seconds or more.",
+                "Set attempts >= 1, first_delay >= 0 and max_delay >= first_delay.",
             )
 
     def delay_ms(self, attempt: int, chance: float) -> int:
-        """The pause behind this attempt (1 is the first); `chance` in [0, 1)."""
+        """Return the delay after this attempt in milliseconds.
+
+        Args:
+            attempt: The attempt that failed; 1 is the first.
+            chance: A random number in [0, 1).
+        """
         pause = min(self.first_delay * float(2 ** min(attempt - 1, 40)), self.max_delay)
         return round(pause * 1000 * (1 - chance / 5))
 
 
 @runtime_checkable
 class DeadLetterTopic(Protocol):
-    """`DeadLetter("orders.failed")`: the record goes, unchanged and with headers that say why, to this topic."""
+    """Dead-letter topic as failure policy, such as `DeadLetter("orders.failed")`.
+
+    A record that failed for good is written there unchanged, with headers that give its origin and the reason.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -105,14 +130,23 @@ FailurePolicy = Literal["stop", "skip"] | DeadLetterTopic
 
 
 QueueKey = tuple[TopicPartition, bytes | None, bool]
-"""Partition, key, and whether the lane has an order."""
+"""Partition, key, and whether the queue's records have an order."""
 
 Waiting = tuple[ConsumerRecord, int]
 """A record and its ordinal in the partition."""
 
 
 class KeyQueue:
-    """Mutable. `singles`: of a batch that failed, each to be tried alone, before everything else."""
+    """Records of one key that wait for their turn. Mutable.
+
+    With `order="key"` each key of a partition has a queue and records without a key have no order; with `"partition"`
+    each partition has one; with `"none"` nothing waits. A queue stays busy until its work has ended for good, retries
+    included, even if its partition was revoked and assigned again meanwhile: no two records of a queue are ever with
+    handlers at the same time.
+
+    Attributes:
+        singles: Records of a failed batch, each retried alone and before everything else.
+    """
 
     __slots__ = ("behind", "busy", "key", "queued", "singles", "urgent", "waiting")
 
@@ -121,9 +155,9 @@ class KeyQueue:
         self.waiting: deque[Waiting] = deque()
         self.singles: deque[ConsumerRecord] = deque()
         self.busy = False
-        self.queued = False  # among the lanes that may begin
-        self.urgent = False  # among the lanes whose singles may begin
-        self.behind = False  # among those whose next record lies behind the window
+        self.queued = False  # in `WorkPlan._ready`
+        self.urgent = False  # in `WorkPlan._urgent`: singles wait
+        self.behind = False  # in `_Assigned.behind`: the next record is outside the window of the offset tracker
 
     @property
     def partition(self) -> TopicPartition:
@@ -135,11 +169,11 @@ class KeyQueue:
 
     @property
     def may_begin(self) -> bool:
-        """Has something, and nothing of it is under way that must end first."""
+        """Whether a record waits and nothing that must end first is running."""
         return bool(self.waiting) and not self.behind and not (self.in_order and (self.busy or self.singles))
 
     def clear(self) -> int:
-        """Forgets what waits; how many records that were."""
+        """Drop the waiting records and return their number."""
         count = len(self.waiting) + len(self.singles)
         self.waiting.clear()
         self.singles.clear()
@@ -147,6 +181,7 @@ class KeyQueue:
 
 
 def queue_key(order: Order, partition: TopicPartition, record: ConsumerRecord) -> QueueKey:
+    """Return the queue that a record belongs to."""
     match order:
         case "key" if record.key is not None:
             return partition, record.key, True

@@ -1,4 +1,4 @@
-"""Records that a handler failed on, in a dead-letter topic: unchanged, with headers that say where from and why."""
+"""Work plan behind a lock: workers take units of work and report results; the failure policy is applied here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CHECK_TIMEOUT_MS = 1_000
 
 
 class DeadLetters:
-    """Mutable: a client and its queue, made with the first letter; used from any thread, one at a time."""
+    """Writer of records that failed for good to a dead-letter topic.
+
+    Mutable: the client and the sender are created with the first letter. Usable from any thread, one at a time.
+    """
 
     def __init__(self, topic: str, new_client: Callable[[], NetworkClient]) -> None:
         self.topic = topic
@@ -38,12 +41,22 @@ class DeadLetters:
         self._unkeyed = 0
 
     def check(self) -> None:
-        """Raises BrokerError `topic-missing`, CannotConnect: at the start rather than when the first record fails."""
+        """Check at the start, rather than with the first failed record, that the topic exists.
+
+        Raises:
+            BrokerError: `topic-missing`.
+            CannotConnect: No broker is reachable.
+        """
         with self._lock:
             self._connected().known_topics([self.topic], timeout_ms=CHECK_TIMEOUT_MS)
 
     def write(self, work: Work, failure: Failure) -> None:
-        """Returns when they are stored. Raises BrokerError, CannotConnect."""
+        """Write the records of failed work and wait until they are stored.
+
+        Raises:
+            BrokerError: The broker refused them.
+            CannotConnect: No broker is reachable.
+        """
         with self._lock:
             client = self._connected()
             if self._queue is None:
@@ -60,10 +73,12 @@ class DeadLetters:
                     self._queue.add(self.topic, self._target(record.key, count), encode_batch([letter]))
                 self._queue.flush()
             except BaseException:
+                # The sender still holds what failed; a new one must not send those batches a second time.
                 self._queue = None
                 raise
 
     def close(self) -> None:
+        """Close the client."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -82,7 +97,7 @@ class DeadLetters:
 
 
 def _headers(work: Work, offset: int, failure: Failure) -> tuple[tuple[str, bytes], ...]:
-    """The names that applications' dead letters have, and how often it was tried."""
+    """Return headers with origin and reason, under the names that dead letters of an application have."""
     return (
         ("headrace.topic", work.partition.topic.encode()),
         ("headrace.partition", b"%d" % work.partition.partition),
@@ -98,14 +113,18 @@ LONGEST_WAIT_S = 1.0
 
 
 def now_ms() -> int:
+    """Return monotonic milliseconds."""
     return int(time.monotonic() * 1000)
 
 
 class WorkQueue:
-    """Mutable. `plan` is used under `lock` only; `changed` is notified when work may begin or has ended.
+    """Work plan shared by workers and the thread that polls.
 
-    `wake_poller`: called when the thread that polls has something to do; with `wakes_when_idle` also when everything
-    polled has ended. `error`: what ended the whole.
+    Mutable. `plan` is used under `lock` only; `changed` is notified when work may begin or has ended.
+
+    Attributes:
+        error: The error that ended the whole, None while it runs.
+        wakes_when_idle: Wake the poller as well when everything polled has finished.
     """
 
     def __init__(
@@ -115,6 +134,11 @@ class WorkQueue:
         on_failure: Literal["stop", "skip"] | DeadLetters,
         wake_poller: Callable[[], None],
     ) -> None:
+        """Args:
+        plan: The scheduling rules.
+        on_failure: What happens to work that failed for good.
+        wake_poller: Called when the thread that polls has something to do.
+        """
         self.plan = plan
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -130,52 +154,52 @@ class WorkQueue:
     # For workers.
 
     def take(self) -> Work | None:
-        """The next piece; waits for one. None when the work_queue was closed."""
+        """Wait for the next unit of work; None when the queue is closed."""
         with self.lock:
             while not self.closed:
                 work = self.try_take()
                 if work is not None:
                     return work
-                self.changed.wait(self.wait_s())
+                self.changed.wait(self.max_wait_s())
         return None
 
     def try_take(self) -> Work | None:
-        """The next piece, if one may begin now."""
+        """Return the next unit of work if one may begin now."""
         with self.lock:
             work = None if self.closed else self.plan.take(now_ms())
-            if work is None and self.plan.wants_commit():
+            if work is None and self.plan.needs_commit():
                 self._wake_poller()
             return work
 
-    def wait_s(self) -> float:
-        """How long nothing can be expected without a word."""
+    def max_wait_s(self) -> float:
+        """Return how long to wait for a notification: until the next retry is due, at most `LONGEST_WAIT_S`."""
         due_ms = self.plan.next_due_ms()
         return LONGEST_WAIT_S if due_ms is None else min(LONGEST_WAIT_S, max(0.001, (due_ms - now_ms()) / 1000))
 
-    def tell(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """`callback` runs on the loop whenever something may have changed."""
+    def notify_loop(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """Call `callback` on the asyncio loop whenever something may have changed."""
         self._loop = (loop, callback)
 
-    def ended(self, work: Work, failure: Failure | None) -> None:
-        """One call of the handler is over; where it was the last attempt, the failure policy is carried out."""
+    def end_attempt(self, work: Work, failure: Failure | None) -> None:
+        """Report the end of one call of the handler; after the last attempt, apply the failure policy."""
         if failure is None:
             self._finish(work)
         elif self.attempt_failed(work, failure):
             self.give_up(work, failure)
 
     def attempt_failed(self, work: Work, failure: Failure) -> bool:
-        """Whether to give up on it."""
+        """Report a failed attempt and return whether the failure policy has to decide."""
         with self.lock:
-            verdict = self.plan.failed(work, failure, now_ms=now_ms(), chance=random.random())
+            verdict = self.plan.fail_attempt(work, failure, now_ms=now_ms(), chance=random.random())
             self.notify()
         if verdict == "retry":
-            log.info("attempt %d on %s failed, there will be another: %s", work.attempt, work.name, failure.why)
+            log.info("Attempt %d on %s failed; it will be retried: %s", work.attempt, work.name, failure.why)
         elif verdict == "dropped":
-            log.info("%s failed after its partition was given back: %s", work.name, failure.why)
+            log.info("%s failed after its partition was revoked: %s", work.name, failure.why)
         return verdict == "give-up"
 
     def give_up(self, work: Work, failure: Failure) -> None:
-        """Stops, skips, or writes a dead letter."""
+        """Apply the failure policy: stop, skip, or write a dead letter."""
         if isinstance(self._on_failure, DeadLetters):
             try:
                 self._on_failure.write(work, failure)
@@ -184,7 +208,9 @@ class WorkQueue:
                 return
             with self.lock:
                 self.dead_letters += len(work.records)
-            log.warning("%s went to %s: %s", work.name, self._on_failure.topic, failure.why)
+            log.warning(
+                "%s was written to the dead-letter topic %s: %s", work.name, self._on_failure.topic, failure.why
+            )
             self._finish(work, well=False)
         elif self._on_failure == "skip":
             with self.lock:
@@ -195,7 +221,7 @@ class WorkQueue:
             self._stop_for(work, _stopped_by(work, failure))
 
     def stop(self, error: HeadraceError | None) -> None:
-        """Nothing begins any more."""
+        """Begin nothing any more and let `run` end, with this error if there is one."""
         with self.lock:
             self.error = self.error or error
             self.plan.halt()
@@ -203,14 +229,14 @@ class WorkQueue:
         self._wake_poller()
 
     def close(self) -> None:
-        """Workers go home."""
+        """End the workers."""
         with self.lock:
             self.closed = True
             self.plan.halt()
             self.notify()
 
     def notify(self) -> None:
-        """Something may begin, or has ended. Under the lock."""
+        """Notify all waiting threads and the loop. Call it with the lock held."""
         self.changed.notify_all()
         if self._loop is not None:
             loop, callback = self._loop
@@ -220,32 +246,32 @@ class WorkQueue:
     # For the thread that polls.
 
     def wait_drained(self, partitions: Iterable[TopicPartition] | None, timeout_s: float) -> bool:
-        """Until no handler is at work on these, or on anything; False when the time is up."""
+        """Wait until no handler runs on these partitions, or on any; False after the timeout."""
         wanted = None if partitions is None else tuple(partitions)
         with self.lock:
             return self.changed.wait_for(lambda: not self.plan.in_flight(wanted), timeout_s)
 
     def _finish(self, work: Work, *, well: bool = True) -> None:
         with self.lock:
-            counted = self.plan.finished(work)
+            counted = self.plan.finish(work)
             if counted and well:
                 self.plan.counts.done += len(work.records)
-            wake = counted and (self.plan.wants_poll(work.partition) or self.plan.wants_commit())
+            wake = counted and (self.plan.can_resume(work.partition) or self.plan.needs_commit())
             wake |= self.wakes_when_idle and not self.plan.held
             self.notify()
         if wake:
             self._wake_poller()
         if not counted:
-            log.info("%s ended after its partition was given back: its next owner processes it again", work.name)
+            log.info("%s finished after its partition was revoked; the next owner processes it again", work.name)
 
     def _stop_for(self, work: Work, error: HeadraceError) -> None:
         with self.lock:
-            self.plan.abandoned(work)
+            self.plan.abandon(work)
         self.stop(error)
 
 
 def failure_of(error: BaseException, retry: Retry) -> Failure:
-    """What a handler raised; SystemExit and its like end an attempt, not the program."""
+    """Return the failure for an exception of a handler; SystemExit and its like end the attempt, not the program."""
     return Failure(why=f"{type(error).__name__}: {error}", worth_retrying=isinstance(error, retry.on), error=error)
 
 
@@ -255,7 +281,7 @@ def _stopped_by(work: Work, failure: Failure) -> UserCodeError:
     error = UserCodeError(
         "user-code",
         f"the handler failed {tried} on {work.name}: {failure.why}",
-        'mend the handler, or let the consumer pass over such records: on_failure="skip" or DeadLetter("topic")',
+        'Fix the handler, or let the consumer continue without such records: on_failure="skip" or DeadLetter("topic").',
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

@@ -1,4 +1,8 @@
-"""What runs in a worker process: takes records from a pipe, calls the handler, says how it went. Imports little."""
+"""Main loop of a worker process.
+
+A module of its own because the spawned process imports it: it imports nothing of the client, so that a process starts
+fast and needs no Arrow.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,20 @@ __all__ = ["serve"]
 def serve(
     pipe: Connection, handler: Callable[[Any], object], batches: bool, worth: tuple[type[BaseException], ...]
 ) -> None:
-    """Until the pipe ends. First a word that it is there; answers None, or (why, worth retrying)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what it means
+    """Call the handler for each message from the pipe until the pipe ends.
+
+    Sends `"ready"` first, then for each unit of work None, or the reason of the failure and whether it is worth a
+    retry.
+
+    Args:
+        pipe: The connection to the parent.
+        handler: The user's function.
+        batches: Whether the handler takes a list of records.
+        worth: Exceptions that are retried.
+    """
+    # Ctrl-C goes to the whole process group. The parent shuts down gracefully; a worker that died of it would fail
+    # records that it could have finished.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe.send("ready")
     while True:
         try:

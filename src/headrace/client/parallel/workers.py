@@ -1,7 +1,8 @@
-"""Handlers on threads of this process. A handler that takes too long cannot be stopped: its thread is given up.
+"""Workers in this process: threads for functions, an asyncio loop for coroutines.
 
-Then another thread takes its place, and what the first one still brings back counts for nothing. As many threads may be
-given up as there are workers; with one more the consumer stops, for something is wrong with all of them.
+A thread cannot be stopped. A handler that exceeds its time limit keeps its thread, another thread takes its place, and
+its late result is ignored. As many threads may be abandoned as there are workers; with one more the consumer stops,
+because every handler seems to hang. A coroutine that exceeds its limit is cancelled, and the attempt may be repeated.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ __all__ = ["AsyncioWorkers", "Call", "ThreadWorkers"]
 log = logging.getLogger("headrace.client")
 
 Call = Callable[[tuple[ConsumerRecord, ...]], object]
-"""The handler, whatever it wants, as a function of a piece of work's records."""
+"""The user's handler, adapted to take a tuple of records."""
 
 
 class ThreadWorkers:
-    """Mutable: the threads, and which of them were given up."""
+    """Threads that call the handler. Mutable."""
 
     def __init__(
         self, work_queue: WorkQueue, call: Call, *, workers: int, retry: Retry, handler_timeout: float | None
@@ -39,11 +40,12 @@ class ThreadWorkers:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
+        """Start one thread per worker."""
         for _ in range(self._workers):
             self._begin(None)
 
     def check(self) -> None:
-        """From the thread that polls, now and then: gives up on handlers that took too long."""
+        """Abandon handlers that exceeded their time limit. Called regularly by the thread that polls."""
         if self._handler_timeout is None:
             return
         with self._work_queue.lock:
@@ -57,25 +59,25 @@ class ThreadWorkers:
                 worth_retrying=False,
                 still_running=True,
             )
-            log.warning("%s: %s; its thread is given up", work.name, failure.why)
+            log.warning("%s: %s; its thread is abandoned", work.name, failure.why)
             self._begin((work, failure))
         if too_many:
             self._work_queue.stop(
                 UserCodeError(
                     "user-code",
                     f"{len(self._given_up)} handlers did not return within {self._handler_timeout:g} s and still run",
-                    'give handlers a time limit of their own, or take executor="processes", which can stop them',
+                    'Set a time limit inside the handler, or use executor="processes", which can stop handlers.',
                 )
             )
 
     def stop(self, timeout_s: float) -> None:
-        """The work_queue is closed: waits for threads that come home, and leaves the others behind."""
+        """Wait for the threads; those that still run afterwards are left behind. The work queue is closed before."""
         deadline_ms = now_ms() + round(timeout_s * 1000)
         for thread in self._threads:
             thread.join(max(0.0, (deadline_ms - now_ms()) / 1000))
         hanging = sum(thread.is_alive() for thread in self._threads)
         if hanging:
-            log.warning("%d handlers are still at work; what they do is not committed", hanging)
+            log.warning("%d handlers are still running; their results will not be committed", hanging)
 
     def _begin(self, first: tuple[Work, Failure] | None) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -85,7 +87,7 @@ class ThreadWorkers:
 
     def _run(self, first: tuple[Work, Failure] | None) -> None:
         if first is not None:
-            self._work_queue.ended(*first)  # a dead letter may take its time
+            self._work_queue.end_attempt(*first)  # a dead letter may take its time
         while (work := self._work_queue.take()) is not None:
             failure: Failure | None = None
             try:
@@ -95,9 +97,9 @@ class ThreadWorkers:
             with self._work_queue.lock:
                 was_given_up = self._given_up.pop(work.number, None) is not None
             if was_given_up:
-                log.info("the handler of %s returned after all", work.name)
+                log.info("The handler of %s returned after its time limit; its result is ignored", work.name)
                 return
-            self._work_queue.ended(work, failure)
+            self._work_queue.end_attempt(work, failure)
 
 
 log = logging.getLogger("headrace.client")
@@ -107,7 +109,7 @@ LAST_GRACE_S = 5.0
 
 
 class AsyncioWorkers:
-    """Mutable: the loop's thread and the tasks on it."""
+    """A thread with an asyncio loop that runs up to `workers` handlers at a time. Mutable."""
 
     def __init__(
         self, work_queue: WorkQueue, call: AsyncCall, *, workers: int, retry: Retry, handler_timeout: float | None
@@ -122,20 +124,21 @@ class AsyncioWorkers:
         self._thread = threading.Thread(target=self._run, name="headrace-asyncio-workers", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def check(self) -> None:
-        """The loop watches the time of its tasks."""
+        """Do nothing: the loop watches the time limits of its tasks."""
 
     def stop(self, timeout_s: float) -> None:
-        """The work_queue is closed: tasks that are still there when the time is up are cancelled."""
+        """Wait for running tasks, then cancel those that are left. The work queue is closed before."""
         self._thread.join(timeout_s)
         self._limit.set()
         with self._work_queue.lock:
             self._work_queue.notify()
         self._thread.join(2 * LAST_GRACE_S)
         if self._thread.is_alive():
-            log.warning("handlers do not end though they were cancelled; what they do is not committed")
+            log.warning("Cancelled handlers are still running; their results will not be committed")
 
     def _run(self) -> None:
         asyncio.run(self._serve())
@@ -143,7 +146,7 @@ class AsyncioWorkers:
     async def _serve(self) -> None:
         free = asyncio.Semaphore(self._workers)
         changed = asyncio.Event()
-        self._work_queue.tell(asyncio.get_running_loop(), changed.set)
+        self._work_queue.notify_loop(asyncio.get_running_loop(), changed.set)
         while not self._work_queue.closed:
             await free.acquire()
             work = await self._next(changed)
@@ -167,7 +170,7 @@ class AsyncioWorkers:
             if work is not None:
                 return work
             try:
-                await asyncio.wait_for(changed.wait(), self._work_queue.wait_s())
+                await asyncio.wait_for(changed.wait(), self._work_queue.max_wait_s())
             except TimeoutError:
                 continue
         return None
@@ -186,7 +189,8 @@ class AsyncioWorkers:
                 failure = Failure(why=why, worth_retrying=True, error=error)
         finally:
             free.release()
+        # The loop must not block: a dead letter is written with a blocking client, on a thread of the default executor.
         if failure is None:
-            self._work_queue.ended(work, None)
+            self._work_queue.end_attempt(work, None)
         elif self._work_queue.attempt_failed(work, failure):
-            await asyncio.to_thread(self._work_queue.give_up, work, failure)  # a dead letter may take its time
+            await asyncio.to_thread(self._work_queue.give_up, work, failure)
