@@ -249,7 +249,7 @@ def test_settings_have_kafkas_names() -> None:
     made = ConsumerConfiguration({"fetch.min.bytes": "7", "key.deserializer": "x"}, environment={}, group_id="g")
     assert (made["fetch.min.bytes"], made["group.id"], made.source("group.id")) == (7, "g", "argument")
     assert (made["isolation.level"], made["group.protocol"]) == ("read_committed", "consumer")
-    with pytest.raises(ConfigError, match="which is no setting"):
+    with pytest.raises(ConfigError, match="which is not a setting"):
         ConsumerConfiguration({"fetch.min.byte": 1}, environment={})
     from_environment = ConsumerConfiguration(environment={"HEADRACE_MAX_POLL_RECORDS": "5"})
     assert from_environment["max.poll.records"] == 5

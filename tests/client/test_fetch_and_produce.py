@@ -125,7 +125,7 @@ def test_an_offset_outside_the_log_names_partition_and_bounds(client: NetworkCli
 
 def test_an_end_that_does_not_come_is_told(client: NetworkClient) -> None:
     produce(client, "flights", [PlainRecord(value=b"v")], partition=0)
-    with pytest.raises(BrokerError, match="was to be read up to 5") as caught:
+    with pytest.raises(BrokerError, match="cannot be read up to 5") as caught:
         list(Fetcher(client).fetch_ranges({("flights", 0): (0, 5)}, timeout_ms=200))
     assert caught.value.code == "range-unreachable"
 
@@ -227,7 +227,7 @@ def test_a_batch_that_was_taken_for_an_earlier_one_is_told(broker: EmbeddedBroke
     producer.flush()
     broker.faults.rewrite("Produce", as_the_first_time, times=1)
     producer.send("flights", 0, None, pa.array([b"third", b"fourth"]))
-    with pytest.raises(BrokerError, match="a batch behind offset 1 was told to begin at 0") as raised:
+    with pytest.raises(BrokerError, match="a batch behind offset 1 was reported to begin at 0") as raised:
         producer.flush()
     assert (raised.value.code, raised.value.retriable) == ("not-stored", True)
 
@@ -237,7 +237,7 @@ def test_a_batch_that_nobody_told_of_is_not_taken_for_stored() -> None:
     batches.add(b"first", 1)
     batches.add(b"second", 1)
     batches.note_stored(batches.take(), 0, is_repeat=False, has_identity=True)
-    with pytest.raises(BrokerError, match="flights-0 are not certain to be stored: 1 of 2 batches were never told"):
+    with pytest.raises(BrokerError, match="flights-0 are not certain to be stored: 1 of 2 batches were never reported"):
         batches.check_all_stored()
 
 

@@ -148,7 +148,7 @@ def test_what_a_strange_leader_gives(broker: EmbeddedBroker, given: str, caplog:
             if readable:
                 wait_until(lambda: len(member.read) == 20, "it reads what it may")
             else:
-                wait_until(lambda: "cannot be read" in caplog.text, "it says so")
+                wait_until(lambda: "cannot be decoded" in caplog.text, "it is logged")
             assert member.assigned <= EVERY | {("t", 4_000)}
             stranger.leave()
             wait_until(lambda: member.assigned == EVERY, "it leads, and has what there is")

@@ -121,9 +121,7 @@ def test_nobody_listens(broker: EmbeddedBroker) -> None:
     address = f"127.0.0.1:{find_free_port()}"
     with (
         NetworkClient(address, bootstrap_timeout_ms=100) as client,
-        pytest.raises(
-            CannotConnect, match=rf"No Kafka broker reachable at {address} \(connection refused"
-        ) as caught,
+        pytest.raises(CannotConnect, match=rf"No Kafka broker reachable at {address} \(connection refused") as caught,
     ):
         client.metadata()
     assert caught.value.code == "broker-unreachable"

@@ -263,7 +263,9 @@ def test_an_id_whose_state_is_not_known_is_not_initialised(client, transactions,
 def test_a_reader_that_waits_for_a_transaction_is_told_which_one(client, transactions):
     identity = transactions.initialise(["flights-x-0"])["flights-x-0"]
     write(client, transactions, identity, {("a", 1): ["open"]})
-    with pytest.raises(BrokerError, match="gives nothing from 0 on: a transaction of flights-x-0 is open") as caught:
+    with pytest.raises(
+        BrokerError, match="nothing is returned from 0 on: a transaction of flights-x-0 is open"
+    ) as caught:
         list(Fetcher(client).fetch_ranges({("a", 1): (0, 1)}, timeout_ms=200))
     assert caught.value.code == "range-unreachable"
     assert caught.value.retriable
@@ -306,7 +308,7 @@ def test_nothing_is_resolved_while_a_written_partition_has_no_leader(client, tra
     with caplog.at_level(logging.WARNING, "headrace.client"):
         assert resolve_transactions(client, ["x"], **given) == {"x": None}
     assert left == []
-    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["waiting for a leader of a-0"]
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == ["Waiting for a leader of a-0"]
     assert read(client, ("a", 0)) == {("a", 0): ["kept"]}
 
 

@@ -139,7 +139,7 @@ def test_what_a_distant_broker_left_open_stays_committed(kafka: KafkaCluster, ca
             driver.transactions.settle_ended(wait=True)
         assert caught.value.retriable
         assert f"out-{distant}" in caught.value.message
-        assert f"waiting for a leader of out-{distant}" in caplog.text
+        assert f"Waiting for a leader of out-{distant}" in caplog.text
         kafka.restart(index)
         await_leader(admin, ("out", distant), exists=True)
         assert read(admin.client)[distant] == [], "this Kafka wrote the marker: none of this is needed"

@@ -1,6 +1,10 @@
-"""Client settings that `group.protocol=streams` ignores (KIP-1071), and what replaces each: settings of the group.
+"""Client settings: Kafka's names and defaults, and the source of each value.
 
-Whoever reads settings calls `warn_if_ignored`: one warning per setting and process, not one per heartbeat or reader.
+Sources, highest first: keyword arguments (`bootstrap_servers`), the `config` mapping in Kafka's spelling, environment
+variables (`HEADRACE_` and the key in upper case), a properties file (`config="client.properties"` or
+`HEADRACE_CONFIG`), defaults. An unknown key is refused with the most similar known one. Keys that only the Java client,
+librdkafka or the classic protocol use are ignored, with one log line; so are those that `group.protocol=streams`
+ignores (KIP-1071), with the group setting that replaces each.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ def check_streams_protocol(protocol: str | None, *, member: str) -> None:
 
     Args:
         protocol: The given value of `group.protocol`; None if it is not set.
-        member: What the setting was given to, for the message: "a StreamsMember".
+        member: The object that was configured, for the message: "a StreamsMember".
 
     Raises:
         ConfigError: `bad-value` for every other protocol.
@@ -77,7 +81,7 @@ def check_streams_protocol(protocol: str | None, *, member: str) -> None:
 
 
 def warn_if_ignored(name: str) -> bool:
-    """Whether streams groups ignore this client setting; says so in the log the first time."""
+    """Return whether streams groups ignore this client setting, and log it once per process."""
     if name not in IGNORED_UNDER_STREAMS:
         return False
     if name not in _warned:
@@ -107,7 +111,7 @@ _HIDDEN: Final = "••••"
 SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
     {name: setting for name, setting in CLIENT_SETTINGS.items() if setting.default is not None}
 )
-"""The settings of clients and members; an application has some of them with other defaults, and some of its own."""
+"""Settings of clients and members; an application has some of them with other defaults, and some of its own."""
 
 _MEANINGLESS_HERE: Final = frozenset(
     {
@@ -135,10 +139,10 @@ _MEANINGLESS_HERE: Final = frozenset(
 
 
 class ClientConfiguration(Mapping[str, Any]):
-    """Effective values by Kafka's key; also where each comes from. Immutable.
+    """Effective values by Kafka's key, and the source of each. Immutable.
 
-    `group_protocol` is the given `group.protocol`, None if there is none. A plain client has no use for it, so files
-    that it shares with members are accepted; a member checks it (`check_streams_protocol`).
+    `group_protocol` is the given `group.protocol`, None if there is none. A plain client does not use it, so that it
+    can share files with members; a member checks it (`check_streams_protocol`).
     """
 
     group_protocol: str | None = None
@@ -150,7 +154,14 @@ class ClientConfiguration(Mapping[str, Any]):
         environment: Mapping[str, str] | None = None,
         **keywords: object,
     ) -> None:
-        """`keywords` that are None count as not given. Raises ConfigError `unknown-setting`, `bad-value`."""
+        """Args:
+            config: Settings by Kafka's name, or the path of a properties file.
+            environment: Environment variables; `os.environ` if not given.
+            keywords: Settings with underscores; None counts as not given.
+
+        Raises:
+            ConfigError: `unknown-setting`, `bad-value`.
+        """
         environment = os.environ if environment is None else environment
         path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
         given: dict[str, tuple[object, Source]] = {}
@@ -181,11 +192,11 @@ class ClientConfiguration(Mapping[str, Any]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """As `host:port,host:port`."""
+        """The bootstrap addresses as `host:port,host:port`."""
         return ",".join(self["bootstrap.servers"])
 
     def network_client(self) -> NetworkClient:
-        """A client of the cluster that these settings name."""
+        """Return a client of the cluster that these settings name."""
         return NetworkClient(
             self.bootstrap_servers,
             client_id=self["client.id"],
@@ -196,15 +207,15 @@ class ClientConfiguration(Mapping[str, Any]):
 
     @property
     def security(self) -> ClientSecurity:
-        """How brokers are reached. Raises ConfigError `bad-value`."""
+        """The security settings. Raises ConfigError `bad-value`."""
         return ClientSecurity.from_settings({name: self[name] for name in self if name in SECURITY_SETTINGS})
 
     def source(self, key: str) -> Source:
-        """Where the value of a key comes from."""
+        """Return the source of a key's value."""
         return self._sources[key]
 
     def explain(self) -> tuple[tuple[str, str, Source], ...]:
-        """(key, value, source) of every setting, secrets hidden."""
+        """Return (key, value, source) of every setting, with secrets hidden."""
         return tuple(
             (name, _HIDDEN if SETTINGS[name].secret else _shown(self._values[name]), self._sources[name])
             for name in SETTINGS
@@ -216,30 +227,30 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
         if key in SETTINGS:
             given[key] = (value, source)
         elif key == "group.protocol":
-            given[key] = (str(value), source)  # a plain client has no use for it; whoever is a member checks it
+            given[key] = (str(value), source)  # not used by plain clients; members check it
         elif warn_if_ignored(key):
             continue
         elif key in _MEANINGLESS_HERE or key in CLIENT_SETTINGS:
-            log.info("%s means nothing here and is passed over", key)
+            log.info("Ignoring %s: this client has no use for the setting", key)
         else:
             near = nearest(key, SETTINGS)
             hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists all of them"
-            raise ConfigError("unknown-setting", f"{where} has {key}, which is no known setting", hint, key=key)
+            raise ConfigError("unknown-setting", f"{where} has {key}, which is not a known setting", hint, key=key)
 
 
 def without_client_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that shall reach its brokers by other settings than these."""
+    """Return the environment without client settings, for a process that has settings of its own."""
     ours = {_FILE_VARIABLE, *_variables()}
     return {variable: value for variable, value in environment.items() if variable not in ours}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Only keys that are known: other programs may use the prefix, and none of them shall stop us."""
+    """Return the values of known keys; other variables with the prefix belong to other programs and are ignored."""
     return {name: environment[variable] for variable, name in _variables().items() if variable in environment}
 
 
 def _variables() -> dict[str, str]:
-    """Environment variable → setting."""
+    """Return environment variable → setting."""
     known = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in SETTINGS}
     # headrace.heartbeat.max.interval.ms is HEADRACE_HEARTBEAT_MAX_INTERVAL_MS, not HEADRACE_HEADRACE_…
     return known | {name.upper().replace(".", "_"): name for name in SETTINGS if name.startswith("headrace.")}

@@ -1,8 +1,8 @@
-"""One connection to one broker: version negotiation, pipelined requests, answers in order. Blocking, one thread.
+"""One connection to one broker: version negotiation, pipelined requests, responses in order. Blocking, for one thread.
 
-A request becomes a `PendingReply`; its `result()` reads from the socket until its answer came. Brokers answer each
-connection in order, so replies that came before it are kept for their own callers. Any failure closes the connection
-and fails every reply that was out: `ConnectionLost` for the network, `RequestTimedOut` when the time was up.
+A request becomes a `PendingReply`; its `result()` reads from the socket until its response arrived. Brokers answer the
+requests of a connection in order, so responses that arrive before it are kept for their own callers. Any failure closes
+the connection and fails every pending reply: `ConnectionLost` for the network, `RequestTimedOut` for the time limit.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["BrokerAddress", "Connection", "ConnectionLost", "NotKafka", "Pending
 
 _LENGTH = struct.Struct(">i")
 MAX_RESPONSE_BYTES = 1 << 30
-IDLE_S = 60.0  # brokers close connections that nobody uses, after minutes
-MAX_VERSIONS_BYTES = 1 << 20  # the first answer is short: what announces more speaks another protocol
+IDLE_S = 60.0  # brokers close idle connections after minutes (connections.max.idle.ms)
+MAX_VERSIONS_BYTES = 1 << 20  # the first response is short: a longer one comes from another protocol
 SOFTWARE_NAME = "headrace"
-SESSION_SHARE = 0.85  # of a login that ends: then the next one (Kafka: 85 to 95 %)
+SESSION_SHARE = 0.85  # part of a SASL session after which the next login begins (Kafka: 85 to 95 %)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens."""
+    """Host and port of a broker's listener."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class BrokerAddress:
 
 
 class ConnectionLost(ConnectionError):
-    """Refused, reset, or closed by the other side; `why` is a short phrase."""
+    """The connection was refused, reset, or closed by the other side; `why` is a short phrase."""
 
     def __init__(self, address: BrokerAddress, why: str) -> None:
         super().__init__(f"{address}: {why}")
@@ -59,15 +59,17 @@ class ConnectionLost(ConnectionError):
 
 
 class RequestTimedOut(ConnectionLost):
-    """No answer within the request's time. The connection is closed: later answers could not be told apart."""
+    """No response within the request's time. The connection is closed, because a late response would be taken for the
+    next.
+    """
 
 
 class NotKafka(ConnectionLost):
-    """Somebody answers there, but not as a Kafka broker."""
+    """The server at the address does not answer as a Kafka broker."""
 
 
 class PendingReply:
-    """The answer to come to one request."""
+    """Response to come to one request."""
 
     __slots__ = ("_connection", "_error", "_response", "api_key", "api_version", "correlation_id", "deadline", "done")
 
@@ -85,11 +87,17 @@ class PendingReply:
 
     @property
     def connection(self) -> Connection:
-        """Where the answer will come from; closing it gives up everything that is out there."""
+        """The connection that will deliver the response; closing it abandons everything in flight on it."""
         return self._connection
 
     def result(self) -> Any:
-        """Waits for the answer (newest class). Raises ConnectionLost, RequestTimedOut, MalformedResponse."""
+        """Wait for the response and return it as the newest class.
+
+        Raises:
+            ConnectionLost: The connection broke.
+            RequestTimedOut: The request's time was up.
+            MalformedResponse: The response cannot be decoded.
+        """
         while not self.done:
             self._connection.read_one_reply(self.deadline)
         if self._error is not None:
@@ -97,13 +105,14 @@ class PendingReply:
         return self._response
 
     def settle(self, response: Any, error: Exception | None) -> None:
+        """Set the response or the error."""
         self._response = response
         self._error = error
         self.done = True
 
 
 class Connection:
-    """Opens at construction. Not for sharing between threads or processes (`NetworkClient` sees to that)."""
+    """Open connection to a broker. Not shared between threads or processes (`NetworkClient` ensures that)."""
 
     def __init__(
         self,
@@ -113,7 +122,12 @@ class Connection:
         deadline: Deadline,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        """Raises ConnectionLost; CannotConnect `tls-failed`, `authentication-failed`: not mended by trying again."""
+        """Connect, negotiate versions and log in.
+
+        Raises:
+            ConnectionLost: The connection failed; it may be tried again.
+            CannotConnect: `tls-failed` or `authentication-failed`; trying again would not help.
+        """
         self.address = address
         self._security = security
         self._log_in_again_s: float | None = None
@@ -135,19 +149,20 @@ class Connection:
 
     @property
     def closed(self) -> bool:
+        """Whether the socket is closed."""
         return self._socket.fileno() < 0
 
     def fileno(self) -> int:
-        """To wait for answers together with other things; -1 when closed."""
+        """Return the socket's descriptor, to wait for several things at once; -1 when closed."""
         return self._socket.fileno()
 
     @property
     def has_read_ahead(self) -> bool:
-        """Whether TLS holds bytes that came already: the socket does not show them."""
+        """Whether TLS has decrypted bytes already, which `poll` on the socket would not show."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def version_range(self, api_key: ApiKey) -> VersionRange | None:
-        """What both sides speak of an API; None when there is nothing in common."""
+        """Return the versions of an API that both sides support; None if there are none."""
         theirs = self._versions.get(api_key)
         if theirs is None:
             return None
@@ -156,9 +171,11 @@ class Connection:
         return common if common.lowest <= common.highest else None
 
     def send(self, request: Any, deadline: Deadline, at_most: int | None = None) -> PendingReply:
-        """Puts a request on the wire, in the newest common version, but none above `at_most`.
+        """Send a request in the newest common version, but none above `at_most`.
 
-        Raises BrokerError `unsupported-api` where no version is common.
+        Raises:
+            BrokerError: `unsupported-api` if no version is common.
+            ConnectionLost: The connection broke.
         """
         api_key = ApiKey(int(request.__api_key__))
         common = self.version_range(api_key)
@@ -172,6 +189,8 @@ class Connection:
                 retriable=False,
                 api=api_key.kafka_name,
             )
+        # KIP-368: a broker closes a connection whose SASL session has ended. The client logs in again before that; no
+        # other request may be in flight then, because the tokens must be the only responses.
         if self._log_in_again_s is not None and time.monotonic() >= self._log_in_again_s:
             while self._pending:
                 self.read_one_reply(deadline)
@@ -180,15 +199,17 @@ class Connection:
         return self._send(api_key, version, request, deadline)
 
     def read_one_reply(self, deadline: Deadline) -> None:
-        """Reads the next answer and settles the oldest pending reply with it."""
+        """Read the next response and settle the oldest pending reply with it."""
         if not self._pending:
-            raise ConnectionLost(self.address, "no request is out")
+            raise ConnectionLost(self.address, "no request is in flight")
         pending = self._pending[0]
         frame = self._read_frame(deadline)
         try:
             correlation_id, response = decode_response(pending.api_key, pending.api_version, frame)
         except MalformedResponse as error:
-            self._fail(NotKafka(self.address, f"its answer to {pending.api_key.kafka_name} cannot be read ({error})"))
+            self._fail(
+                NotKafka(self.address, f"its answer to {pending.api_key.kafka_name} cannot be decoded ({error})")
+            )
             return
         if correlation_id != pending.correlation_id:
             self._fail(NotKafka(self.address, f"answer {correlation_id} came instead of {pending.correlation_id}"))
@@ -199,21 +220,21 @@ class Connection:
 
     @property
     def broke_off(self) -> bool:
-        """Whether it ended by itself, and not because nobody had used it for a while."""
+        """Whether the connection ended unexpectedly: not closed by this side, and not after being idle."""
         return self.closed and not self._closed_here and time.monotonic() - self._used_s < IDLE_S
 
     def close(self) -> None:
-        """Fails what is pending; calling it again does nothing."""
+        """Close the connection and fail what is pending. Calling it again has no effect."""
         self._closed_here = self._closed_here or not self.closed
         self._fail(ConnectionLost(self.address, "the connection was closed on this side"))
 
     def interrupt(self) -> None:
-        """From another thread: whoever reads or writes here meets the end of the connection."""
+        """End the connection from another thread: reads and writes in progress fail."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """Closes this process' copy of the socket only: after a fork the parent goes on using it."""
+        """Close this process' copy of the socket only: after a fork the parent continues to use it."""
         with suppress(OSError):
             self._socket.close()
 
@@ -246,7 +267,9 @@ class Connection:
             raise ConnectionLost(self.address, f"the TLS handshake was broken off: {_phrase(error)}") from None
 
     def _log_in(self, deadline: Deadline) -> None:
-        """SaslHandshake, then the mechanism's tokens in SaslAuthenticate; also again on the same connection."""
+        """Send SaslHandshake, then the mechanism's tokens in SaslAuthenticate; also again on an open connection
+        (KIP-368).
+        """
         handshake = m.sasl_handshake_request.SaslHandshakeRequest(mechanism=self._security.mechanism)
         answer = self._ask(handshake, deadline)
         if answer.error_code != ErrorCode.none:
@@ -277,14 +300,17 @@ class Connection:
         api_key = ApiKey(int(request.__api_key__))
         common = self.version_range(api_key)
         if common is None:
-            raise authentication_failed(self.address, self._security, "the broker's listener there does without SASL")
+            raise authentication_failed(self.address, self._security, "the broker's listener does not use SASL")
         return self._send(api_key, common.highest, request, deadline).result()
 
     def _negotiate(self, deadline: Deadline) -> Mapping[int, VersionRange]:
-        """ApiVersions (KIP-35). A broker that does not know our version answers in the layout of v0 (KIP-511)."""
+        """Negotiate versions with ApiVersions (KIP-35, KIP-511)."""
         request = m.api_versions_request.ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=_software_version()
         )
+        # 1. The newest version first: modern brokers answer it in one round trip.
+        # 2. A broker that does not support it answers UNSUPPORTED_VERSION in the layout of v0, and names the versions
+        #    of ApiVersions that it supports (KIP-511). Brokers before 2.4 name none: then v0 is tried.
         version = SUPPORTED[ApiKey.API_VERSIONS].highest
         response = self._ask_versions(version, request, deadline)
         if response.error_code == ErrorCode.unsupported_version:
@@ -304,7 +330,7 @@ class Connection:
         try:
             correlation_id, response = decode_response(ApiKey.API_VERSIONS, version, frame)
         except MalformedResponse:
-            raise NotKafka(self.address, "its answer to ApiVersions cannot be read") from None
+            raise NotKafka(self.address, "its answer to ApiVersions cannot be decoded") from None
         if correlation_id != pending.correlation_id:
             raise NotKafka(self.address, "its answer to ApiVersions belongs to another request")
         return response
@@ -327,7 +353,7 @@ class Connection:
     def _read_frame(self, deadline: Deadline, max_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
         (length,) = _LENGTH.unpack(self._read_exactly(4, deadline))
         if not 0 < length <= max_bytes:
-            raise self._fail(NotKafka(self.address, "what answers there does not speak Kafka's protocol"))
+            raise self._fail(NotKafka(self.address, "the server does not speak Kafka's protocol"))
         return bytes(self._read_exactly(length, deadline))
 
     def _read_exactly(self, count: int, deadline: Deadline) -> bytearray:
@@ -348,7 +374,9 @@ class Connection:
         except OSError as error:
             lost = self._fail(ConnectionLost(self.address, _phrase(error)))
             if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-                raise tls_failed(self.address, error) from None  # TLS 1.3: how a broker refuses our certificate
+                # In TLS 1.3 the handshake ends before the broker checks the client's certificate; its refusal arrives
+                # as an alert with the first read.
+                raise tls_failed(self.address, error) from None
             raise lost from None
         return buffer
 

@@ -1,4 +1,9 @@
-"""The Fetch request of everybody who reads: partitions in the order of their priority."""
+"""Reading of offset ranges: one Fetch per leader in flight, the next one sent before the last is decoded.
+
+It yields bytes; `fetcher` makes Arrow batches of them, `plain_records` plain Python records. Positions, not records,
+decide the end: behind the last record there may be markers, aborted batches, or offsets that compaction removed. The
+next position is read from the batch headers alone, so the network is busy while the caller decodes.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +43,20 @@ def fetch_request(
     max_bytes: int,
     max_partition_bytes: int,
 ) -> object:
-    """`wanted`: (topic, partition, offset). The broker fills its answer from the front, so the order is kept, and a
-    topic is named again where another stands between."""
+    """Return a Fetch request.
+
+    The broker fills its response from the front, so the order of the partitions is their priority. It is kept: a topic
+    appears again where another topic stands in between.
+
+    Args:
+        wanted: (topic, partition, offset), by priority.
+        cluster: Metadata with the topic ids.
+        isolation_level: 0 read_uncommitted, 1 read_committed.
+        max_wait_ms: How long the broker waits for `min_bytes`.
+        min_bytes: The least bytes of a response.
+        max_bytes: The most bytes of a response.
+        max_partition_bytes: The most bytes of one partition.
+    """
     request = m.fetch_request
     topics: list[tuple[str, list[tuple[int, int]]]] = []
     for topic, partition, offset in wanted:
@@ -77,7 +94,7 @@ MAX_WAIT_MS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBytes:
-    """Whole batches of one partition: records with start_offset ≤ offset < next_offset are new and wanted."""
+    """Whole batches of one partition. Records with start_offset ≤ offset < next_offset are new and in the range."""
 
     topic: str
     partition: int
@@ -88,7 +105,7 @@ class FetchedBytes:
 
 
 class _Cursor:
-    """Mutable: how far one partition has been read, and of which topic; `accepted`: a broker has served that one."""
+    """Reading position in one partition and topic id. `accepted`: a broker has served that topic id. Mutable."""
 
     __slots__ = ("accepted", "end", "partition", "position", "topic", "topic_id")
 
@@ -110,7 +127,7 @@ class _UnderWay:
 
 
 class FetchLoop:
-    """One pass over ranges. Iterating ends when every partition reached its end.
+    """One pass over offset ranges. Iterating ends when every partition reached its end.
 
     A topic that is deleted and created again meanwhile ends it with `topic-recreated`: positions in the old topic mean
     nothing in the new one.
@@ -126,6 +143,14 @@ class FetchLoop:
         max_partition_bytes: int = DEFAULT_MAX_PARTITION_BYTES,
         timeout_ms: float | None = None,
     ) -> None:
+        """Args:
+        client: Used alone while the loop runs.
+        ranges: Partition → (first offset, end offset, exclusive).
+        isolation_level: Whether records of open and aborted transactions are read.
+        max_bytes: The most bytes of a response.
+        max_partition_bytes: The most bytes of one partition.
+        timeout_ms: The longest time without progress; the API timeout if not given.
+        """
         self._client = client
         self._isolation_level = 1 if isolation_level == "read_committed" else 0
         self._max_bytes = max_bytes
@@ -143,11 +168,11 @@ class FetchLoop:
             if not self._under_way:
                 continue
             fetched = self._receive(self._under_way.popleft())
-            self._send()  # the wire works while the caller decodes
+            self._send()  # before `yield`: the network works while the caller decodes
             yield from fetched
 
     def _send(self) -> None:
-        """A Fetch to each leader that has none under way and something to read."""
+        """Send a Fetch to each leader that has none in flight and something to read."""
         if not self._waiting:
             return
         busy = {exchange.node for exchange in self._under_way}
@@ -184,6 +209,7 @@ class FetchLoop:
         if response.error_code != ErrorCode.none:
             self._refused(response.error_code, exchange.cursors)
             return []
+        # 1. Find each entry's cursor; from Fetch v13 on the response has topic ids instead of names (KIP-516).
         cursors = {(cursor.topic, cursor.partition): cursor for cursor in exchange.cursors}
         fetched: list[FetchedBytes] = []
         entries = [
@@ -191,6 +217,8 @@ class FetchLoop:
             for topic in response.responses
             for e in topic.partitions
         ]
+        # 2. An empty partition in a response with data proves nothing: the others may have used up `max_bytes`. Only a
+        #    response that is empty as a whole shows that a partition has nothing to give (`_advance`).
         nothing_at_all = not any(entry.records for _, entry in entries)
         for cursor, entry in entries:
             if entry.error_code != ErrorCode.none:
@@ -198,10 +226,12 @@ class FetchLoop:
             else:
                 cursor.accepted = True
                 fetched.extend(self._advance(cursor, entry, nothing_at_all=nothing_at_all))
-        # Whoever got something goes behind those who got nothing: the broker fills its answer from the front.
+        # 3. Partitions that were served go behind those that were not: the broker fills its response from the front,
+        #    and would otherwise serve the first partitions only.
         served = {(f.topic, f.partition) for f in fetched}
         left = [cursor for cursor in exchange.cursors if cursor.position < cursor.end]
         self._waiting.extend(sorted(left, key=lambda cursor: (cursor.topic, cursor.partition) in served))
+        # 4. The deadline counts time without progress, not the whole: a range may take hours.
         if fetched:
             self._deadline = Deadline.after_ms(self._timeout_ms)
             self._backoff = Backoff()
@@ -216,7 +246,8 @@ class FetchLoop:
             cursor.position = max(cursor.position, header.next_offset)
         limit = int(entry.last_stable_offset if self._isolation_level else entry.high_watermark)
         if nothing_at_all and limit >= cursor.end:
-            # The broker had room for data and gave none: compaction left nothing in between.
+            # The broker had room for data and returned none, and the log reaches the end of the range: compaction or
+            # aborted transactions left nothing in between. Waiting for a record at the end would wait for ever.
             cursor.position = cursor.end
         cursor.position = min(cursor.position, cursor.end)
         if cursor.position > start:
@@ -246,7 +277,7 @@ class FetchLoop:
         self._refused(code, [cursor], put_back=False)
 
     def _bounds(self, cursor: _Cursor) -> tuple[int, int]:
-        """Where the log begins and ends: a refused Fetch does not say it."""
+        """Return the first and the end offset of the log, which a refused Fetch does not contain."""
         key = cursor.topic, cursor.partition
         with Admin(self._client) as admin:
             return admin.list_offsets({key: "earliest"})[key].offset, admin.list_offsets({key: "latest"})[key].offset
@@ -287,9 +318,9 @@ class FetchLoop:
         about = {} if found is None else {"producer_id": found.producer_id, "transactional_id": found.transactional_id}
         return BrokerError(
             "range-unreachable",
-            f"{cursor.topic}-{cursor.partition} was to be read up to {cursor.end} and gives nothing from "
+            f"{cursor.topic}-{cursor.partition} cannot be read up to {cursor.end}: nothing is returned from "
             f"{cursor.position} on{'' if found is None else f': {found.describe()}'}",
-            "a transaction may be open for long, or the end lies beyond the log"
+            "Wait for a transaction that is open for long, or read a range within the log."
             if found is None
             else found.how_to_end(),
             topic=cursor.topic,
@@ -313,9 +344,12 @@ class FetchLoop:
 
 
 def _keep_topic(cursor: _Cursor, cluster: ClusterMetadata) -> None:
-    """The first Fetch that a broker serves decides which topic is read: before that the metadata may be stale.
+    """Bind a cursor to its topic id.
 
-    Raises BrokerError `topic-recreated` for another topic of that name.
+    The first Fetch that a broker serves decides which topic is read: before that the metadata may be stale.
+
+    Raises:
+        BrokerError: `topic-recreated` for another topic of that name.
     """
     known = cluster.topics.get(cursor.topic)
     topic_id = None if known is None else known.topic_id

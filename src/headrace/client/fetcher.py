@@ -1,6 +1,7 @@
-"""Fetch into Arrow: ranges of partitions as record batches (extra "client": pyarrow, numba).
+"""Fetching into Arrow: offset ranges of partitions as record batches (extra "client": pyarrow, numba).
 
-While a batch is decoded the next Fetch is under way. About 1.5-4 million records of 100 bytes per second and process.
+While a batch is decoded the next Fetch is in flight. About 1.5 to 4 million records of 100 bytes per second and
+process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TopicPartition = tuple[str, int]
 class FetchedBatch:
     """Records of one partition, ascending; `next_offset` is the position behind them, markers included.
 
-    `table` may have no rows: then only the position moved on (aborted transactions, markers, compaction).
+    `table` may have no rows: then only the position advanced (aborted transactions, markers, compaction).
     """
 
     topic: str
@@ -41,7 +42,7 @@ class FetchedBatch:
 
 
 class Fetcher:
-    """Reads committed records unless told otherwise. Uses the client alone while a range is being read."""
+    """Reader of offset ranges. Uses its client alone while a range is being read."""
 
     def __init__(
         self,
@@ -51,6 +52,12 @@ class Fetcher:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_partition_bytes: int = DEFAULT_MAX_PARTITION_BYTES,
     ) -> None:
+        """Args:
+        client: A client of the cluster.
+        isolation_level: Whether records of open and aborted transactions are read.
+        max_bytes: The most bytes of a response.
+        max_partition_bytes: The most bytes of one partition.
+        """
         self._client = client
         self._isolation_level: IsolationLevel = isolation_level
         self._max_bytes = max_bytes
@@ -63,10 +70,16 @@ class Fetcher:
         columns: Sequence[str] = ALL_COLUMNS,
         timeout_ms: float | None = None,
     ) -> Iterator[FetchedBatch]:
-        """Everything with from ≤ offset < to, in ascending order within each partition.
+        """Yield everything with from ≤ offset < to, in ascending order within each partition.
 
-        Ends when every partition's position reached its `to`. Raises BrokerError: `offset-out-of-range`,
-        `topic-missing`, `range-unreachable` (no progress for the API timeout), `corrupt-batch`; CannotConnect.
+        Args:
+            ranges: Partition → (from, to).
+            columns: Columns to decode.
+            timeout_ms: The longest time without progress; the API timeout if not given.
+
+        Raises:
+            BrokerError: `offset-out-of-range`, `topic-missing`, `range-unreachable` (no progress), `corrupt-batch`.
+            CannotConnect: No broker is reachable.
         """
         loop = FetchLoop(
             self._client,
@@ -102,6 +115,6 @@ def _decoded(fetched: FetchedBytes, columns: Sequence[str]) -> Iterator[FetchedB
                 offset=error.base_offset,
                 api="Fetch",
             ) from error
-        # A gap at the end (compaction, markers) is not seen in the bytes: what was fetched as a whole is passed.
+        # Offsets without records at the end (compaction, markers) leave no trace in the bytes: skip to the end.
         position = decoded.next_offset if decoded.next_offset > position else fetched.next_offset
         yield FetchedBatch(topic=fetched.topic, partition=fetched.partition, table=decoded.table, next_offset=position)

@@ -1,8 +1,8 @@
-"""Committed offsets of a group: commit as a member or as an administrator, fetch.
+"""Committed offsets of a group: commit as a member or as an administrator, and fetch.
 
-OffsetCommit from v9 and OffsetFetch from v9 carry the member epoch (KIP-848, KIP-1071): commit with the epoch that was
-captured with the assignment, never a newer one. One request commits everything or names each partition's error; for a
-streams group one foreign partition refuses the whole request.
+From v9 OffsetCommit and OffsetFetch carry the member epoch (KIP-848, KIP-1071): commit with the epoch that was captured
+with the assignment, never a newer one. A request commits everything or returns an error per partition; a streams group
+refuses the whole request for one partition of another member.
 """
 
 from __future__ import annotations
@@ -42,17 +42,27 @@ def commit_offsets(
     instance_id: str | None = None,
     timeout_ms: float | None = None,
 ) -> None:
-    """Commits positions (the next record to read), plain or with leader epoch and metadata. Without a member: allowed
-    while the group has none.
+    """Commit offsets (the next record to read), plain or with leader epoch and metadata.
 
-    `topic_ids`: the topics that the offsets belong to; without one an offset is committed for the topic that has the
-    name. OffsetCommit v10 carries the ids, so that the coordinator refuses an offset of a topic that was deleted in the
-    meantime; before v10 the id is compared with the cluster's metadata only. Offsets of topics that are still there
-    are committed, then `topic-recreated` is raised.
+    Retriable errors are retried until the API timeout.
 
-    Raises Fenced for a member epoch that does not hold any more, BrokerError (`facts`: topic, partition) otherwise;
-    then nothing or, for a group that is not a streams group, only a part is committed. Retriable errors are retried
-    until the API timeout.
+    Args:
+        client: A client of the cluster.
+        group_id: The group.
+        offsets: Offsets by partition.
+        topic_ids: Topics that the offsets belong to; without an id an offset is committed for the topic that has the
+            name. OffsetCommit v10 carries the ids, so that the coordinator refuses offsets of a deleted topic; before
+            v10 the id is compared with the cluster's metadata only. Offsets of topics that still exist are committed,
+            then `topic-recreated` is raised.
+        member_id: Empty without a membership, which is allowed while the group has no members.
+        member_epoch: The member's epoch, or generation in a classic group.
+        instance_id: `group.instance.id` of a static member.
+        timeout_ms: The time for everything; the API timeout if not given.
+
+    Raises:
+        Fenced: The member epoch is no longer valid.
+        BrokerError: Other refusals (`facts`: topic, partition); nothing is committed, or, unless it is a streams group,
+            only a part.
     """
     if not offsets:
         return
@@ -65,11 +75,15 @@ def commit_offsets(
     refresh = False
     gone: BrokerError | None = None
     while True:
+        # 1. Offsets of a topic that was deleted and created again must not be committed under its name. The metadata
+        #    may be stale, so a mismatch counts only after a refresh. From v10 on the coordinator checks the ids itself;
+        #    a topic that is created again after this comparison is refused there.
         cluster = client.known_topics(_topics(offsets), refresh=refresh)
         strange = _of_other_topics(committed, topic_ids, cluster)
         if strange and not refresh:
             refresh = True
             continue
+        # 2. The rest is committed before the error is raised: a deleted topic must not hold back the offsets of others.
         if strange:
             gone = gone or _recreated(group_id, strange[0], topic_ids, cluster)
             committed = {key: offset for key, offset in committed.items() if key not in strange}
@@ -82,6 +96,8 @@ def commit_offsets(
         failed = [entry for entry in _commit_errors(response) if entry[2] != ErrorCode.none]
         if not failed:
             break
+        # 3. Everything is sent again if all errors are retriable: a commit is idempotent. One final error ends the
+        #    call, and is the one that is raised.
         again = all(is_retriable(code) for _, _, code in failed)
         if not again or deadline.passed:
             topic, partition, code = next((f for f in failed if not is_retriable(f[2])), failed[0])
@@ -111,9 +127,20 @@ def fetch_offsets(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, int]:
-    """The committed position of each partition, -1 where there is none; `partitions` None: all that are committed.
+    """Return the committed offset of each partition, -1 where there is none.
 
-    `require_stable` waits for open transactions (KIP-447) until the API timeout. Raises Fenced, BrokerError.
+    Args:
+        client: A client of the cluster.
+        group_id: The group.
+        partitions: None: all that have a committed offset.
+        member_id: The member, if the fetch is to be fenced.
+        member_epoch: Its epoch.
+        require_stable: Wait for open transactions (KIP-447) until the API timeout.
+        timeout_ms: The time for everything; the API timeout if not given.
+
+    Raises:
+        Fenced: The member epoch is no longer valid.
+        BrokerError: Other refusals.
     """
     found = fetch_offsets_and_metadata(
         client,
@@ -137,7 +164,7 @@ def fetch_offsets_and_metadata(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """As `fetch_offsets`, with each commit's metadata string."""
+    """Like `fetch_offsets`, with each commit's metadata string."""
     found = fetch_committed(
         client,
         group_id,
@@ -160,7 +187,7 @@ def fetch_committed(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """As `fetch_offsets`, with everything that was committed."""
+    """Like `fetch_offsets`, with everything that was committed."""
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
     if wanted == []:
         return {}
@@ -168,7 +195,7 @@ def fetch_committed(
     backoff = Backoff()
     refresh = False
     while True:
-        # For all partitions the answer may carry ids only, so every topic's name is needed.
+        # Without a list of partitions the response names topics by id (v10), so the names of all topics are needed.
         cluster = client.metadata() if wanted is None else client.known_topics(_topics(wanted), refresh=refresh)
         request = _fetch_request(group_id, wanted, member_id, member_epoch, require_stable, cluster)
         response = client.call_coordinator(group_id, request, _fetch_errors, timeout_ms=_left_ms(deadline))
@@ -185,7 +212,7 @@ def fetch_committed(
 def _of_other_topics(
     committed: Iterable[TopicPartition], topic_ids: Mapping[TopicPartition, UUID], cluster: ClusterMetadata
 ) -> list[TopicPartition]:
-    """Partitions whose offsets belong to another topic than the one that has the name now."""
+    """Return the partitions whose offsets belong to another topic than the one that has the name now."""
     return [key for key in committed if key in topic_ids and _topic_id(cluster, key[0]) not in (None, topic_ids[key])]
 
 
@@ -198,7 +225,7 @@ def _recreated(
         topic,
         topic_ids[key],
         _topic_id(cluster, topic),
-        fix="Nothing: offsets of the deleted topic mean nothing in the new one, which is read from its beginning.",
+        fix="No action needed: offsets of the deleted topic mean nothing in the new one, which is read from its start.",
         partition=partition,
         group_id=group_id,
         api="OffsetCommit",

@@ -1,9 +1,10 @@
-"""The member's own small process: `python -m headrace.client.guardian`, started by `GuardianLink`.
+"""Guardian: the process that holds the membership, `python -m headrace.client.guardian`, started by `GuardianLink`.
 
-Duties: heartbeats, through the pure membership; the watch over the driver's progress; the end of the lease after a
-pause; and when the driver dies: kill what it left behind, end its transactions, leave the group, so that the others own
-everything at once instead of after the session timeout (a static member's tasks too: a crash is no restart). The driver
-is dead when stdin ends, or (a forked child may hold the pipe open) when our parent is another process than it was.
+Duties: heartbeats through the pure membership; watching the driver's progress; ending the lease after a suspension;
+and, when the driver dies, killing its remaining processes, ending its transactions and leaving the group, so that
+others own everything at once instead of after the session timeout (a static member's tasks too: a crash is not a
+restart). The driver is dead when stdin ends, or when this process has another parent than before: a forked child may
+hold the pipe open.
 
 The guardian ignores SIGINT, SIGTERM and SIGHUP: they reach whole process groups, and the driver decides what they mean.
 """
@@ -47,7 +48,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 class ProgressWatch:
-    """Whether the driver still gets on. Time in which the guardian itself was paused does not count against it."""
+    """Deadline for the driver's progress. Time in which the guardian itself was suspended does not count. Mutable."""
 
     def __init__(self, max_poll_interval_ms: int, now_s: float) -> None:
         self.max_poll_interval_ms = max_poll_interval_ms
@@ -56,10 +57,12 @@ class ProgressWatch:
         self.over = False
 
     def progress(self, now_s: float) -> None:
+        """Note progress."""
         self._last_s = now_s
 
     def exceeded(self, now_s: float) -> bool:
-        """True once, when the driver made no progress for the interval."""
+        """Return True once, when the driver made no progress for the interval."""
+        # After a suspension (SIGSTOP, a sleeping laptop) the driver was suspended too, and must get its time back.
         paused_s = now_s - self._looked_s - TICK_S
         self._looked_s = now_s
         if paused_s > 1.0:
@@ -71,9 +74,15 @@ class ProgressWatch:
 
 
 class Guardian:
-    """The main thread's part: listens to the driver, watches it, and does the last things."""
+    """Main thread of the guardian: reads commands, watches the driver, and cleans up after it. Mutable."""
 
     def __init__(self, settings: GuardianSettings, *, driver_pid: int, commands: int, events: int) -> None:
+        """Args:
+        settings: The member and how it reaches its brokers.
+        driver_pid: The driver's process.
+        commands: Descriptor to read commands from.
+        events: Descriptor to write events to.
+        """
         self._settings = settings
         self._driver_pid = driver_pid
         self._commands = commands
@@ -112,7 +121,7 @@ class Guardian:
         )
 
     def run(self, already_read: bytes) -> None:
-        """Until the driver closes or dies."""
+        """Run until the driver closes or dies; `already_read` are bytes behind the settings."""
         if self._settings.task_offsets:
             self._runner.report_offsets(_task_offsets(self._settings.task_offsets))
         self._runner.start()
@@ -130,9 +139,17 @@ class Guardian:
             if now_s - observed_s >= OBSERVE_EVERY_S:
                 observed_s = now_s
                 self._tree.observe()
+        # The order is what makes the early leave safe.
+        # 1. Kill first: a JVM or Python worker that still writes after the leave would write beside the next owner.
+        # 2. Abort open transactions: readers of committed records would wait for the transaction timeout otherwise.
+        # 3. Leave: from here on other members own the tasks.
+        # 4. Resolve what brokers may have left open of earlier transactions. It can take as long as a broker needs to
+        #    restart, so it comes last; the next owner uses other transactional ids and does not wait for it.
         if not self._closing:
             killed = self._tree.kill()
-            log.warning("the driver %d is gone: killed %d processes, leaving the group", self._driver_pid, len(killed))
+            log.warning(
+                "Driver %d is gone; killed %d of its processes, leaving the group", self._driver_pid, len(killed)
+            )
             self._end_transactions()
         self._runner.leave()
         self._runner.wait_left(LEAVE_WAIT_S)
@@ -184,28 +201,34 @@ class Guardian:
                 for tid in command["ids"]:
                     self._transactional_ids.pop(tid, None)
             case "leave":
-                self._watch.over = True  # nobody owes progress any more
+                self._watch.over = True  # without tasks there is no progress to watch
                 self._runner.leave(for_a_while=command.get("for_a_while", False))
             case "close":
                 self._closing = True
 
     def _end_transactions(self) -> None:
-        """What the driver had open is aborted before the group hears of its end: nobody waits for the timeout."""
+        """Abort the driver's open transactions before the group sees it leave, so that no reader waits for their
+        timeout.
+        """
         if not self._transactional_ids:
             return
         with self._client_for_endings() as client:
             ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
             undecided = note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
             ids = [tid for tid in self._transactional_ids if tid not in undecided]
-            if self._lacks_leaders(client, ends, ids):  # an InitProducerId would wipe out what coordinators know
+            # InitProducerId erases the coordinator's record of the last decision. While a partition lacks a leader its
+            # marker may be missing, and the decision is needed to write it again (`transaction_resolution`).
+            if self._lacks_leaders(client, ends, ids):
                 return
             ended = ends.initialise(ids, timeout_ms=END_WAIT_MS)
         for tid, outcome in {**undecided, **ended}.items():
             if isinstance(outcome, HeadraceError):
-                log.warning("the transaction of %s is left to its timeout: %s", tid, outcome)
+                log.warning("Transaction of %s could not be aborted; it ends with its timeout: %s", tid, outcome)
 
     def _settle_transactions(self) -> None:
-        """What a broker may have left open of those before; others go on meanwhile."""
+        """Resolve earlier transactions that a broker may have left open, after the leave, while others process the
+        tasks.
+        """
         if self._closing or not self._transactional_ids:
             return
         with suppress(HeadraceError), self._client_for_endings() as client:
@@ -221,7 +244,7 @@ class Guardian:
             )
 
     def _lacks_leaders(self, client: NetworkClient, ends: Transactions, transactional_ids: list[str]) -> bool:
-        """Whether a written partition has no leader, as the coordinators know it; then only settling ends anything."""
+        """Return whether a written partition has no leader, as the coordinators know it."""
         try:
             nodes = ends.coordinators(transactional_ids, timeout_ms=END_WAIT_MS).values()
             views = read_leader_views(
@@ -241,7 +264,7 @@ class Guardian:
         error = MaxPollExceeded(
             "max-poll-exceeded",
             f"no micro-batch finished for {interval_ms} ms, so the member left the group {self._settings.group_id}",
-            "make batches shorter (fewer records per trigger), or raise max.poll.interval.ms",
+            "Make batches shorter (fewer records per trigger), or raise max.poll.interval.ms.",
             max_poll_interval_ms=interval_ms,
             group_id=self._settings.group_id,
         )
@@ -261,7 +284,7 @@ def _task_offsets(listed: Iterable[Sequence[Any]]) -> dict[tuple[str, int], int]
 
 
 def main() -> None:
-    """Reads the settings from the first line of stdin and stays until the driver closes or dies."""
+    """Read the settings from the first line of stdin and run until the driver closes or dies."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="headrace guardian: %(message)s")

@@ -1,8 +1,8 @@
-"""What the driver holds of its guardian: starts the process, hears its events, tells it what the driver does.
+"""The driver's link to its guardian: starts the process, receives its events, reports what the driver does.
 
 A reader thread collects events; everything else happens on the caller's thread. If the guardian dies, `events` ends
-with `GuardianDied`: the member then lives on only until its session times out, so the driver restarts the guardian
-(`restart`, same member id, which joins again with epoch 0) after giving up what it was working on, or stops.
+with `GuardianDied`: the member then lives only until its session times out. The driver gives up its work and restarts
+the guardian (`restart`: same member id, joins again with epoch 0), or stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLOSE_WAIT_S = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianDied:
-    """The guardian's process ended although nobody asked for it."""
+    """The guardian's process ended unexpectedly."""
 
     returncode: int | None
 
@@ -42,7 +42,9 @@ GuardianEvent = MemberEvent | GuardianDied
 
 
 class GuardianLink:
-    """Mutable: the process, its pipes, and the newest snapshot. A context manager; leaving it leaves the group."""
+    """Guardian process, its pipes, and the newest snapshot. A context manager that leaves the group at its end.
+    Mutable.
+    """
 
     def __init__(self, settings: GuardianSettings) -> None:
         self.settings = settings
@@ -59,7 +61,7 @@ class GuardianLink:
 
     @classmethod
     def start(cls, settings: GuardianSettings) -> Self:
-        """Starts the guardian, which joins the group at once."""
+        """Start the guardian, which joins the group at once."""
         return cls(settings)
 
     def __enter__(self) -> Self:
@@ -70,7 +72,7 @@ class GuardianLink:
 
     @property
     def pid(self) -> int:
-        """The guardian's process."""
+        """The guardian's process id."""
         return self._process.pid
 
     @property
@@ -86,7 +88,7 @@ class GuardianLink:
         return snapshot
 
     def events(self, timeout: float | None = 0.0) -> list[GuardianEvent]:
-        """What happened since the last call; waits up to `timeout` seconds (None: for ever) for the first event."""
+        """Return the events since the last call; wait up to `timeout` seconds (None: without end) for the first one."""
         happened: list[GuardianEvent] = []
         with suppress(queue.Empty):
             happened.append(self._take(self._queue.get(timeout=timeout) if timeout != 0 else self._queue.get_nowait()))
@@ -101,9 +103,10 @@ class GuardianLink:
         standby: Mapping[str, Sequence[int]] | None = None,
         warmup: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """The driver works on exactly these active tasks now: what was revoked is committed and closed.
+        """Acknowledge an assignment: the driver works on exactly these active tasks, and has committed and closed
+        revoked ones.
 
-        Counts for the newest assignment that `events` or `assignment` gave out.
+        It counts for the newest assignment that `events` or `assignment` returned.
         """
         command: dict[str, Any] = {
             "do": "acknowledge",
@@ -123,35 +126,39 @@ class GuardianLink:
         *,
         at_once: bool = False,
     ) -> None:
-        """Changelog offsets of stores, all tasks; they travel with heartbeats to brokers that take them.
+        """Report changelog offsets of all tasks' stores; heartbeats carry them if the broker supports it.
 
-        `at_once`: with the next one, whatever the coordinator's interval.
+        `at_once`: with the next heartbeat, whatever the coordinator's interval.
         """
         ends = _listed(end_offsets or {})
         self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": ends, "at_once": at_once})
 
     def request_shutdown(self) -> None:
-        """Asks all members of the group to stop; this one hears `ShutdownRequested` too."""
+        """Ask all members of the group to stop; this one receives `ShutdownRequested` as well."""
         self._tell({"do": "shutdown"})
 
     def progress(self) -> None:
-        """The driver gets on: to be called at least once per `max.poll.interval.ms`, cheap enough for each batch."""
+        """Report progress, at least once per `max.poll.interval.ms`; cheap enough for every batch."""
         now_s = time.monotonic()
         if now_s - self._progress_s >= PROGRESS_EVERY_S:
             self._progress_s = now_s
             self._tell({"do": "progress"})
 
     def watch_process(self, pid: int) -> None:
-        """This process and all that descends from it die when the driver dies."""
+        """Let this process and its descendants be killed when the driver dies."""
         self._watched.append(pid)
         self._tell({"do": "watch", "pid": pid})
 
     def end_transactions_of(
         self, transactional_ids: Sequence[str], *, topics: Sequence[str], transaction_timeout_ms: int
     ) -> None:
-        """What these ids have open is aborted when the driver dies: others need not wait for the timeout.
+        """Let open transactions of these ids be aborted when the driver dies, so that readers need not wait for the
+        timeout.
 
-        `topics`: all that they may write.
+        Args:
+            transactional_ids: The ids in use.
+            topics: All topics that they may write.
+            transaction_timeout_ms: The timeout for new transactions of these ids.
         """
         self._ending_ids |= dict.fromkeys(transactional_ids)
         self._ending_topics, self._ending_timeout_ms = topics, transaction_timeout_ms
@@ -165,17 +172,17 @@ class GuardianLink:
         )
 
     def forget_transactions_of(self, transactional_ids: Sequence[str]) -> None:
-        """They are over, and not used again."""
+        """Remove ids that are over and not used again."""
         for tid in transactional_ids:
             self._ending_ids.pop(tid, None)
         self._tell({"do": "forget-transactions", "ids": list(transactional_ids)})
 
     def leave(self, *, for_a_while: bool = False) -> None:
-        """Leaves the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will be back."""
+        """Leave the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will return."""
         self._tell({"do": "leave", "for_a_while": for_a_while})
 
     def close(self) -> None:
-        """Leaves the group if that was not done, and ends the guardian. Watched processes are left alone."""
+        """Leave the group if that was not done, and end the guardian. Watched processes keep running."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +198,7 @@ class GuardianLink:
         self._close_pipes()
 
     def restart(self) -> None:
-        """A new guardian for the same member. Call it when nothing of the old assignment is worked on any more."""
+        """Start a new guardian for the same member. Call it after all work on the old assignment has stopped."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -244,7 +251,7 @@ class GuardianLink:
     def _tell_line(self, line: str) -> None:
         pipe = self._process.stdin
         assert pipe is not None
-        # A guardian that died does not listen: `GuardianDied` says so in its place among the events.
+        # If the guardian died the write fails; `GuardianDied` reports that in its order among the events.
         with self._write_lock, suppress(OSError, ValueError):
             pipe.write(line.encode() + b"\n")
 

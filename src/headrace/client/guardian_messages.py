@@ -1,8 +1,7 @@
-"""What driver and guardian say to each other: one JSON object per line, both ways.
+"""Messages between driver and guardian: one JSON object per line, in both directions.
 
 Driver to guardian: the settings first, then `acknowledge`, `progress`, `offsets`, `shutdown`, `watch`, `leave`,
-`close`. Guardian to driver: each event with the snapshot that holds after it. Errors travel with class, code, sentence
-and fix.
+`close`. Guardian to driver: each event with the snapshot after it. Errors carry class, code, message and fix.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["GuardianSettings", "read_event", "read_settings", "write_event", "wr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianSettings:
-    """What a guardian is started with. Keep `member_id` and `process_id` for the life of the driver's process."""
+    """Settings of a guardian. Keep `member_id` and `process_id` for the life of the driver's process."""
 
     bootstrap_servers: str
     group_id: str
@@ -50,13 +49,13 @@ class GuardianSettings:
 
 
 def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
-    """The first line."""
+    """Return the first line that a guardian reads."""
     plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "topology"}
     return json.dumps({"settings": plain, "topology": settings.topology.to_json(), "driver_pid": driver_pid})
 
 
 def read_settings(line: str | bytes) -> tuple[GuardianSettings, int]:
-    """The settings and the driver's pid."""
+    """Return the settings and the driver's process id."""
     document = json.loads(line)
     settings = GuardianSettings(topology=Topology.from_json(document["topology"]), **document["settings"])
     return settings, int(document["driver_pid"])
@@ -83,7 +82,7 @@ _EVENTS: Mapping[str, type[Any]] = {
 
 
 def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
-    """One line, without its end."""
+    """Return an event and the snapshot after it as one line, without the line end."""
     body: dict[str, Any] = {}
     for each in fields(event):
         value = getattr(event, each.name)
@@ -98,7 +97,7 @@ def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
 
 
 def read_event(line: str | bytes) -> tuple[e.MemberEvent, AssignmentSnapshot]:
-    """The event and the snapshot that holds after it."""
+    """Return the event and the snapshot after it."""
     document = json.loads(line)
     kind = _EVENTS[document["event"]]
     body = {name: _from_json(name, value) for name, value in document["body"].items()}

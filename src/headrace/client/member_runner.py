@@ -1,7 +1,7 @@
-"""Runs the pure membership on a thread of its own with a blocking client: the guardian and `StreamsMember` use it.
+"""Runs the pure streams membership on a thread of its own with a blocking client, for the guardian and `StreamsMember`.
 
-The thread sleeps until the membership's next deadline or a command; a heartbeat on the wire is waited for no longer
-than until the membership wants to be asked again, so a silent broker cannot hide the end of the lease.
+The thread sleeps until the membership's next deadline or a command. It waits for an answer no longer than until the
+membership's next poll is due, so that a silent broker cannot hide the end of the lease.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Listener = Callable[[MemberEvent, AssignmentSnapshot], None]
 
 
 class MemberRunner:
-    """Mutable: the thread, the membership and its client. `listener` is called on the thread, once per event."""
+    """Thread, membership and client of one member. Mutable."""
 
     def __init__(
         self,
@@ -57,6 +57,15 @@ class MemberRunner:
         early_look: bool = False,
         keeps_member_id: bool = False,
     ) -> None:
+        """Args:
+        client: A client that only this runner uses.
+        group_id: The streams group.
+        member_id: A UUID that the member generated.
+        process_id: Identifies the process.
+        topology: The application's topology.
+        listener: Called on the thread, once per event.
+        rebalance_timeout_ms: See `MemberCore`; likewise the other arguments.
+        """
         self._client = client
         self._group_id = group_id
         self._listener = listener
@@ -84,7 +93,7 @@ class MemberRunner:
         self._thread = threading.Thread(target=self._run, name=f"headrace-member-{group_id}", daemon=True)
 
     def start(self) -> None:
-        """Joins the group."""
+        """Join the group."""
         self._command(self._membership.join)
         self._thread.start()
 
@@ -116,14 +125,14 @@ class MemberRunner:
         self._command(self._membership.request_shutdown)
 
     def leave(self, *, for_a_while: bool = False) -> None:
-        """Leaves; the listener hears `Lost` and, when it is done, `Left`."""
+        """Leave; the listener receives `Lost`, and `Left` when it is done."""
         self._command(lambda now_ms: self._membership.leave(now_ms, for_a_while=for_a_while))
 
     def wait_left(self, timeout_s: float) -> bool:
-        """Whether the member is out of the group, or out of it for good, within this time.
+        """Wait until the member is out of the group; return whether it is.
 
-        Gives up early where no broker has been reached for LEAVE_PATIENCE_MS: leaving is a best-effort notification,
-        the session timeout does the same later.
+        Gives up early if no broker has been reached for LEAVE_PATIENCE_MS: leaving is a best-effort notification, and
+        the session timeout has the same effect later.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -136,7 +145,7 @@ class MemberRunner:
         return True
 
     def stop(self) -> None:
-        """Ends the thread without a word to the coordinator, and closes the client."""
+        """End the thread without a message to the coordinator, and close the client."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -167,7 +176,7 @@ class MemberRunner:
 
     def _sleep_until(self, until_ms: int) -> None:
         with self._changed:
-            self._changed.notify_all()  # who waits for the end sees the state
+            self._changed.notify_all()  # `wait_left` reads the state
             if self._commands or self._stopping:
                 return
             # At most a second: a suspended machine's timers do not count the time it slept, the lease does.
@@ -193,14 +202,16 @@ class MemberRunner:
             self._membership.on_response(response, lease_clock_ms())
 
     def _give_up_a_wrong_address(self, error: ConnectionLost) -> None:
-        """A member that was in touch once tries for ever; one that never was says so after the API timeout."""
+        """Stop a member that never reached a broker within the API timeout; one that reached one before retries for
+        ever.
+        """
         if self._ever_answered or lease_clock_ms() - self._began_ms < self._client.api_timeout_ms:
             return
         if self._membership.state is MemberState.JOINING:
             self._membership.stop(
                 CannotConnect(
                     "broker-unreachable",
-                    f"nobody answers as a Kafka broker at {self._client.bootstrap_servers} ({error.why})",
+                    f"No Kafka broker reachable at {self._client.bootstrap_servers} ({error.why})",
                     "start a broker there, or correct bootstrap.servers",
                     why=error.why,
                 )

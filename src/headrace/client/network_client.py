@@ -1,12 +1,14 @@
-"""A blocking client of a Kafka cluster: connections, retries, metadata, coordinators. Newest kio classes in and out.
+"""Blocking client of a Kafka cluster: connections, retries, metadata, coordinators. Newest kio classes in and out.
 
-Rules it obeys:
-- A request whose connection breaks is sent again after a pause, until the API's time is up; then `CannotConnect`. The
-  first contact has a shorter time, so that a wrong address is told after seconds. What is no Kafka broker is told at
-  once. Error codes inside answers are the caller's business, except where a method says otherwise.
-- Calls are serialised by a lock; who wants to wait for two things at once takes two clients. `start` is not locked.
+- A request whose connection breaks is sent again after a backoff, until the API's time is up; then `CannotConnect`. The
+  first contact has a shorter time, so that a wrong address is reported within seconds; a server that is not Kafka is
+  reported at once. Error codes in responses are the caller's, except where a method handles them.
+- Calls are serialised by a lock. To wait for two things at once, use two clients. `start` takes no lock.
 - After a fork the child opens connections of its own, and a pickled client arrives without any: sockets and their
-  pending answers belong to one process.
+  pending responses belong to one process.
+
+Blocking rather than asyncio: Spark's driver and workers, the guardian and the command line are blocking programs, and a
+few large fetches gain nothing from a loop. `call_all` and `start` pipeline requests where concurrency matters.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ GROUP_KEY_TYPE: Final = 0
 
 
 class NetworkClient:
-    """Mutable: open connections, cached metadata and coordinators. A context manager."""
+    """Open connections, cached metadata and coordinators of one cluster. Mutable. A context manager."""
 
     def __init__(
         self,
@@ -64,7 +66,14 @@ class NetworkClient:
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
         security: ClientSecurity | Mapping[str, object] = PLAINTEXT,
     ) -> None:
-        """`security`: how brokers are reached; or client settings (`security.protocol`, `ssl.*`, `sasl.*`)."""
+        """Args:
+        bootstrap_servers: `host:port,host:port`, or a sequence.
+        client_id: The name of this client in the broker's logs, metrics and quotas.
+        request_timeout_ms: The time of one request.
+        api_timeout_ms: The time of one call with its retries.
+        bootstrap_timeout_ms: The time for the first contact.
+        security: How brokers are reached; or client settings (`security.protocol`, `ssl.*`, `sasl.*`).
+        """
         self._security = security if isinstance(security, ClientSecurity) else ClientSecurity.from_settings(security)
         self._settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
@@ -104,7 +113,7 @@ class NetworkClient:
         self.close()
 
     def close(self) -> None:
-        """Closes all connections; the client may be used again and then opens new ones."""
+        """Close all connections; a later call opens new ones."""
         self._own_process()
         with self._lock:
             for connection in self._connections.values():
@@ -112,34 +121,43 @@ class NetworkClient:
             self._connections.clear()
 
     def end(self) -> None:
-        """From another thread: what is being asked fails with CannotConnect at once; nothing is retried any more."""
+        """Fail requests in flight with CannotConnect at once and retry nothing any more. From another thread."""
         self._ended.set()
         for connection in tuple(self._connections.values()):
             connection.interrupt()
 
     @property
     def bootstrap_servers(self) -> str:
-        """As `host:port,host:port`."""
+        """The bootstrap addresses as `host:port,host:port`."""
         return ",".join(str(address) for address in self._bootstrap)
 
     # Requests.
 
     def call(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
-        """The answer of `node` (None: any broker). Raises CannotConnect, BrokerError `unsupported-api`."""
+        """Return the response of `node` (None: any broker).
+
+        Raises:
+            CannotConnect: No response until the timeout.
+            BrokerError: `unsupported-api`.
+        """
         self._own_process()
         with self._lock:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
             return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
 
     def attempt(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
-        """As `call` without any retry: raises ConnectionLost. For those who have a schedule of their own."""
+        """Like `call` without retries, for callers with a schedule of their own.
+
+        Raises:
+            ConnectionLost: The connection broke, or the time was up.
+        """
         self._own_process()
         with self._lock:
             within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
             return self._exchange(request, node, Deadline.after_ms(within_ms))
 
     def call_all(self, requests: Iterable[tuple[int | None, Any]], *, timeout_ms: float | None = None) -> list[Any]:
-        """The answers in the order of the requests, which all are on their way at the same time."""
+        """Send all requests at the same time and return the responses in their order."""
         self._own_process()
         with self._lock:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
@@ -151,9 +169,9 @@ class NetworkClient:
             ]
 
     def attempt_all(self, requests: Iterable[tuple[int, Any]], *, timeout_ms: float | None = None) -> list[Any]:
-        """As `call_all` without any retry: in the place of an answer that did not come stands its ConnectionLost.
+        """Like `call_all` without retries: the ConnectionLost stands in the place of a missing response.
 
-        For those who ask leaders, which may have moved: trying the same broker again would be trying a dead one.
+        For requests to leaders, which may have moved: trying the same broker again would mean trying a dead one.
         """
         self._own_process()
         with self._lock:
@@ -176,7 +194,15 @@ class NetworkClient:
         *,
         timeout_ms: float | None = None,
     ) -> Any:
-        """The coordinator's answer. While `error_codes(answer)` tells that it moved or loads, asks again."""
+        """Return the response of a group's coordinator.
+
+        Args:
+            group_id: The group.
+            request: The request.
+            error_codes: Returns the codes of a response; while they mean that the coordinator moved or loads, the
+                request is repeated.
+            timeout_ms: The time for everything; the API timeout if not given.
+        """
         deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
         backoff = Backoff()
         while True:
@@ -198,9 +224,16 @@ class NetworkClient:
     def start(
         self, request: Any, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
     ) -> PendingReply:
-        """Sends without waiting; `.result()` waits. No retries: raises ConnectionLost when the connection breaks.
+        """Send a request without waiting; `.result()` waits.
 
-        `at_most`: the highest version of the API to speak, where a newer one means something else.
+        Args:
+            request: The request.
+            node: None: any broker.
+            timeout_ms: The time of the request.
+            at_most: The highest API version to use, where a newer one has another meaning.
+
+        Raises:
+            ConnectionLost: The connection broke; nothing is retried.
         """
         self._own_process()
         deadline = Deadline.after_ms(self.request_timeout_ms if timeout_ms is None else timeout_ms)
@@ -208,13 +241,18 @@ class NetworkClient:
         return self._connection(node, within).send(request, deadline, at_most)
 
     def finish(self, pending: PendingReply) -> Any:
-        """Waits for the answer to what `start` sent, and learns from it. Raises ConnectionLost, MalformedResponse."""
+        """Wait for the response to a request of `start`, and update the known brokers from it.
+
+        Raises:
+            ConnectionLost: The connection broke.
+            MalformedResponse: The response cannot be decoded.
+        """
         response = pending.result()
         self._learn(response)
         return response
 
     def supported_range(self, api_key: ApiKey, node: int | None = None) -> VersionRange | None:
-        """The versions of an API that both sides speak; None when the broker does not offer it."""
+        """Return the versions of an API that both sides support; None if the broker does not offer it."""
         self._own_process()
         with self._lock:
             deadline = Deadline.after_ms(self.api_timeout_ms)
@@ -226,9 +264,12 @@ class NetworkClient:
     def metadata(
         self, topics: Iterable[str] | None = None, *, refresh: bool = False, timeout_ms: float | None = None
     ) -> ClusterMetadata:
-        """The cluster with the named topics (None: all, always asked anew; empty: only the brokers).
+        """Return the cluster with the named topics. Creates no topics; those that do not exist are left out.
 
-        Topics that do not exist are missing from the answer. Never creates one.
+        Args:
+            topics: None: all topics, never from the cache; empty: only the brokers.
+            refresh: Ignore the cache.
+            timeout_ms: The time for everything.
         """
         wanted = None if topics is None else list(dict.fromkeys(topics))
         if wanted is not None and not refresh and self._brokers:
@@ -250,9 +291,10 @@ class NetworkClient:
     def known_topics(
         self, names: Iterable[str], *, timeout_ms: float | None = None, refresh: bool = False
     ) -> ClusterMetadata:
-        """Metadata that holds every named topic; waits a little for topics that were just created.
+        """Return metadata with every named topic, waiting a short time for topics that were just created.
 
-        Raises BrokerError `topic-missing`, `not-authorized`.
+        Raises:
+            BrokerError: `topic-missing`, `not-authorized`.
         """
         wanted = list(dict.fromkeys(names))
         deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
@@ -273,9 +315,10 @@ class NetworkClient:
     def leaders(
         self, topic_partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, refresh: bool = False
     ) -> dict[tuple[str, int], int]:
-        """The leader's node of each partition; waits for elections and for topics that were just created.
+        """Return the leader of each partition, waiting for elections and for topics that were just created.
 
-        Raises BrokerError `topic-missing` for a topic or partition that does not exist.
+        Raises:
+            BrokerError: `topic-missing` for a topic or partition that does not exist.
         """
         wanted = list(dict.fromkeys(topic_partitions))
         deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
@@ -298,7 +341,7 @@ class NetworkClient:
             backoff.pause(deadline)
 
     def coordinator_for(self, group_id: str, *, timeout_ms: float | None = None) -> int:
-        """The node that coordinates a group; asked once, then remembered until `forget_coordinator`."""
+        """Return the node that coordinates a group; cached until `forget_coordinator`."""
         known = self._coordinators.get(group_id)
         if known is not None:
             return known
@@ -323,12 +366,16 @@ class NetworkClient:
             backoff.pause(deadline)
 
     def forget_coordinator(self, group_id: str) -> None:
-        """The next `coordinator_for` asks again."""
+        """Look the coordinator up again with the next `coordinator_for`."""
         self._coordinators.pop(group_id, None)
 
     # Connections.
 
     def _retrying(self, deadline: Deadline, node: int | None, attempt: Callable[[Deadline], Any]) -> Any:
+        # 1. Until the first connection the bootstrap timeout applies: a wrong address is the likeliest cause then, and
+        #    a user should not wait a minute for it. Afterwards a broker is restarting, and the API timeout applies.
+        # 2. NotKafka is final: waiting does not turn another server into a broker.
+        # 3. A broker may come back at another address, so its entry is dropped and metadata is read again.
         began = time.monotonic()
         backoff = Backoff()
         before: ConnectionLost | None = None
@@ -347,7 +394,7 @@ class NetworkClient:
                 if node is not None:
                     self._brokers.pop(node, None)  # it may have come back elsewhere
                 if overall.passed or self._ended.is_set():
-                    # An attempt that the deadline cut short shows nothing but that; the one before had an answer.
+                    # 4. An attempt that the deadline cut short reports only a timeout; the one before has the reason.
                     if before is not None and isinstance(error, RequestTimedOut) and left_s < SHORT_ATTEMPT_S:
                         error = before
                     raise self._cannot_connect(error, (time.monotonic() - began) * 1000) from error
@@ -453,7 +500,7 @@ class NetworkClient:
                 connection.abandon()
 
     def unreachable(self, error: ConnectionLost) -> CannotConnect:
-        """What is told of a broker that did not answer until the API timeout."""
+        """Return the error for a broker that did not answer until the API timeout."""
         return self._cannot_connect(error, self.api_timeout_ms)
 
     def _cannot_connect(self, error: ConnectionLost, tried_ms: float | None) -> CannotConnect:

@@ -1,4 +1,4 @@
-"""Produce and consume plain Python records, without Arrow: for consoles, tools and tests, not for bulk."""
+"""Producing and consuming plain Python records without Arrow: for consoles, tools and tests, not for high volumes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,22 @@ def produce(
     compression: str = "none",
     enable_idempotence: bool | None = None,
 ) -> dict[TopicPartition, int]:
-    """Writes and waits; the last offset of each partition. Without `partition`: by key, rows without a key in turn.
+    """Write records and wait until they are stored.
 
-    A record without a timestamp gets the present time. Raises BrokerError, CannotConnect.
+    Args:
+        client: A client of the cluster.
+        topic: The topic.
+        records: Those without a timestamp get the present time.
+        partition: None: by key; records without a key alternate.
+        compression: none, gzip, snappy, lz4 or zstd.
+        enable_idempotence: None: if the broker supports it.
+
+    Returns:
+        The last offset of each partition.
+
+    Raises:
+        BrokerError: The broker refused records.
+        CannotConnect: No broker is reachable.
     """
     count = len(client.known_topics([topic]).topics[topic].partitions)
     queue = Sender(client, enable_idempotence=enable_idempotence)
@@ -65,7 +78,9 @@ def consume(
     *,
     isolation_level: IsolationLevel = "read_committed",
 ) -> Iterator[tuple[str, int, PlainRecord]]:
-    """(topic, partition, record) from these offsets up to `until` (exclusive; None: the ends as they are now)."""
+    """Yield (topic, partition, record) from these offsets up to `until` (exclusive; None: the ends at the time of the
+    call).
+    """
     if until is None:
         ends = Admin(client).list_offsets(dict.fromkeys(positions, "latest"), isolation_level=isolation_level)
         until = {key: end.offset for key, end in ends.items()}

@@ -1,8 +1,8 @@
-"""Processes and what descends from them, to be killed when their driver is gone. Linux (/proc) and macOS (ps).
+"""Processes and their descendants, to be killed when their driver is gone. Linux (/proc) and macOS (ps).
 
-A process is known by pid *and* start time, since pids are used again. What descends from a watched process is looked
-for regularly, not only at the end: when a JVM dies first, its Python workers belong to nobody any more. A process group
-whose leader is known counts as well: Spark's Python daemon makes one for itself and its workers.
+A process is identified by pid *and* start time, because pids are reused. Descendants are looked for regularly, not only
+at the end: when a JVM dies first, its Python workers are adopted by init and no longer related to it. A process group
+with a known leader counts as well: Spark's Python daemon makes one for itself and its workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One process; `started` only serves to be compared."""
+    """One process; `started` is only compared for equality."""
 
     pid: int
     parent: int
@@ -31,7 +31,7 @@ class ProcessEntry:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """All living processes by pid; zombies are left out."""
+    """Return all living processes by pid, without zombies."""
     return _table_from_proc() if sys.platform.startswith("linux") else _table_from_ps()
 
 
@@ -70,13 +70,13 @@ def _table_from_ps() -> dict[int, ProcessEntry]:
 
 
 class ProcessTree:
-    """Mutable: the processes known so far to descend from the watched ones, these included."""
+    """Watched processes and their descendants, as far as known. Mutable."""
 
     def __init__(self) -> None:
         self._known: dict[int, ProcessEntry] = {}
 
     def watch(self, pid: int) -> bool:
-        """False when there is no such process."""
+        """Watch a process; False if it does not exist."""
         entry = process_table().get(pid)
         if entry is None or pid in _untouchable():
             return False
@@ -85,15 +85,15 @@ class ProcessTree:
 
     @property
     def known(self) -> tuple[int, ...]:
-        """Pids, for tests and logs."""
+        """The known pids, for tests and logs."""
         return tuple(sorted(self._known))
 
     def observe(self) -> list[int]:
-        """Looks for descendants, forgets who ended; the pids that are new."""
+        """Look for descendants, forget processes that ended, and return the new pids."""
         if not self._known:
             return []
         table = process_table()
-        # The group of a leader that ended is still ours: its number is not given away while members live.
+        # The kernel does not reuse a group's number while it has members, so the group of a dead leader is still ours.
         groups = {entry.pid for entry in self._known.values()}
         self._known = {pid: table[pid] for pid, entry in self._known.items() if _is_same(entry, table.get(pid))}
         found: list[int] = []
@@ -112,7 +112,10 @@ class ProcessTree:
         return found
 
     def kill(self) -> tuple[int, ...]:
-        """SIGKILL for all, after they were stopped so that nobody forks away; their pids."""
+        """Stop all processes, so that none can fork any more, then send SIGKILL; return their pids."""
+        # A process can fork between the listing and its SIGKILL, and its child would survive. So everything is stopped
+        # first: a stopped process cannot fork. The listing is repeated until it shows no process that is not stopped;
+        # in each round only children forked before their parent stopped can be new, so a few rounds suffice.
         self.observe()
         stopped: set[int] = set()
         for _ in range(_ROUNDS):
@@ -131,7 +134,7 @@ class ProcessTree:
 
 
 def _is_same(entry: ProcessEntry, now: ProcessEntry | None) -> bool:
-    """Parent and group may have changed: adopted by init, or leader of its own group by now."""
+    """Return whether it is the same process; parent and group may have changed by adoption or `setpgid`."""
     return now is not None and now.started == entry.started
 
 

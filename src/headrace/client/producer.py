@@ -1,6 +1,6 @@
-"""Produce from Arrow columns (extra "client": pyarrow, numba): partitions by key as Kafka does, batches per partition.
+"""Producing from Arrow columns (extra "client": pyarrow, numba): partitions by key as in Kafka, batches per partition.
 
-Idempotent where the broker offers it. A producer asks for one producer id: keep it for many batches, since brokers
+Idempotent if the broker supports it. A producer requests one producer id; keep it for many batches, because brokers
 remember each id for a day.
 """
 
@@ -22,7 +22,7 @@ TopicPartition = tuple[str, int]
 
 
 class Producer:
-    """Mutable: a queue of batches. Errors surface at the next `send` or at `flush`. A context manager that flushes."""
+    """Producer of Arrow columns. Errors are raised by the next `send` or by `flush`. A context manager that flushes."""
 
     def __init__(
         self,
@@ -35,7 +35,15 @@ class Producer:
         max_batch_bytes: int = 1_000_000,
         **queue: Any,
     ) -> None:
-        """`queue`: further arguments of `Sender`."""
+        """Args:
+        client: A client of the cluster.
+        compression: none, gzip, snappy, lz4 or zstd.
+        acks: -1 (all) or 1.
+        enable_idempotence: None: if the broker supports it.
+        identity: A producer id obtained elsewhere, as for transactions.
+        max_batch_bytes: The most bytes of a record batch before compression.
+        queue: Further arguments of `Sender`.
+        """
         self._client = client
         self._compression = compression
         self._max_batch_bytes = max_batch_bytes
@@ -51,7 +59,7 @@ class Producer:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """The producer id in use, None without idempotence or before the first record."""
+        """The producer id in use; None without idempotence or before the first record."""
         return self._queue.identity
 
     def send(
@@ -64,10 +72,18 @@ class Producer:
         timestamps_ms: Any = None,
         headers: pa.Array | None = None,
     ) -> None:
-        """Queues the rows of binary (or string) columns; a null value is a tombstone.
+        """Queue the rows of binary (or string) columns; a null value is a tombstone.
 
-        `partition` None: by murmur2 of the key, rows without a key spread evenly. `timestamps_ms`: one number, an
-        int64 column, or None for now. `headers`: list<struct<key, value>>. Raises BrokerError `topic-missing`.
+        Args:
+            topic: The topic.
+            partition: None: by murmur2 of the key; rows without a key are spread evenly.
+            keys: None: no keys.
+            values: The values.
+            timestamps_ms: One number, an int64 column, or None for the present time.
+            headers: list<struct<key, value>>.
+
+        Raises:
+            BrokerError: `topic-missing`, or the error of an earlier batch.
         """
         if not len(values):
             return
@@ -76,18 +92,18 @@ class Producer:
             self._encode(topic, partition, keys, values, when, headers, None)
             return
         targets = self._targets(topic, keys, len(values))
-        # Sixteen bits are sorted by counting, ten times as fast as more.
+        # NumPy sorts 16-bit integers with a radix sort, about ten times as fast as its merge sort for wider ones.
         order = np.argsort(targets.astype(np.int16) if targets.max() < 1 << 15 else targets, kind="stable")
         found, starts = np.unique(targets[order], return_index=True)
         for target, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
             self._encode(topic, target, keys, values, when, headers, rows)
 
     def next_sequences(self) -> dict[TopicPartition, int]:
-        """Where a writer with the same identity goes on."""
+        """Return the sequence numbers at which another writer with the same identity continues."""
         return self._queue.next_sequences()
 
     def flush(self) -> dict[TopicPartition, int]:
-        """Waits until everything is stored; the last offset of each partition written since the last flush."""
+        """Wait until everything is stored; return the last offset of each partition written since the last flush."""
         return self._queue.flush()
 
     def _encode(self, topic: str, partition: int, keys: Any, values: Any, when: Any, headers: Any, rows: Any) -> None:
@@ -114,7 +130,9 @@ class Producer:
         return targets
 
     def _spread_over(self, rows: int, partitions: int) -> Any:
-        """Even blocks, beginning with another partition at each call, so that many small sends spread as well."""
+        """Assign rows to partitions in even blocks, starting at another partition each time, so that small sends spread
+        too.
+        """
         first = self._spread
         self._spread = (first + 1) % partitions
         return ((np.arange(rows, dtype=np.int64) * partitions // rows + first) % partitions).astype(np.int32)

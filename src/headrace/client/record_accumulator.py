@@ -1,11 +1,12 @@
-"""The record batches of one partition on their way to a broker: waiting, sent, stored. Pure: no socket, no clock.
+"""Record batches of one partition on their way to the broker: waiting, in flight, stored. Pure: no socket, no clock.
 
-Rules: batches arrive in order. With a producer identity up to five are on the way, and their sequence numbers keep the
-order; without one, one at a time. After a failure the partition waits until all its answers are in, then goes on from
-the first batch that was not stored.
+Batches are stored in order. With a producer identity up to five are in flight, and their sequence numbers keep the
+order; without one, one at a time. After a failure the partition waits for all its responses, then continues with the
+first batch that was not stored.
 
-Nobody is trusted: every batch must be told as stored, and with an identity each behind the one before it. A broker that
-took a batch for one it has already would answer with that one's offset, and the records would be nowhere.
+Responses are checked, not trusted: every batch must be reported as stored, and with an identity each behind the one
+before. A broker that mistook a batch for a duplicate would answer with the other batch's offset, and the records would
+be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """An encoded batch; `number` counts those of its partition from 0."""
+    """An encoded batch; `number` counts the batches of its partition from 0."""
 
     data: bytes
     records: int
@@ -35,7 +36,7 @@ class Batch:
 
 @dataclass(slots=True)
 class PartitionBatches:
-    """Mutable."""
+    """Batches of one partition. Mutable."""
 
     topic: str
     partition: int
@@ -45,39 +46,53 @@ class PartitionBatches:
     recovering: bool = False
     known_to_broker: bool = False
     registered: bool = False
-    last_offset: int | None = None  # of what was stored since somebody asked
+    last_offset: int | None = None  # of what was stored since the last flush
     _added: int = 0
     _stored: int = 0
     _stored_to: int = -1
 
     def add(self, data: bytes, records: int) -> None:
-        """The next batch, which bears `next_sequence` if any."""
+        """Add a batch that carries `next_sequence`, if it has an identity."""
         self.next_sequence = (self.next_sequence + records) & _SEQUENCE_MASK
         self.waiting.append(Batch(data, records, self._added))
         self._added += 1
 
     def may_send(self, *, has_identity: bool) -> bool:
-        """Whether the first that waits may go."""
+        """Return whether the first waiting batch may be sent."""
+        # 1. After a failure all responses must be in before anything is sent: batches behind the failed one are refused
+        #    with OUT_OF_ORDER_SEQUENCE_NUMBER and come back, and `put_back` restores their order.
         if self.recovering and not self.on_the_way:
             self.recovering = False
-        # A log that does not know the producer takes any first sequence number: were the first batch refused (a leader
-        # that is not ready) and the second taken, the first could never be written. So the first goes alone.
+        # 2. A log that does not know the producer accepts any first sequence number. If the first batch were refused (a
+        #    leader that is not ready) and the second accepted, the first could never be written. So the first batch of
+        #    a partition is sent alone. Kafka's producer does not wait, and bumps its epoch in that case (KIP-360).
+        # 3. Five is the number of batches that brokers remember per producer to recognise duplicates (KIP-98).
         window = BATCHES_PER_PARTITION if has_identity and self.known_to_broker else 1
         return bool(self.waiting) and not self.recovering and self.on_the_way < window
 
     def take(self) -> Batch:
-        """The first that waits, to be sent."""
+        """Return the first waiting batch, to be sent."""
         self.on_the_way += 1
         return self.waiting.popleft()
 
     def put_back(self, batch: Batch) -> None:
-        """To be sent again, in its place; its answer was counted already."""
+        """Put a batch back in its place, to be sent again; its response is already counted."""
         self.recovering = True
         self.waiting.append(batch)
         self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.number))
 
     def note_stored(self, batch: Batch, base_offset: int, *, is_repeat: bool, has_identity: bool) -> BrokerError | None:
-        """What is wrong with that, if anything. `is_repeat`: the broker said that it had it already."""
+        """Note that a batch was reported as stored.
+
+        Args:
+            batch: The batch.
+            base_offset: The offset that the broker returned.
+            is_repeat: Whether the broker reported it as a duplicate.
+            has_identity: Whether batches have sequence numbers.
+
+        Returns:
+            An error if the offset contradicts an earlier response.
+        """
         self._stored += 1
         end = base_offset + batch.records - 1
         if is_repeat:
@@ -86,16 +101,16 @@ class PartitionBatches:
         last, self._stored_to = self._stored_to, end
         self.known_to_broker, self.last_offset = True, end
         if has_identity and 0 <= base_offset <= last:
-            return self._not_stored(f"a batch behind offset {last} was told to begin at {base_offset}")
+            return self._not_stored(f"a batch behind offset {last} was reported to begin at {base_offset}")
         return None
 
     def check_all_stored(self) -> None:
-        """Raises BrokerError `not-stored` when a batch was never told as stored."""
+        """Raise BrokerError `not-stored` if a batch was never reported as stored."""
         if missing := self._added - self._stored:
-            raise self._not_stored(f"{missing} of {self._added} batches were never told as stored")
+            raise self._not_stored(f"{missing} of {self._added} batches were never reported as stored")
 
     def refused(self, code: ErrorCode, message: str | None) -> BrokerError:
-        """The error for a code that no repeat mends."""
+        """Return the error for a code that is not retriable."""
         what = f"to write to {self.topic}-{self.partition}"
         return refusal(code, what, api="Produce", message=message, topic=self.topic, partition=self.partition)
 
@@ -103,7 +118,7 @@ class PartitionBatches:
         return BrokerError(
             "not-stored",
             f"records for {self.topic}-{self.partition} are not certain to be stored: {why}",
-            "send them again, a transaction as a whole; if it comes again, look at the broker, or the proxy before it",
+            "Send them again, a transaction as a whole; if the error returns, check the broker and any proxy.",
             topic=self.topic,
             partition=self.partition,
             retriable=True,

@@ -1,8 +1,13 @@
-"""Certificates and keys as Kafka's `ssl.*` settings name them, put into an SSLContext. Broker and client both use it.
+"""Security of client connections: `security.protocol`, `ssl.*`, `sasl.*`, by Kafka's names. No secret is printed.
 
-Kafka takes PEM as text in the settings (`ssl.keystore.certificate.chain`, `ssl.keystore.key`,
+TLS verifies the certificate against `ssl.truststore.*`, or the system's authorities without it, and the host name
+unless `ssl.endpoint.identification.algorithm` is empty. SASL: PLAIN, SCRAM, and OAUTHBEARER with tokens of a callback;
+a login for each connection, repeated before the broker's session ends (KIP-368).
+
+Kafka accepts PEM as text in the settings (`ssl.keystore.certificate.chain`, `ssl.keystore.key`,
 `ssl.truststore.certificates`) or as a file (`ssl.keystore.location`, `ssl.truststore.location`). Java's own formats
-cannot be read without Java; the error says how to convert them. No secret stands in any error.
+cannot be read without Java; the error contains the command that converts them. Broker and client both load certificates
+with `load_identity` and `load_trusted`.
 """
 
 from __future__ import annotations
@@ -41,7 +46,11 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 def load_identity(context: ssl.SSLContext, get: Get) -> bool:
-    """The own certificate and key, if there are any. Raises ConfigError `bad-value`."""
+    """Load this side's certificate and key into a context; return whether there are any.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
     chain, key, location = _text(get, "ssl.keystore.certificate.chain"), _text(get, "ssl.keystore.key"), None
     if chain or key:
         if not (chain and key):
@@ -69,7 +78,11 @@ def load_identity(context: ssl.SSLContext, get: Get) -> bool:
 
 
 def load_trusted(context: ssl.SSLContext, get: Get) -> bool:
-    """Whom we believe, if that is said. Raises ConfigError `bad-value`."""
+    """Load the trusted authorities into a context; return whether there are any.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
     pem, where = _text(get, "ssl.truststore.certificates"), "ssl.truststore.certificates"
     if not pem:
         location = _text(get, "ssl.truststore.location")
@@ -88,13 +101,17 @@ def load_trusted(context: ssl.SSLContext, get: Get) -> bool:
 
 
 def set_versions(context: ssl.SSLContext, protocols: str) -> None:
-    """`ssl.enabled.protocols`. Raises ConfigError for what is older than TLS 1.2."""
+    """Set the TLS versions of `ssl.enabled.protocols`.
+
+    Raises:
+        ConfigError: `bad-value` for versions before TLS 1.2.
+    """
     named = [part.strip() for part in protocols.split(",") if part.strip()]
     wrong = [name for name in named if name not in _VERSIONS]
     if wrong or not named:
         raise ConfigError(
             "bad-value",
-            f"ssl.enabled.protocols={protocols} cannot be: only TLS 1.2 and 1.3 are spoken here.",
+            f"Invalid ssl.enabled.protocols '{protocols}': only TLS 1.2 and 1.3 are supported.",
             "Set `ssl.enabled.protocols=TLSv1.2,TLSv1.3`.",
         )
     versions = [_VERSIONS[name] for name in named]
@@ -135,7 +152,7 @@ def _read_pem(store: str, location: str, get: Get) -> str:
 
 
 def _load_text(context: ssl.SSLContext, pem: str, password: str) -> None:
-    """OpenSSL reads files only: one of our own, which nobody else can read, for a moment."""
+    """Load a key from memory: OpenSSL reads only files, so it is written to a file of mode 0600 for a moment."""
     handle, path = tempfile.mkstemp(prefix="headrace-", suffix=".pem")  # mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -160,12 +177,12 @@ _OPTION = re.compile(r'\b(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;
 
 Ask = Callable[[bytes], bytes]
 TokenProvider = Callable[[], str | tuple[str, Mapping[str, str]]]
-"""Gives a bearer token, with SASL extensions if there are any; asked at every login."""
+"""Returns a bearer token, with SASL extensions if there are any; called at every login."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """`values`: the settings that were given, by Kafka's name. Checked when it is made: ConfigError `bad-value`."""
+    """Security settings of a client, checked when created. `values` holds the given settings by Kafka's name."""
 
     protocol: str = "PLAINTEXT"
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
@@ -175,13 +192,21 @@ class ClientSecurity:
     def from_settings(
         cls, settings: Mapping[str, object], *, token_provider: TokenProvider | None = None
     ) -> ClientSecurity:
-        """Of whatever settings; those that are not about security, and empty ones, are passed over."""
+        """Create from client settings; settings that do not concern security, and empty ones, are ignored.
+
+        Args:
+            settings: Settings by Kafka's name.
+            token_provider: Returns bearer tokens, for OAUTHBEARER.
+
+        Raises:
+            ConfigError: `bad-value`.
+        """
         protocol = str(settings.get("security.protocol") or "PLAINTEXT").strip().upper()
         if protocol not in PROTOCOLS:
             raise ConfigError(
                 "bad-value",
-                f"security.protocol is {protocol!r}, which cannot be",
-                "give one of " + ", ".join(PROTOCOLS),
+                f"Invalid security.protocol {protocol!r}.",
+                "Set one of " + ", ".join(PROTOCOLS) + ".",
                 key="security.protocol",
             )
         kept = {name: str(value) for name, value in settings.items() if name.startswith(("ssl.", "sasl.")) and value}
@@ -197,7 +222,7 @@ class ClientSecurity:
         return security
 
     def to_settings(self) -> dict[str, str]:
-        """What `from_settings` makes the same of: for other processes, by a pipe that nobody else reads."""
+        """Return settings from which `from_settings` creates the same; they contain secrets."""
         return {"security.protocol": self.protocol, **self.values}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -205,24 +230,37 @@ class ClientSecurity:
 
     @property
     def uses_tls(self) -> bool:
+        """Whether connections use TLS."""
         return self.protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
+        """Whether connections log in."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def mechanism(self) -> str:
+        """The SASL mechanism; Kafka's default is GSSAPI."""
         return self.values.get("sasl.mechanism", "GSSAPI")
 
     def secure(self, connected: socket.socket, host: str) -> ssl.SSLSocket:
-        """The TLS handshake, within the socket's time. Raises ssl.SSLError, OSError."""
+        """Perform the TLS handshake, within the socket's timeout.
+
+        Raises:
+            ssl.SSLError: The handshake failed.
+            OSError: The connection broke.
+        """
         return self._context().wrap_socket(connected, server_hostname=host)
 
     def log_in(self, ask: Ask) -> None:
-        """One SASL exchange; `ask` sends a token and gives the broker's.
+        """Perform one SASL exchange.
 
-        Raises SaslError, UserCodeError of a token provider, and what `ask` raises.
+        Args:
+            ask: Sends a token and returns the broker's.
+
+        Raises:
+            SaslError: The broker's proof is wrong, or it refuses the token.
+            UserCodeError: The token provider raised an exception.
         """
         if self.mechanism == OAUTHBEARER:
             self._log_in_with_token(ask)
@@ -239,7 +277,7 @@ class ClientSecurity:
         try:
             given = self.token_provider()
         except Exception as error:
-            # Only its kind: its text may hold what nobody is to read.
+            # Only the exception's type: its text may contain the token.
             raise UserCodeError(
                 "user-code",
                 f"the token provider raised {type(error).__name__}",
@@ -247,7 +285,8 @@ class ClientSecurity:
             ) from error
         token, extensions = (given, None) if isinstance(given, str) else given
         if ask(bearer_message(token, extensions)):
-            # The broker tells in JSON what is wrong, and refuses when that was acknowledged (RFC 7628, 3.2.3).
+            # The broker's answer is a JSON error; it refuses the login when the client acknowledged that with one byte
+            # (RFC 7628, section 3.2.3).
             ask(b"\x01")
             raise SaslError("the broker does not take the token")
 
@@ -258,8 +297,8 @@ class ClientSecurity:
         if named not in ("https", ""):
             raise ConfigError(
                 "bad-value",
-                f"ssl.endpoint.identification.algorithm is {named!r}, which cannot be",
-                "give https, or nothing to believe a certificate for every host",
+                f"Invalid ssl.endpoint.identification.algorithm {named!r}.",
+                "Set https, or leave it empty to accept a certificate for any host.",
             )
         context.check_hostname = named == "https"
         if not load_trusted(context, self.values.get):
@@ -280,8 +319,8 @@ class ClientSecurity:
         if self.mechanism != PLAIN and self.mechanism not in MECHANISMS:
             raise ConfigError(
                 "bad-value",
-                f"sasl.mechanism is {self.mechanism!r}, which is not spoken here",
-                f"give one of {', '.join((PLAIN, *MECHANISMS, OAUTHBEARER))}",
+                f"Unsupported sasl.mechanism {self.mechanism!r}.",
+                f"Set one of {', '.join((PLAIN, *MECHANISMS, OAUTHBEARER))}.",
                 key="sasl.mechanism",
             )
         if not all(self._credentials()):
@@ -293,7 +332,7 @@ class ClientSecurity:
             )
 
     def _credentials(self) -> tuple[str, str]:
-        """librdkafka's two settings, else those of Java's."""
+        """Return user name and password, from librdkafka's two settings or from Java's JAAS line."""
         options = {
             name: bare or re.sub(r"\\(.)", r"\1", quoted)
             for name, quoted, bare in _OPTION.findall(self.values.get("sasl.jaas.config", ""))
@@ -312,17 +351,17 @@ def _rebuild(settings: dict[str, str], token_provider: TokenProvider | None) -> 
 
 
 def tls_failed(address: object, error: Exception) -> CannotConnect:
-    """The broker is not who it should be, or speaks no TLS."""
+    """Return the error for a broker with the wrong certificate, or without TLS."""
     why, fix = _tls_reason(error)
     return CannotConnect("tls-failed", f"no TLS connection to the broker at {address}: {why}", fix, why=why)
 
 
 def authentication_failed(address: object, security: ClientSecurity, why: str) -> CannotConnect:
-    """The broker does not believe who we are, or we do not believe the broker. `why` holds no secret."""
+    """Return the error for a refused login, or a broker that could not prove itself. `why` contains no secret."""
     return CannotConnect(
         "authentication-failed",
-        f"the broker at {address} and this client do not get on by {security.mechanism}: {why}",
-        "check sasl.mechanism, the user name and the password, and that the broker knows them",
+        f"authentication at the broker at {address} with {security.mechanism} failed: {why}",
+        "Check sasl.mechanism, the user name and the password, and that the broker has these credentials.",
         mechanism=security.mechanism,
         why=why,
     )
@@ -332,16 +371,16 @@ def _tls_reason(error: Exception) -> tuple[str, str]:
     if isinstance(error, ssl.SSLCertVerificationError):
         text = error.verify_message or str(error)
         if "mismatch" in text.lower() or "not valid for" in text.lower():
-            return text.rstrip("."), "connect by a name that stands in the certificate, or give it that name"
+            return text.rstrip("."), "connect by a name that is in the certificate, or issue one with this name"
         if "expired" in text or "not yet valid" in text:
             return text, "the broker needs a new certificate, or a clock is wrong"
         return text, "set ssl.truststore.location to the PEM of the authority that signed the broker's certificate"
     reason = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
     if "wrong version number" in reason or "record layer" in reason:
         return (
-            "the broker does not speak TLS there",
+            "the broker's listener does not use TLS",
             "use a listener with TLS, or security.protocol=PLAINTEXT or SASL_PLAINTEXT",
         )
     if "certificate" in reason or "unknown ca" in reason or "handshake failure" in reason:
-        return reason, "the broker wants a certificate it trusts: set ssl.keystore.location to a PEM of yours"
+        return reason, "the broker requires a client certificate: set ssl.keystore.location to a PEM file with one"
     return reason, "check that the broker's listener speaks TLS, and its log"

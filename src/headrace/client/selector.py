@@ -1,4 +1,4 @@
-"""Waiting for answers of several brokers and for another thread's word, at the same time."""
+"""Waiting for responses of several brokers and for a signal of another thread at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["WakeupSignal", "is_readable", "wait_for"]
 
 
 class WakeupSignal:
-    """A word from one thread to another that waits in `wait_for`."""
+    """Signal from any thread to one that waits in `wait_for`."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -21,24 +21,32 @@ class WakeupSignal:
         self._writer.setblocking(False)
 
     def fileno(self) -> int:
+        """Return the descriptor to poll."""
         return self._reader.fileno()
 
     def set(self) -> None:
-        """From any thread; words that nobody took yet become one."""
+        """Wake the waiting thread. From any thread; signals that were not consumed yet merge into one."""
         with suppress(BlockingIOError, OSError):
             self._writer.send(b"w")
 
     def clear(self) -> None:
+        """Consume the signal."""
         with suppress(BlockingIOError, OSError):
             self._reader.recv(4096)
 
     def close(self) -> None:
+        """Close both ends."""
         self._reader.close()
         self._writer.close()
 
 
 def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: float) -> list[PendingReply]:
-    """Those whose connection has something to read, or has ended; none when `wake` was set or the time is up."""
+    """Wait for responses and return those whose connection has something to read, or has ended.
+
+    Returns none when `wake` was set or the time is up.
+    """
+    # Replies that `poll` would not report come first: those read ahead with another reply of the same connection, and
+    # bytes that TLS decrypted already. Waiting for their sockets could wait for ever.
     listed = list(replies)
     ready = [reply for reply in listed if _is_here(reply)]
     if ready:
@@ -55,7 +63,7 @@ def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: flo
 
 
 def is_readable(reply: PendingReply) -> bool:
-    """Whether the answer, or the end of its connection, is there to be read without waiting."""
+    """Return whether the response, or the end of its connection, can be read without waiting."""
     if _is_here(reply):
         return True
     poller = select.poll()

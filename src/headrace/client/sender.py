@@ -1,8 +1,8 @@
-"""Sends encoded record batches: per leader several requests on the way, one batch per partition in each.
+"""Sending of encoded record batches: several requests per leader in flight, one batch per partition in each.
 
-In which order a partition's batches go and what is believed of their answers: `record_accumulator`. Batches that were
-stored but whose answer was lost are recognised by the broker with an identity (it answers as the first time, or
-DUPLICATE_SEQUENCE_NUMBER), and written twice without.
+`record_accumulator` decides in which order a partition's batches are sent and checks the responses. A batch that was
+stored and whose response was lost is recognised by the broker if it has a producer identity (the response is repeated,
+or DUPLICATE_SEQUENCE_NUMBER), and written twice without one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STORED: Final = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What InitProducerId gave: who writes, and which incarnation of him."""
+    """Producer id and epoch of InitProducerId: the writer, and which incarnation of it."""
 
     producer_id: int
     producer_epoch: int
@@ -52,7 +52,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalIdentity(ProducerIdentity):
-    """The identity for one transaction of a transactional id: its first sequence number in each partition is 0."""
+    """Identity for one transaction of a transactional id. The first sequence number in each partition is 0."""
 
     transactional_id: str
 
@@ -66,7 +66,7 @@ class _Exchange:
 
 
 class Sender:
-    """Mutable: what is to be sent, what is on the way. Uses the client alone between `add` and `flush`."""
+    """Batches that wait and requests in flight. Uses its client alone between `add` and `flush`. Mutable."""
 
     def __init__(
         self,
@@ -80,8 +80,18 @@ class Sender:
         sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
         register: Callable[[list[TopicPartition]], None] | None = None,
     ) -> None:
-        """`sequences`: where another writer with the same identity left off. `register`: called with partitions before
-        their first batch (AddPartitionsToTxn of brokers below transaction.version 2).
+        """Args:
+            client: A client of the cluster.
+            acks: -1 (all) or 1.
+            enable_idempotence: True requires a producer id, None uses one if the broker supports it, False never.
+            identity: A producer id obtained elsewhere, as for transactions.
+            buffer_bytes: Bytes that may wait; `add` blocks above that.
+            delivery_timeout_ms: The longest time without a successful response.
+            sequences: Next sequence numbers, left by another writer with the same identity.
+            register: Called with partitions before their first batch (AddPartitionsToTxn below transaction.version 2).
+
+        Raises:
+            ConfigError: Settings that contradict each other.
         """
         if acks not in {-1, 1}:
             raise ConfigError("bad-value", f"acks={acks} is not supported", "use acks=-1 (all) or acks=1")
@@ -107,11 +117,16 @@ class Sender:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """Who writes; None without idempotence, or before the first batch."""
+        """The producer id in use; None without idempotence, or before the first batch."""
         return self._identity
 
     def add(self, topic: str, partition: int, batch: bytes) -> None:
-        """Takes one record batch. Sends when enough has come together, waits when too much has."""
+        """Queue one record batch; send once enough has come together, and wait once too much has.
+
+        Raises:
+            BrokerError: The error of an earlier batch.
+            CannotConnect: No broker is reachable.
+        """
         self._raise_errors()
         if self._wants_identity:
             self._wants_identity = False
@@ -142,13 +157,17 @@ class Sender:
             self._step()
 
     def next_sequences(self) -> dict[TopicPartition, int]:
-        """Where a writer with the same identity goes on."""
+        """Return the sequence numbers at which another writer with the same identity continues."""
         return {key: state.next_sequence for key, state in self._partitions.items()}
 
     def flush(self) -> dict[TopicPartition, int]:
-        """Waits until everything is stored; the last offset of each partition written since the last flush.
+        """Wait until everything is stored.
 
-        Raises the first error of a partition; `facts["partitions"]` lists all that failed.
+        Returns:
+            The last offset of each partition written since the last flush.
+
+        Raises:
+            BrokerError: The first error of a partition; `facts["partitions"]` lists all that failed.
         """
         while self._exchanges or self._waiting_bytes:
             self._step()
@@ -221,13 +240,15 @@ class Sender:
         except ConnectionLost as error:
             self._unanswered(exchange.batches, error)
             return
+        # 1. Find each entry's batch; from Produce v13 on the response has topic ids instead of names (KIP-516).
         failed, untold = False, dict(exchange.batches)
         for topic in response.responses:
             name = topic.name or exchange.cluster.topic_name(topic.topic_id) or ""
             for entry in topic.partition_responses:
                 key = (name, int(entry.index))
                 failed |= not self._settle(key, untold.pop(key), entry)
-        if untold:  # nothing is known of them, as if there had been no answer
+        # 2. Batches missing from the response are in the state of a lost response: they may be stored or not.
+        if untold:
             self._unanswered(untold, ConnectionLost(exchange.cluster.brokers[exchange.node], "it answers for a part"))
         elif failed:
             self._backoff.pause(self._deadline)
@@ -236,7 +257,8 @@ class Sender:
             self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
 
     def _settle(self, key: TopicPartition, batch: Batch, entry: Any) -> bool:
-        """False when the batch has to be sent again."""
+        """Apply the response for one batch; return False if the batch has to be sent again."""
+        # 1. A duplicate counts as stored: its earlier response was lost (KIP-98).
         state = self._partitions[key]
         state.on_the_way -= 1
         code = entry.error_code
@@ -246,8 +268,11 @@ class Sender:
             if wrong is not None:
                 self._errors.setdefault(key, wrong)
             return True
+        # 2. Nothing of a failed partition is sent again: what follows a gap must not be written.
         if key in self._errors:
             return True
+        # 3. OUT_OF_ORDER_SEQUENCE_NUMBER behind a batch that failed is only its consequence. Without such a failure the
+        #    broker has lost or skipped something, and the error is final.
         behind_a_gap = code == ErrorCode.out_of_order_sequence_number and state.recovering
         again = behind_a_gap or code in STALE_METADATA or is_retriable(code)
         if again and not self._deadline.passed:
@@ -272,7 +297,7 @@ class Sender:
             raise CannotConnect(
                 "broker-unreachable",
                 f"the broker at {error.address} does not answer Produce requests ({error.why})",
-                "check that the broker runs; records that were not flushed are lost",
+                "Check that the broker runs. Records that were not flushed are not stored.",
                 why=error.why,
             ) from error
         for key, batch in batches.items():

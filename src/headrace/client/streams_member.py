@@ -1,7 +1,7 @@
-"""`StreamsMember`: a member of a streams group for runtimes that are not Spark. Advanced; the membership does the work.
+"""`StreamsMember`: a member of a streams group for runtimes other than Spark. The membership does the work.
 
-Heartbeats have a thread of their own: they go on while the caller's code hangs. Whoever needs the group to move on
-then (and a process that dies to be noticed at once) takes the guardian (`GuardianLink`).
+Heartbeats have a thread of their own and go on while the caller's code hangs. A program whose death must be noticed at
+once uses the guardian (`GuardianLink`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ LEAVE_WAIT_S = 6.0
 
 @checked_api()
 class StreamsMember:
-    """Mutable: a thread that keeps the membership, and what it told. Joins at construction, leaves at `close`."""
+    """Thread that keeps a membership, and its events. Joins when created, leaves at `close`. Mutable.
+
+    Example:
+        `with StreamsMember("flights", topology, bootstrap_servers="localhost:9092") as member: …`
+    """
 
     def __init__(
         self,
@@ -53,10 +57,15 @@ class StreamsMember:
         api_timeout_ms: int | None = None,
         config: Mapping[str, object] | str | os.PathLike[str] | None = None,
     ) -> None:
-        """`docs/how-to/members.md` explains each. None: from `config`, the environment or Kafka's default.
+        """Join a group. `docs/how-to/members.md` explains each argument; None: from `config`, the environment or the
+        default.
 
-        `session_timeout_ms` is the group's, set on the broker: so long without an answer and the member gives up its
-        tasks by itself. Raises ConfigError for settings that cannot be.
+        Args:
+            session_timeout_ms: The group's session timeout, set on the broker: after this time without an answer the
+                member gives up its tasks by itself.
+
+        Raises:
+            ConfigError: `unknown-setting`, `bad-value`.
         """
         settings = ClientConfiguration(
             config,
@@ -76,9 +85,7 @@ class StreamsMember:
         self._told_version = 0
         self._endpoints: EndpointMap = MappingProxyType({})
         self._closed = False
-        self._topics = (
-            settings.network_client()
-        )  # for questions of the caller's thread, which must not delay heartbeats
+        self._topics = settings.network_client()  # for lookups on the caller's thread, which must not delay heartbeats
         self._runner = MemberRunner(
             settings.network_client(),
             group_id=group_id,
@@ -104,6 +111,7 @@ class StreamsMember:
 
     @property
     def member_id(self) -> str:
+        """The member's id."""
         return self._newest.member_id
 
     @property
@@ -115,20 +123,27 @@ class StreamsMember:
 
     @property
     def endpoints(self) -> EndpointMap:
-        """Who serves which partitions to interactive queries, as last told. Empty while no member gave an endpoint."""
+        """The endpoints for interactive queries, as last received. Empty while no member has one."""
         return self._endpoints
 
     def endpoint_for(self, topic: str, key: bytes) -> Endpoint | None:
-        """Where to ask for a key: the member whose active task reads the partition of `topic` that the key is in.
+        """Return the endpoint to query for a key: that of the member whose active task reads the key's partition.
 
-        `topic` is a source or repartition topic of the store's subtopology, written with Kafka's default partitioner.
-        None while nobody has that task. Raises BrokerError `topic-missing`.
+        Args:
+            topic: A source or repartition topic of the store's subtopology, written with Kafka's default partitioner.
+            key: The encoded key.
+
+        Returns:
+            None while no member has that task.
+
+        Raises:
+            BrokerError: `topic-missing`.
         """
         partitions = self._topics.known_topics([topic]).topics[topic].partitions
         return owner_of(self._endpoints, topic, partition_for_key(key, len(partitions)))
 
     def changes(self, timeout: float | None = 0.5) -> Iterator[MemberEvent]:
-        """What happened; waits up to `timeout` seconds (None: for ever) for the first event."""
+        """Yield the events since the last call; wait up to `timeout` seconds (None: without end) for the first one."""
         with suppress(queue.Empty):
             entry = self._queue.get(timeout=timeout)
             while True:
@@ -144,10 +159,13 @@ class StreamsMember:
         standby: Mapping[str, Sequence[int]] | None = None,
         warmup: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Says what is worked on now: all tasks of an `Assigned` or `AssignmentChanged`, or the active tasks given.
+        """Acknowledge the tasks that are worked on now; the next heartbeat follows at once.
 
-        `standby` and `warmup` None: those tasks as assigned. Heartbeats at once. Other events need no acknowledgement
-        and are passed over.
+        Args:
+            change: An `Assigned` or `AssignmentChanged`, for all of its tasks, or the active tasks. Other events need
+                no acknowledgement and are ignored.
+            standby: The standby tasks; None: as assigned.
+            warmup: The warm-up tasks; None: as assigned.
         """
         if isinstance(change, Assigned | AssignmentChanged):
             told = change.assignment
@@ -156,26 +174,26 @@ class StreamsMember:
             self._runner.acknowledge(change, standby=standby, warmup=warmup, version=self._told_version)
 
     def report_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int] | None = None) -> None:
-        """Changelog offsets of stores by (subtopology id, partition), all tasks; each call replaces the last.
+        """Report changelog offsets of stores by (subtopology id, partition), all tasks; each call replaces the last.
 
-        They travel with heartbeats to brokers that take them (Kafka 4.4, ours); others are not bothered.
+        Heartbeats carry them to brokers that support it (Kafka 4.4, Headrace).
         """
         self._runner.report_offsets(offsets, end_offsets)
 
     def request_shutdown(self) -> None:
-        """Asks all members of the group to stop. Each hears `ShutdownRequested`, this one too."""
+        """Ask all members of the group to stop. Each receives `ShutdownRequested`, this one too."""
         self._runner.request_shutdown()
 
     def leave(self, *, for_a_while: bool = False) -> None:
-        """Leaves the group; `Lost` and `Left` follow as events.
+        """Leave the group; `Lost` and `Left` follow as events.
 
         `for_a_while`: a static member's tasks wait for a process with the same `group_instance_id` until the group's
-        session timeout is over. Of a dynamic member they go to the others at once.
+        session timeout is over. A dynamic member's tasks go to the others at once.
         """
         self._runner.leave(for_a_while=for_a_while)
 
     def close(self, *, for_a_while: bool = False) -> None:
-        """Leaves if that was not done, and ends the thread."""
+        """Leave if that was not done, and end the thread."""
         if not self._closed:
             self._closed = True
             self._runner.leave(for_a_while=for_a_while)
@@ -184,7 +202,9 @@ class StreamsMember:
             self._topics.close()
 
     def abandon(self) -> None:
-        """Ends the thread without a word to the coordinator, as a crash would: the session timeout does the rest."""
+        """End the thread without a message to the coordinator, as a crash would; the session timeout removes the
+        member.
+        """
         if not self._closed:
             self._closed = True
             self._runner.stop()
@@ -204,7 +224,7 @@ def _endpoint(text: str) -> Endpoint | None:
         return Endpoint.parse(text)
     except ValueError:
         raise ConfigError(
-            "bad-value", f"application.server is {text!r}, which cannot be", "give host:port", key="application.server"
+            "bad-value", f"Invalid application.server {text!r}.", "Set host:port.", key="application.server"
         ) from None
 
 

@@ -1,14 +1,20 @@
-"""Leaders of written partitions, as the brokers that send transaction markers know them.
+"""Transaction markers: whether all were written, and which transaction is open in a partition.
 
 A coordinator of Apache Kafka 4.1 to 4.4 leaves out the marker of a partition that has no leader in *its own* metadata
-at that moment (KAFKA-20734). Whether that happened can be seen afterwards: a partition that lost its leader has a
-higher leader epoch once it has one again. Two rules make the comparison sound:
+at that moment (KAFKA-20734). No connection of the client needs to break for that, so nothing else shows it. It can be
+seen afterwards: a partition that lost its leader has a higher leader epoch once it has one again. Two rules make the
+comparison sound:
 
 1. Both views come from the broker that sends the markers. Metadata reaches brokers at different times, but what one
    broker knows only moves forward; a view from another broker may be newer than the coordinator's was.
 2. The first view is read before the transaction ends, the second after the coordinator reports it as complete.
 
-Equal views without a partition that lacks a leader then prove that no marker was left out.
+Equal views without a partition that lacks a leader then prove that no marker was left out. `MarkerCheck` compares
+before an id is used again. Its requests are sent before a micro-batch and their responses read before the next one, so
+that nothing waits for them: one Metadata request per coordinator, one DescribeTransactions per transaction. None is
+sent where all replicas are on the coordinator itself: its connection is in use then, and breaks when it fails.
+
+`find_open_transaction` names a transaction that holds back readers, for messages only (KIP-664).
 """
 
 from __future__ import annotations
@@ -53,7 +59,12 @@ GROUP_OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """The partitions that transactions write, as one broker knows them; `hosts`: the nodes that have their replicas."""
+    """Leader epochs of written partitions, as one broker knows them.
+
+    Attributes:
+        leaderless: Partitions without a leader.
+        hosts: Nodes that have replicas of the partitions.
+    """
 
     epochs: Mapping[TopicPartition, int]
     leaderless: tuple[TopicPartition, ...] = ()
@@ -63,8 +74,8 @@ class LeaderView:
 def leader_view(cluster: ClusterMetadata, group_id: str) -> LeaderView:
     """Reduce metadata to the partitions of its topics and the group's partition of `__consumer_offsets`.
 
-    Topics that are gone are left out, and so is `__consumer_offsets` for a user who may not describe it: its leader is
-    the group's coordinator, whose connection is in use.
+    Topics that do not exist are left out, and so is `__consumer_offsets` for a user who may not describe it: its leader
+    is the group's coordinator, whose connection is in use.
     """
     epochs: dict[TopicPartition, int] = {}
     leaderless: list[TopicPartition] = []
@@ -81,7 +92,7 @@ def leader_view(cluster: ClusterMetadata, group_id: str) -> LeaderView:
 
 
 def metadata_request(topics: Iterable[str]) -> m.metadata_request.MetadataRequest:
-    """A request for what `leader_view` reads."""
+    """Return the Metadata request for `leader_view`."""
     return m.metadata_request.MetadataRequest(
         topics=tuple(
             m.metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
@@ -100,7 +111,11 @@ def read_leader_views(
     *,
     timeout_ms: float | None = None,
 ) -> dict[int, LeaderView]:
-    """Ask each node for its view, all at the same time. Raises CannotConnect when one does not answer."""
+    """Return each node's view, all requested at the same time.
+
+    Raises:
+        CannotConnect: A node did not answer.
+    """
     asked = sorted(set(nodes))
     request = metadata_request(topics)
     views: dict[int, LeaderView] = {}
@@ -113,7 +128,7 @@ def read_leader_views(
 
 
 def no_leader(where: TopicPartition) -> BrokerError:
-    """The retriable error for a written partition without a leader."""
+    """Return the retriable error for a written partition without a leader."""
     error = missing_topic(ErrorCode.leader_not_available, *where)
     error.facts["retriable"] = True
     return error
@@ -126,7 +141,7 @@ UNDER_WAY: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFenc
 
 
 def compare_views(before: LeaderView, after: LeaderView) -> str | None:
-    """The reason for doubt between two views of one coordinator, None where no marker can have been left out."""
+    """Return the reason for doubt between two views of one coordinator; None if no marker can have been left out."""
     if after.leaderless:
         return f"{_name(after.leaderless[0])} has no leader"
     if before.leaderless:
@@ -140,14 +155,14 @@ def compare_views(before: LeaderView, after: LeaderView) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Questions that were sent: the state of each id, then the leaders as each node knows them."""
+    """Requests in flight: states of ids, then leaders as each node knows them."""
 
     states: tuple[tuple[str, PendingReply | ConnectionLost], ...]
     leaders: tuple[tuple[int, PendingReply | ConnectionLost], ...]
 
 
 class MarkerCheck:
-    """Mutable: the views of coordinators, and the ids whose last transaction ended without a check. One thread's."""
+    """Views of coordinators, and ids whose last transaction ended without a check. Mutable; for one thread."""
 
     def __init__(self, client: NetworkClient, topics: Iterable[str], group_id: str) -> None:
         self._client, self._topics, self._group_id = client, tuple(topics), group_id
@@ -157,10 +172,15 @@ class MarkerCheck:
         self._asked: _Asked | None = None
 
     def begin(self, coordinators: Mapping[str, int]) -> None:
-        """Transactions of these ids are about to begin. Raises CannotConnect."""
+        """Note that transactions of these ids are about to begin, and read views that are missing or old.
+
+        Raises:
+            CannotConnect: A coordinator did not answer.
+        """
         oldest = time.monotonic() - VIEW_MAX_AGE_S
         missing = {node for node in coordinators.values() if node not in self._views}
-        # A view that served for the skipping of checks may be outdated; the others are renewed by each check.
+        # A view of a node that hosts all replicas is never renewed by checks, because none is needed; replicas may have
+        # been added elsewhere since. All other views are renewed by each check.
         missing |= {n for n in coordinators.values() if n in self._views and self._views[n][1] < oldest}
         if missing:
             read = read_leader_views(self._client, missing, self._topics, self._group_id)
@@ -171,30 +191,39 @@ class MarkerCheck:
         self._coordinators |= coordinators
 
     def end(self, transactional_ids: Iterable[str]) -> None:
-        """The transactions of these ids were committed or aborted; their markers are on the way."""
+        """Note that the transactions of these ids were committed or aborted; their markers are being written."""
         for tid in transactional_ids:
             node = self._coordinators.get(tid)
             if node is not None and not self._is_alone(node):
                 self._ended.add(tid)
 
     def clear(self) -> None:
-        """The ids are not used any more."""
+        """Forget all ids: they are not used any more."""
         self._views.clear()
         self._coordinators.clear()
         self._ended.clear()
         self._asked = None
 
     def ask(self) -> None:
-        """Send the questions about what ended so far; the next `check` reads the answers."""
+        """Send the requests about what ended so far; the next `check` reads the responses."""
         if self._ended and self._asked is None:
             self._asked = self._send()
 
     def check(self, coordinators: Mapping[str, int], *, needed: Iterable[str] = (), timeout_ms: float) -> str | None:
-        """The reason for doubt about ended transactions, or None.
+        """Return the reason for doubt about ended transactions, or None.
 
-        Waits until those of `needed` are complete; others that are not are looked at next time. `coordinators`: where
-        the ended ids (`unchecked`) are coordinated now. Raises BrokerError (retriable) when the time is up.
+        Args:
+            coordinators: Where the ended ids (`unchecked`) are coordinated now.
+            needed: Ids whose transactions must be complete; others that are not are checked next time.
+            timeout_ms: How long to wait for them.
+
+        Raises:
+            BrokerError: Retriable; the time is up.
         """
+        # 1. A moved coordinator means that a broker was away, and that the markers were sent by another one than the
+        #    first view is from: rule 1 no longer holds.
+        # 2. Usually the responses to `ask` are here already and the transactions complete: one pass, no waiting.
+        # 3. A transaction that is still ending is polled again, but only if its id is needed now.
         wanted, deadline, backoff = set(needed), Deadline.after_ms(timeout_ms), Backoff(first_ms=2, highest_ms=200)
         while self._ended:
             moved = next((tid for tid in sorted(self._ended) if coordinators.get(tid) != self._coordinators[tid]), None)
@@ -218,8 +247,8 @@ class MarkerCheck:
         return frozenset(self._ended)
 
     def _send(self) -> _Asked:
-        # The states are asked for first: a broker answers the requests of one connection in order, so the leaders are
-        # read after the transactions were complete.
+        # The states are requested first: a broker answers the requests of one connection in order, so the leaders are
+        # read after the transactions were complete (rule 2 of the module).
         ids = sorted(self._ended)
         nodes = sorted({self._coordinators[tid] for tid in ids})
         request = metadata_request(self._topics)
@@ -235,7 +264,7 @@ class MarkerCheck:
             return error
 
     def _hear(self, asked: _Asked) -> str | None:
-        """The reason for doubt. Ids whose transaction is complete need no further check."""
+        """Read the responses and return the reason for doubt; complete transactions need no further check."""
         try:
             states = [(tid, self._answer(reply).transaction_states[0]) for tid, reply in asked.states]
             known = [(node, read_metadata(self._answer(reply))) for node, reply in asked.leaders]
@@ -245,6 +274,8 @@ class MarkerCheck:
         for tid, found in states:
             if found.error_code == ErrorCode.none and found.transaction_state in UNDER_WAY:
                 continue
+            # An id that expired at the coordinator had no open transaction; anything else but a complete state means
+            # that the end was not applied as expected.
             expired = found.error_code == ErrorCode.transactional_id_not_found
             if not expired and (found.error_code != ErrorCode.none or found.transaction_state not in COMPLETE):
                 why = found.transaction_state or kafka_name(found.error_code)
@@ -262,7 +293,7 @@ class MarkerCheck:
     def _answer(self, reply: PendingReply | ConnectionLost) -> Any:
         if isinstance(reply, ConnectionLost):
             raise reply
-        # The request's own time began before a micro-batch, which may take longer than a broker may.
+        # The request's deadline was set before a micro-batch, which may take longer than a request may.
         reply.deadline = Deadline.after_ms(self._client.request_timeout_ms)
         return reply.result()
 
@@ -283,7 +314,7 @@ _IN_PROGRESS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "Pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """The oldest open transaction of a partition; without id and state where no coordinator has its producer id."""
+    """The oldest open transaction of a partition; without id and state if no coordinator has its producer id."""
 
     topic: str
     partition: int
@@ -295,11 +326,11 @@ class OpenTransaction:
 
     @property
     def hangs(self) -> bool:
-        """Whether its coordinator will not end it: for the coordinator it is over, or was never known."""
+        """Whether its coordinator will not end it, because there it is over, or was never known."""
         return self.state not in _IN_PROGRESS
 
     def describe(self) -> str:
-        """One clause that names the transaction."""
+        """Return a clause that names the transaction."""
         of = f" of {self.transactional_id}" if self.transactional_id is not None else ""
         known = f"its coordinator has it as {self.state}" if self.state is not None else "no coordinator has it"
         return (
@@ -308,7 +339,7 @@ class OpenTransaction:
         )
 
     def how_to_end(self) -> str:
-        """The fix, as an imperative."""
+        """Return the fix, as an imperative."""
         if not self.hangs:
             return "Wait: the transaction ends with its producer's commit, at the latest after transaction.timeout.ms."
         return (
@@ -320,7 +351,10 @@ class OpenTransaction:
 
 
 def find_open_transaction(client: NetworkClient, topic: str, partition: int) -> OpenTransaction | None:
-    """The oldest open transaction of a partition, None where there is none or brokers do not answer the question."""
+    """Return the oldest open transaction of a partition; None if there is none, or brokers do not answer.
+
+    DescribeProducers goes to the partition's leader, ListTransactions to every broker for the producer's id.
+    """
     node = client.metadata([topic]).leader(topic, partition)
     request = m.describe_producers_request
     asked = request.DescribeProducersRequest(
@@ -347,7 +381,7 @@ def find_open_transaction(client: NetworkClient, topic: str, partition: int) -> 
 
 
 def _coordinated(client: NetworkClient, producer_id: int) -> tuple[str, str] | None:
-    """The transactional id that has the producer id now, and its state."""
+    """Return the transactional id that has the producer id now, and its state."""
     request = m.list_transactions_request.ListTransactionsRequest(
         state_filters=(), producer_id_filters=(ProducerId(producer_id),)
     )

@@ -1,23 +1,23 @@
-"""Transactional ids that are not used again: their last transaction is over in every partition, whatever a broker left.
+"""Resolution of transactional ids that are not used again: their last transaction ends in every partition.
 
-A coordinator that says a transaction is complete has written a marker to each of its partitions. Apache Kafka 4.1 to
-4.4 (KAFKA-20734) leaves out those that have no leader at that moment, as all partitions of a broker that restarts where
-there is no second replica. They keep the transaction open: readers of committed records stop in front of it, offsets
-stay unstable, and the id's next transaction there decides over both, so that what was committed is lost when that one
-is aborted, and what was aborted is seen when it commits.
+A coordinator that reports a transaction as complete has written a marker to each of its partitions. Apache Kafka 4.1 to
+4.4 (KAFKA-20734) leaves out partitions that have no leader at that moment, as all partitions of a restarting broker if
+there is no second replica. They keep the transaction open: readers of committed records stop before it, offsets stay
+unstable, and the id's next transaction there decides over both, so that committed records are lost if that one is
+aborted, and aborted ones become visible if it commits.
 
-So who had to do with a broker that went away takes new ids (other producer ids: nothing of theirs mixes with what may
-be left), and settles the old ones: a transaction of each over all partitions it may have written, with nothing in it,
-ended as the last one was. Where nothing was left open that writes one marker to each. It takes requests of before
-transaction.version 2, in which a client names its partitions itself; every version of Kafka answers them.
+So a client that noticed a broker's absence takes new ids (other producer ids do not mix with what may be left), and
+resolves the old ones: one empty transaction per id over all partitions that it may have written, ended as the last one
+was. Where nothing was left open, that writes one marker to each. It uses the requests from before transaction.version
+2, in which a client names its partitions itself; every version of Kafka answers them.
 
 The order of the steps matters:
 
-1. Decide what is ongoing by EndTxn(abort) with the identity that DescribeTransactions returns, and describe again. A
-   commit that is still on its way in a broken connection either came first (the state is then PrepareCommit or
+1. Decide ongoing transactions by EndTxn(abort) with the identity that DescribeTransactions returns, and describe again.
+   A commit that is still on its way in a broken connection either came first (the state is then PrepareCommit or
    CompleteCommit, and the abort was refused) or is refused itself. The coordinator keeps the decision.
 2. Wait until every written partition has a leader: a marker for one without would be left out again.
-3. Only then send InitProducerId, which wipes out the coordinator's decision.
+3. Only then send InitProducerId, which erases the coordinator's decision.
 4. Write the markers. Repeat all of it if a leader changed meanwhile.
 """
 
@@ -64,12 +64,24 @@ def resolve_transactions(
     timeout_ms: float | None = None,
     leader_wait_ms: float = LEADER_WAIT_MS,
 ) -> dict[str, HeadraceError | None]:
-    """By id, None where nothing is left open in the partitions of `topics` and in the offsets of the group.
+    """Resolve ids and return one outcome per id: None if nothing is left open in `topics` and in the group's offsets.
 
-    `committed`: what is known of their last transactions; what coordinators say of the others is added to it, so that
-    it is not forgotten when this has to be done again (an InitProducerId wipes it out). Topics that are gone are left
-    out. Raises CannotConnect, BrokerError when coordinators are not to be had, or when a written partition has no
-    leader for `leader_wait_ms`; `timeout_ms` is the time of each request.
+    Topics that do not exist are left out.
+
+    Args:
+        client: A client of the cluster.
+        transactional_ids: The ids.
+        group_id: The group whose offsets the transactions committed.
+        topics: All topics that the ids may have written.
+        committed: Known outcomes of the last transactions; those reported by coordinators are added, so that they
+            survive a repetition of the call (InitProducerId erases them at the coordinator).
+        transaction_timeout_ms: The timeout of the empty transactions.
+        timeout_ms: The time of each request.
+        leader_wait_ms: How long to wait for leaders.
+
+    Raises:
+        CannotConnect: Coordinators do not answer.
+        BrokerError: Coordinators refuse, or a written partition has no leader for `leader_wait_ms`.
     """
     known = {} if committed is None else committed
     ids = list(dict.fromkeys(transactional_ids))
@@ -78,22 +90,26 @@ def resolve_transactions(
     old = Transactions(client, transaction_timeout_ms=transaction_timeout_ms, version=1)
     outcomes: dict[str, HeadraceError | None] = {}
     for _ in range(ROUNDS):
+        # Step 1. Without a decision an id is left alone: a wrong end would be worse than an open transaction.
         connections = client.reconnects
         undecided = note_decisions(new, ids, known, timeout_ms=timeout_ms)
         outcomes = {tid: undecided.get(tid) for tid in ids}
         asked = [tid for tid in ids if tid not in undecided]
         look = _Look(new, asked, written, group_id, timeout_ms)
+        # Steps 2 and 3.
         before = _await_leaders(client, look, leader_wait_ms)
         begun = new.initialise(asked, timeout_ms=timeout_ms)
         outcomes |= _failures(begun)
         identities = [outcome for outcome in begun.values() if isinstance(outcome, TransactionalIdentity)]
         if not identities:
             return outcomes
+        # Step 4, committed and aborted ids apart. The offsets partition is added by AddOffsetsToTxn.
         partitions = sorted({where for view in before.values() for where in view.epochs if where[0] != GROUP_OFFSETS})
         for end in (True, False):
             mine = [identity for identity in identities if known.get(identity.transactional_id) is end]
             outcomes |= _finish(old, mine, group_id, partitions, commit=end, timeout_ms=timeout_ms)
-        # Over when another InitProducerId may begin; a broker that went away meanwhile may have done it again.
+        # EndTxn returns before the markers are written; InitProducerId succeeds only after that. Then compare: if a
+        # leader changed or a connection broke, a marker of this round may have been left out as well.
         done = [tid for tid, error in outcomes.items() if error is None and tid in known]
         outcomes |= _failures(new.initialise(done, timeout_ms=timeout_ms))
         if look.views(client) == before and client.reconnects == connections:
@@ -114,11 +130,13 @@ def note_decisions(
     *,
     timeout_ms: float | None = None,
 ) -> dict[str, HeadraceError]:
-    """Ask coordinators what became of the last transactions of ids, where `committed` does not say it; it does then.
+    """Ask coordinators for the outcomes of last transactions that `committed` does not contain, and add them.
 
-    An ongoing transaction is aborted, by EndTxn with its own identity. That decides atomically between this abort and
-    a commit that was sent before and is not processed yet: describing first and trusting "Ongoing" would not.
-    Returns the errors of ids that stay undecided; no InitProducerId may be sent for those.
+    An ongoing transaction is aborted by EndTxn with its own identity. That decides atomically between this abort and a
+    commit that was sent before and is not processed yet; describing it first and trusting "Ongoing" would not.
+
+    Returns:
+        The errors of ids that stay undecided; no InitProducerId may be sent for those.
     """
     failures: dict[str, HeadraceError] = {}
     ends = transactions.with_version(1)  # EndTxn below version 5, which every version of Kafka answers
@@ -139,7 +157,7 @@ def note_decisions(
                 committed[tid] = told
         if not ongoing:
             break
-        ends.end(ongoing, commit=False, timeout_ms=timeout_ms)  # a refusal is as good: the next look decides
+        ends.end(ongoing, commit=False, timeout_ms=timeout_ms)  # a refusal will do: the next description decides
     for tid, error in failures.items():
         log.debug("The outcome of the last transaction of %s is unknown: %s", tid, error)
     return failures
@@ -147,7 +165,7 @@ def note_decisions(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The question for the leaders of written partitions, as the coordinators of these ids know them."""
+    """Request for the leaders of written partitions, as the coordinators of these ids know them."""
 
     transactions: Transactions
     transactional_ids: list[str]
@@ -161,7 +179,7 @@ class _Look:
 
 
 def _await_leaders(client: NetworkClient, look: _Look, wait_ms: float) -> dict[int, LeaderView]:
-    """The views of all coordinators once every partition has a leader in each. Raises the retriable `no_leader`."""
+    """Return the views of all coordinators once every partition has a leader in each. Raises `no_leader`."""
     deadline, backoff, said = Deadline.after_ms(wait_ms), Backoff(), False
     while True:
         views = look.views(client)
@@ -170,7 +188,7 @@ def _await_leaders(client: NetworkClient, look: _Look, wait_ms: float) -> dict[i
             return views
         if not said:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
-            log.warning("waiting for a leader of %s: transactions of %s are resolved then", names, look.group_id)
+            log.warning("Waiting for a leader of %s: transactions of %s are resolved then", names, look.group_id)
             said = True
         if deadline.passed:
             raise no_leader(missing[0])
@@ -186,7 +204,7 @@ def _finish(
     commit: bool,
     timeout_ms: float | None,
 ) -> dict[str, HeadraceError]:
-    """A transaction over all of them, with nothing in it. What went wrong, by id."""
+    """Run an empty transaction over all partitions and return errors by id."""
     failures: dict[str, HeadraceError] = {}
     for identity in identities if partitions else ():
         try:

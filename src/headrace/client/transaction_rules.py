@@ -1,10 +1,10 @@
-"""What the answers of a transaction coordinator mean, and who is asked again. Pure: no socket, no clock.
+"""Meaning of a transaction coordinator's answers, and which requests are repeated. Pure: no socket, no clock.
 
-The rules of KIP-98 and KIP-890 as Apache Kafka 4.3.1's producer has them (TransactionManager's handlers), cut to what
-a runtime with many transactional ids needs. Three kinds of refusals: *fenced* (another holder of the id, or the
-coordinator ended an overdue transaction), *abortable* (this transaction must be aborted, the identity is good) and
-*fatal*. A `Round` carries many requests to their ends, each with an outcome of its own: one that is refused says
-nothing about the others.
+The rules of KIP-98 and KIP-890 as in Apache Kafka 4.3.1's producer (the handlers of TransactionManager), reduced to
+what a runtime with many transactional ids needs. There are three kinds of refusals: *fenced* (another holder of the id,
+or the coordinator ended an overdue transaction), *abortable* (this transaction must be aborted, the identity stays
+valid) and *fatal*. A `Round` carries many requests to their ends, each with an outcome of its own: one that is refused
+means nothing for the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ABORTABLE: Final = frozenset(
         ErrorCode.transaction_abortable,
         ErrorCode.unknown_producer_id,
         ErrorCode.invalid_producer_id_mapping,
-        # what the group's coordinator says about the member in TxnOffsetCommit
+        # From the group's coordinator, about the member (TxnOffsetCommit)
         ErrorCode.unknown_member_id,
         ErrorCode.illegal_generation,
         ErrorCode.stale_member_epoch,
@@ -43,7 +43,7 @@ _ABORTABLE: Final = frozenset(
 
 
 def ruling(code: ErrorCode) -> Ruling:
-    """What to do after this code."""
+    """Return the reaction to an error code."""
     if code == ErrorCode.none:
         return "done"
     if code in COORDINATOR_MOVED:
@@ -56,7 +56,7 @@ def ruling(code: ErrorCode) -> Ruling:
 
 
 def first_refusal(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """The code that decides about an answer with one per partition: what is final before what may be mended."""
+    """Return the code that decides about an answer with one code per partition: final codes before retriable ones."""
     first = ErrorCode.none
     for code in codes:
         if ruling(code) in {"fenced", "abortable", "fatal"}:
@@ -67,16 +67,23 @@ def first_refusal(codes: Iterable[ErrorCode]) -> ErrorCode:
 
 
 def refused(code: ErrorCode, what: str, *, api: str, transactional_id: str) -> HeadraceError:
-    """The error for a final code; `facts["transaction"]` is its ruling."""
+    """Return the error for a final code; `facts["transaction"]` is its ruling."""
     return refusal(code, what, api=api, transactional_id=transactional_id, transaction=ruling(code))
 
 
 @dataclass(slots=True)
 class Round(Generic[Answer]):
-    """Requests to coordinators that go out together, by transactional id, until each has an outcome.
+    """Requests to coordinators that are sent together, by transactional id, until each has an outcome. Mutable.
 
-    `outcomes` holds the answer, or the error that is final. Whoever drives it asks `due`, sends those, and tells
-    `answered`, `unheard` or, when the time is up, `give_up`.
+    The caller sends the requests of the ids in `due` and reports `answered` or `unheard` for each, or `give_up` when
+    the time is up.
+
+    Attributes:
+        what: The operation, for messages.
+        api: Kafka's name of the request.
+        outcomes: The answer or the final error by id.
+        moved: Ids whose coordinator must be looked up again.
+        reasons: The last retriable error of each id.
     """
 
     what: str
@@ -88,9 +95,11 @@ class Round(Generic[Answer]):
 
     @property
     def due(self) -> tuple[str, ...]:
+        """The ids without an outcome."""
         return tuple(tid for tid in self.ids if tid not in self.outcomes)
 
     def answered(self, tid: str, code: ErrorCode, answer: Answer) -> None:
+        """Apply an answer."""
         match ruling(code):
             case "done":
                 self.outcomes[tid] = answer
@@ -102,12 +111,12 @@ class Round(Generic[Answer]):
                 self.outcomes[tid] = refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
 
     def unheard(self, tid: str) -> None:
-        """The connection broke. All these requests may be sent twice: the second time they get the same answer."""
+        """Note a broken connection. The request may be sent twice: all of these requests are idempotent."""
         self.moved.add(tid)
         self.reasons.pop(tid, None)
 
     def give_up(self, unheard: HeadraceError) -> None:
-        """The time is up: what was only put off gets its reason as an error, what was never heard `unheard`."""
+        """End all ids without an outcome: with their last error, or with `unheard` if none was answered."""
         for tid in self.due:
             code = self.reasons.get(tid)
             self.outcomes[tid] = (

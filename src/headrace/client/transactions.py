@@ -1,12 +1,12 @@
-"""Transactions of many transactional ids at once: identities, offsets, ends. The records are other processes' business.
+"""Transactions of many transactional ids at once: identities, offsets, ends. Records are written by other processes.
 
-A runtime keeps producer identities in one place and hands them to those who write (`ProduceQueue` with a
-`TransactionalIdentity`); here they begin and end. All ids of a call are asked at the same time, and each has an outcome
-of its own. Rules (`transaction_rules`): CONCURRENT_TRANSACTIONS and moved coordinators are asked again; EndTxn may be
-sent twice; an end that was never heard is *unknown*, and only the group's committed offsets tell how it went.
+A runtime keeps producer identities in one place and passes them to its writers (`Sender` with a
+`TransactionalIdentity`); here transactions begin and end. All ids of a call are requested at the same time, each with
+an outcome of its own. Rules (`transaction_rules`): CONCURRENT_TRANSACTIONS and moved coordinators are retried; EndTxn
+may be sent twice; an end without an answer is *unknown*, and only the group's committed offsets show its outcome.
 
-With `transaction.version` 2 (KIP-890) partitions and the group enter a transaction by the first request that names
-them, and EndTxn answers with the identity of the next transaction. Below, AddPartitionsToTxn and AddOffsetsToTxn are
+With `transaction.version` 2 (KIP-890) partitions and the group join a transaction with the first request that names
+them, and EndTxn returns the identity of the next transaction. Below that, AddPartitionsToTxn and AddOffsetsToTxn are
 sent, and the next transaction needs an InitProducerId, so that sequence numbers begin at 0 for a new writer.
 """
 
@@ -41,41 +41,46 @@ GROUP_KEY_TYPE: Final = 0
 
 
 def transaction_version(client: NetworkClient) -> int:
-    """The finalised level of the feature `transaction.version`; from 2 on KIP-890's second part holds."""
+    """Return the finalised level of the feature `transaction.version`; from 2 on the second part of KIP-890 applies."""
     found = describe_features(client).get("transaction.version")
     return 0 if found is None else found.level
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A coordinator's answer about one transactional id; `state`: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
+    """A coordinator's description of one transactional id; `state`: Empty, Ongoing, PrepareCommit, CompleteCommit …"""
 
     state: str
     identity: TransactionalIdentity
 
 
 class Transactions:
-    """Mutable: where coordinators are. Uses the client from the thread that calls."""
+    """Client for transaction coordinators, whose nodes it caches. Uses its client on the caller's thread. Mutable."""
 
     def __init__(self, client: NetworkClient, *, transaction_timeout_ms: int = 10_000, version: int = 2) -> None:
+        """Args:
+        client: A client of the cluster.
+        transaction_timeout_ms: After this time the coordinator aborts an open transaction.
+        version: The cluster's `transaction.version`.
+        """
         self._client = client
         self._timeout_ms = transaction_timeout_ms
         self.version = version
         self._coordinators: dict[tuple[int, str], int] = {}
 
     def with_version(self, version: int) -> Transactions:
-        """The same client and timeout with the requests of another `transaction.version`."""
+        """Return the same with the requests of another `transaction.version`."""
         return Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
 
     @property
     def renews_identities(self) -> bool:
-        """Whether EndTxn's answer holds the identity of the next transaction."""
+        """Whether EndTxn returns the identity of the next transaction."""
         return self.version >= 2
 
     def initialise(
         self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, TransactionalIdentity | HeadraceError]:
-        """Fresh identities. What the ids had open is aborted first, and every older identity is shut out."""
+        """Return fresh identities. Open transactions of the ids are aborted first, and older identities are fenced."""
 
         def request(tid: str) -> Any:
             return m.init_producer_id_request.InitProducerIdRequest(
@@ -101,10 +106,19 @@ class Transactions:
         metadata: str = "",
         timeout_ms: float | None = None,
     ) -> dict[str, HeadraceError | None]:
-        """Offsets into each transaction, by transactional id; they count when it commits, each with `metadata`.
+        """Add offsets to each transaction; they take effect when it commits. After any refusal the transaction must be
+        aborted.
 
-        `member_epoch` is the one captured with the assignment when the batch was planned. After a refusal of any kind
-        the only way on is to abort that transaction.
+        Args:
+            group_id: The group.
+            offsets: Identity → offsets by partition.
+            member_id: The member.
+            member_epoch: The epoch captured with the assignment when the batch was planned.
+            metadata: Stored with each offset.
+            timeout_ms: The time for everything; the API timeout if not given.
+
+        Returns:
+            None or the error, by transactional id.
         """
         by_id = {identity.transactional_id: identity for identity in offsets}
         refused: dict[str, HeadraceError] = {}
@@ -134,10 +148,12 @@ class Transactions:
     def end(
         self, identities: Iterable[TransactionalIdentity], *, commit: bool, timeout_ms: float | None = None
     ) -> dict[str, TransactionalIdentity | HeadraceError]:
-        """Ends transactions; the identities for the next ones, by transactional id.
+        """Commit or abort transactions.
 
-        A CannotConnect or a fenced identity among the outcomes of a commit means: unknown. Below version 2 the old
-        identity comes back, and is to be initialised before somebody writes with it.
+        Returns:
+            The identities for the next transactions, by transactional id. A CannotConnect or a fenced identity among
+                the outcomes of a commit means that its outcome is unknown. Below version 2 the old identity is
+                returned, and must be initialised before it is used.
         """
         by_id = {identity.transactional_id: identity for identity in identities}
 
@@ -166,7 +182,7 @@ class Transactions:
     def describe(
         self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, TransactionDescription | HeadraceError]:
-        """The state and the identity of each id, as its coordinator has them."""
+        """Return state and identity of each id, as its coordinator has them."""
 
         def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionDescription]:
             (state,) = response.transaction_states
@@ -176,14 +192,14 @@ class Transactions:
         return self._together("DescribeTransactions", "to describe", ids, describe_request, read, timeout_ms=timeout_ms)
 
     def coordinators(self, transactional_ids: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, int]:
-        """The node that coordinates each id; asked once, then remembered until it turns out to be wrong."""
+        """Return the node that coordinates each id; cached until it turns out to be wrong."""
         within_ms = self._client.api_timeout_ms if timeout_ms is None else timeout_ms
         return self._nodes(transactional_ids, TRANSACTION_KEY_TYPE, Deadline.after_ms(within_ms))
 
     def add_offsets(
         self, group_id: str, identities: Iterable[TransactionalIdentity], *, timeout_ms: float | None = None
     ) -> dict[str, HeadraceError | None]:
-        """AddOffsetsToTxn: the group's offsets belong to each transaction. Needless from version 2 on."""
+        """Send AddOffsetsToTxn: the group's offsets belong to each transaction. Not needed from version 2 on."""
         by_id = {identity.transactional_id: identity for identity in identities}
 
         def request(tid: str) -> Any:
@@ -203,7 +219,13 @@ class Transactions:
         )
 
     def add_partitions(self, identity: TransactionalIdentity, partitions: Iterable[TopicPartition]) -> None:
-        """AddPartitionsToTxn, for brokers below `transaction.version` 2. Raises BrokerError, Fenced, CannotConnect."""
+        """Send AddPartitionsToTxn, for brokers below `transaction.version` 2.
+
+        Raises:
+            BrokerError: The coordinator refused.
+            Fenced: The identity is no longer valid.
+            CannotConnect: No answer in time.
+        """
         add = m.add_partitions_to_txn_request
         by_topic: dict[str, list[i32]] = {}
         for topic, partition in sorted(partitions):
@@ -227,7 +249,7 @@ class Transactions:
             for transaction in response.results_by_transaction:
                 for topic in transaction.topic_results:
                     codes += [entry.partition_error_code for entry in topic.results_by_partition]
-            # what was not tried because of another partition says nothing by itself
+            # OPERATION_NOT_ATTEMPTED is only the consequence of another partition's error.
             telling = [code for code in codes if code != ErrorCode.operation_not_attempted]
             return first_refusal(telling), None
 
@@ -252,6 +274,12 @@ class Transactions:
         at_most: int | None = None,
         timeout_ms: float | None = None,
     ) -> dict[str, Result | HeadraceError]:
+        # 1. One lookup for all unknown coordinators, then one request per id, all in flight at the same time: an
+        #    application ends dozens of transactions per micro-batch, and one after the other would cost as many round
+        #    trips. Kafka's TransactionManager has one id per producer and needs no such thing.
+        # 2. Each answer is judged alone. Ids with a retriable error, or without an answer, stay `due`.
+        # 3. A lost answer is repeated with the same identity: EndTxn, AddPartitionsToTxn and TxnOffsetCommit are
+        #    idempotent, and InitProducerId only fences once more.
         round_: Round[Result] = Round(what=what, api=api, ids=tuple(keys))
         deadline = Deadline.after_ms(self._client.api_timeout_ms if timeout_ms is None else timeout_ms)
         backoff = Backoff(first_ms=5, highest_ms=500)
@@ -287,7 +315,7 @@ class Transactions:
             return None
 
     def _nodes(self, keys: Iterable[str], key_type: int, deadline: Deadline) -> dict[str, int]:
-        """Each key's coordinator; those not known are asked for in one request."""
+        """Return each key's coordinator; unknown ones are looked up with one request."""
         wanted = set(keys)
         backoff = Backoff()
         while unknown := sorted(key for key in wanted if (key_type, key) not in self._coordinators):
@@ -313,7 +341,7 @@ class Transactions:
 
 
 def describe_request(transactional_id: str) -> m.describe_transactions_request.DescribeTransactionsRequest:
-    """DescribeTransactions of one id."""
+    """Return a DescribeTransactions request for one id."""
     return m.describe_transactions_request.DescribeTransactionsRequest(
         transactional_ids=(TransactionalId(transactional_id),)
     )

@@ -64,21 +64,21 @@ _GAUGES: Final = {
     "buffered": "Records polled and not begun.",
     "buffered_bytes": "Bytes of all records polled and not finished.",
     "in_flight": "Records with handlers.",
-    "late": "Handlers at work whose partition has gone.",
-    "uncommitted": "Records that are finished, and no commit says so yet.",
-    "oldest_in_flight_s": "Seconds that the oldest handler has been at work.",
+    "late": "Running handlers whose partition was revoked.",
+    "uncommitted": "Records that are finished and not yet committed.",
+    "oldest_in_flight_s": "Seconds that the oldest handler has been running.",
 }
 _COUNTERS: Final = {
     "polled": "Records polled.",
     "done": "Records that handlers finished.",
     "retried": "Records of attempts that failed and were tried again.",
     "failed": "Records whose attempts were used up.",
-    "skipped": "Records that were skipped for that.",
-    "dead_letters": "Records that went to the dead-letter topic for that.",
-    "dropped": "Records that were polled and given back unprocessed, for their next owner.",
-    "known_finished": "Records that were not processed again, since a commit said that they were finished.",
-    "commits": "Commits that were stored.",
-    "failed_commits": "Commits that were not.",
+    "skipped": "Records that were skipped after their last attempt.",
+    "dead_letters": "Records that were written to the dead-letter topic after their last attempt.",
+    "dropped": "Records that were polled and revoked unprocessed, for their next owner.",
+    "known_finished": "Records that were not processed again, because a commit listed them as finished.",
+    "commits": "Commits that succeeded.",
+    "failed_commits": "Commits that failed.",
 }
 
 
