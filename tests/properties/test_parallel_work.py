@@ -70,12 +70,12 @@ class History:
         for partition in self.logs:
             if partition not in self.positions and self.random.random() < 0.6:
                 committed = self.durable.get(partition)
-                self.plan.assigned(partition, committed)
+                self.plan.assign(partition, committed)
                 self.positions[partition] = 0 if committed is None else committed[0]
                 self.last_ended = {lane: at for lane, at in self.last_ended.items() if lane[0] != partition}
 
     def poll(self) -> None:
-        pause, resume = self.plan.flow()
+        pause, resume = self.plan.update_paused()
         self.paused = (self.paused | set(pause)) - set(resume)
         room = self.plan.room()
         found: list[ConsumerRecord] = []
@@ -89,7 +89,7 @@ class History:
                 self.positions[partition] = taken[-1].offset + 1
             elif not rest and self.logs[partition]:
                 self.positions[partition] = self.logs[partition][-1].offset + 3  # markers at the end
-        self.plan.polled(found, self.positions)
+        self.plan.add_records(found, self.positions)
         assert self.plan.held <= BUFFER
 
     def begin(self) -> None:
@@ -116,10 +116,10 @@ class History:
         work = self.handlers.pop(self.random.randrange(len(self.handlers)))
         if self.random.random() < 0.25:
             failure = Failure(why="it happens", worth_retrying=self.random.random() < 0.8)
-            verdict = self.plan.failed(work, failure, now_ms=self.now_ms, chance=self.random.random())
+            verdict = self.plan.fail_attempt(work, failure, now_ms=self.now_ms, chance=self.random.random())
             if verdict != "give-up":
                 return
-        if self.plan.finished(work):
+        if self.plan.finish(work):
             self.count(work)
         else:
             self.count_late(work)
@@ -144,7 +144,7 @@ class History:
         self.may_repeat[partition, offset] = self.may_repeat.get((partition, offset), 0) + 1
 
     def snapshot(self) -> None:
-        found = self.plan.snapshots()
+        found = self.plan.take_snapshots()
         if found:
             self.commits.append(found)
 
@@ -155,7 +155,7 @@ class History:
         stored = self.random.random() < 0.8
         if stored:
             self.store(snapshots)
-        self.plan.committed(snapshots, durable=stored)
+        self.plan.complete_commit(snapshots, durable=stored)
 
     def store(self, snapshots: Snapshots) -> None:
         for partition, (_, snapshot) in snapshots.items():
@@ -169,20 +169,20 @@ class History:
 
     def revoke(self) -> None:
         gone = [each for each in self.positions if self.random.random() < 0.4]
-        self.plan.leaving(gone)
+        self.plan.start_revoking(gone)
         if self.random.random() < 0.7:  # drained; else the time was up
             for work in [work for work in self.handlers if work.partition in gone]:
                 self.handlers.remove(work)
-                if self.plan.finished(work):
+                if self.plan.finish(work):
                     self.count(work)
                 else:
                     self.count_late(work)
         while self.commits:  # none may come after its partition was given back
             self.commit_arrives()
-        last = self.plan.snapshots(gone)
+        last = self.plan.take_snapshots(gone)
         self.store(last)
-        self.plan.committed(last, durable=True)
-        self.plan.released(gone)
+        self.plan.complete_commit(last, durable=True)
+        self.plan.release(gone)
         for partition in gone:
             del self.positions[partition]
             self.paused.discard(partition)
@@ -190,14 +190,14 @@ class History:
     def lose(self) -> None:
         gone = [each for each in self.positions if self.random.random() < 0.5]
         self.may_be_repeated(gone)
-        self.plan.released(gone)
+        self.plan.release(gone)
         for partition in gone:
             del self.positions[partition]
             self.paused.discard(partition)
         kept: list[Snapshots] = []
         for snapshots in self.commits:  # those on their way are refused
             kept.append({p: found for p, found in snapshots.items() if p not in gone})
-            self.plan.committed({p: found for p, found in snapshots.items() if p in gone}, durable=False)
+            self.plan.complete_commit({p: found for p, found in snapshots.items() if p in gone}, durable=False)
         self.commits = kept
 
     def crash(self) -> None:
@@ -263,7 +263,7 @@ class History:
             self.begin()
             if self.handlers:
                 work = self.handlers.pop(0)
-                if self.plan.finished(work):
+                if self.plan.finish(work):
                     self.count(work)
                 else:
                     self.count_late(work)
@@ -272,7 +272,7 @@ class History:
             self.commit_arrives()
             if len(self.finished) == len(self.by_place) and not self.handlers and not self.plan.held:
                 break
-        while self.commits or self.plan.snapshots():
+        while self.commits or self.plan.take_snapshots():
             self.snapshot()
             self.commit_arrives()
         assert self.finished.keys() == self.by_place.keys(), "a record was lost"
@@ -295,7 +295,7 @@ def test_what_the_window_lets_begin_always_fits_into_the_metadata(seed: int, gap
     offset = random.choice([0, 1 << 40])
     begun = []
     for _ in range(random.choice([50, 400, 2_000])):
-        ordinal = tracker.begins
+        ordinal = tracker.next_ordinal
         tracker.add(offset)
         if not tracker.may_begin(offset, ordinal):
             break
@@ -305,7 +305,7 @@ def test_what_the_window_lets_begin_always_fits_into_the_metadata(seed: int, gap
     ended = [each for number, each in enumerate(begun[1:]) if (random.random() < share if gap > 2 else number % 2)]
     for each in ended:
         tracker.finish(each)
-    snapshot = tracker.snapshot()
+    snapshot = tracker.take_snapshot()
     assert snapshot is not None
     assert snapshot.offset == begun[0]
     assert len(snapshot.metadata) <= LONGEST_TEXT
