@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
-from headrace.spark.runtime.doubtful_rows import NO_SHARED_EXPRESSIONS, doubtful_rows
+from headrace.spark.runtime.doubtful_rows import GUARDING, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session
 
@@ -65,7 +65,7 @@ SIEVED = {
 
 @pytest.mark.parametrize("query", SIEVED)
 def test_spark_picks_out_the_rows_that_may_fail(rows, spark, query):
-    session = fetching_session(spark, NO_SHARED_EXPRESSIONS)
+    session = fetching_session(spark, GUARDING)
     build, bad = SIEVED[query]
     given = rows.frame(None, 2)
     found = PreparedPlan(lambda: doubtful_rows(given, build), session=session)

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
-from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport
 from headrace.spark.runtime.prefix_search import PrefixSearch, only_record
 from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
 from headrace.spark.runtime.spark_errors import is_data_error, kind_of, user_error
@@ -42,6 +42,8 @@ _FIXES = {
 MOST_UNDIGESTIBLE = 5000  # passed over in one micro-batch
 MOST_NAMED = 16  # searched for where the first one of a task ends the application
 MOST_LOGGED = 3
+GUARDED_BATCHES = 16  # micro-batches without bad records after which they are no longer guarded
+UNGUARDED_BATCHES = 16  # after a guarded micro-batch failed
 
 
 class BatchRecovery:
@@ -64,16 +66,43 @@ class BatchRecovery:
         self._refused_since: float | None = None
         self._stops: dict[tuple[str, int], RecordError] = {}
         self._screens = False
+        self._guarded_batches = 0  # left before micro-batches are no longer guarded
+        self._unguarded_batches = 0  # that have to succeed before one is guarded again
+        self._bad_expected: tuple[InputRange, ...] = ()  # of a micro-batch that failed
         self._searched: dict[tuple[str, int, str], int] = {}  # of a topic id: up to where records were looked through
         self._search: PrefixSearch | None = None
 
     @property
+    def guards(self) -> bool:
+        """Whether to guard the next micro-batch: there were bad records lately, and it is known how to pass over them.
+
+        It costs a tenth more than a micro-batch without a guard.
+        """
+        return self._guarded_batches > 0 and not self._unguarded_batches and self._search is None
+
+    def process_guarded(self, plan: MicroBatchPlan) -> list[StageReport]:
+        """Process a micro-batch and pass over the records that Spark SQL cannot process. Raises BatchFailed."""
+        reports, found = self._jobs.process_guarded(plan, bad_expected=self._expects_bad(plan), tick=self._tick)
+        self._bad_expected = ()
+        self._guarded_batches = GUARDED_BATCHES if found else self._guarded_batches - 1
+        self._log_passed_over(found)
+        return reports
+
+    def _expects_bad(self, plan: MicroBatchPlan) -> bool:
+        ranges = {(r.topic, r.partition): r for task in plan.tasks for r in task.ranges}
+        return bool(self._bad_expected) and all(
+            (found := ranges.get((r.topic, r.partition))) is not None and found.start <= r.start and r.end <= found.end
+            for r in self._bad_expected
+        )
+
+    @property
     def screens(self) -> bool:
-        """Whether the last records had bad ones among them: then the next are looked through before they are processed.
+        """Whether to search the next records before they are processed: the last ones had bad ones among them, and the
+        micro-batch cannot be guarded.
 
         It costs what a failed attempt costs, without the attempt.
         """
-        return self._screens
+        return self._screens and not self.guards
 
     def screen(self, plan: MicroBatchPlan) -> None:
         """Find the records of a plan that is about to be made which Spark SQL cannot process; pass over them."""
@@ -113,6 +142,7 @@ class BatchRecovery:
 
     def succeeded(self) -> None:
         self._failures, self._refused_since = 0, None
+        self._unguarded_batches = max(0, self._unguarded_batches - 1)
 
     def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         """Return when the next plan may do better: whether single records were to blame. Raises what ends the
@@ -122,16 +152,35 @@ class BatchRecovery:
         if record is not None:
             self._stop_at(record)
             return True
+        if self.guards and _runs_unguarded(failed):
+            batch_id = plan.batch.batch_id
+            log.info("%s: batch %d runs again without a guard: %s", plan.subtopology_id, batch_id, failed.reason[:200])
+            self._unguarded_batches, self._screens = UNGUARDED_BATCHES, True
+            return True
         # A worker may be lost for any reason: a single record is blamed for it after some tries.
         tries_again = failed.is_a_lost_worker and only_record(plan.slots) is not None
         if self._search is not None and _may_be_of_records(failed) and not tries_again:
             return self._narrow(plan, failed)
-        if failed.cause is None and kind_of(failed.error) == "sql" and self._look_for_records(plan):
-            return True
+        if failed.cause is None and kind_of(failed.error) == "sql":
+            if self._begin_to_guard(plan):
+                return True
+            if self._look_for_records(plan):
+                return True
         behind_sql = failed.cause or failed.stumble
         if behind_sql is not None and self._trace_records(plan, behind_sql):
             return True
         return self._retry(plan, failed)
+
+    def _begin_to_guard(self, plan: MicroBatchPlan) -> bool:
+        """Whether the failed micro-batch runs again guarded, which takes sources that may all skip records."""
+        policies = [source.on_error for source in self._subtopology.sources]
+        if self._unguarded_batches or self._search is not None or not plan.slots or not policies or "fail" in policies:
+            return False
+        if not self._jobs.can_guard():
+            return False
+        self._guarded_batches = GUARDED_BATCHES
+        self._bad_expected = tuple(found for task in plan.tasks for found in task.ranges if found.start < found.end)
+        return True
 
     def _retry(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         cause = failed.cause
@@ -270,10 +319,14 @@ class BatchRecovery:
                 left_out.append(bad)
             else:
                 self._stop_at(_undigestible(bad, source))
-        for bad in left_out[:MOST_LOGGED]:
+        self._log_passed_over(left_out)
+
+    @staticmethod
+    def _log_passed_over(bad_records: Sequence[Undigestible]) -> None:
+        for bad in bad_records[:MOST_LOGGED]:
             log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
-        if len(left_out) > MOST_LOGGED:
-            log.warning("%d more records of this batch are passed over.", len(left_out) - MOST_LOGGED)
+        if len(bad_records) > MOST_LOGGED:
+            log.warning("%d more records of this batch are passed over.", len(bad_records) - MOST_LOGGED)
 
     def _stop_at(self, error: RecordError) -> None:
         where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
@@ -309,6 +362,14 @@ def _may_be_of_records(failed: BatchFailed) -> bool:
         return False
     # SQL of the user's own function may fail for reasons of its own, such as a database that is away.
     return not failed.in_function or is_data_error(failed.error)
+
+
+def _runs_unguarded(failed: BatchFailed) -> bool:
+    """Whether a guarded micro-batch failed for a reason that its guard may have, or that only a plain one tells."""
+    if failed.was_run_again or _is_transient(failed):
+        return False
+    cause: HeadraceError | None = failed.cause
+    return not isinstance(cause, (StateError, BrokerError, CannotConnect)) or cause.code in _OF_RECORDS
 
 
 def _is_transient(failed: BatchFailed) -> bool:

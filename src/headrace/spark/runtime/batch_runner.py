@@ -390,7 +390,8 @@ class SubtopologyRunner:
         lost = self._own.losses
         patience = Patience(goes_on=lambda: not self._stopping and lost == self._own.losses, bear=self._bear)
         try:
-            reports = self._jobs.process(plan)
+            guards = self._recovery.guards
+            reports = self._recovery.process_guarded(plan) if guards else self._jobs.process(plan)
         except BatchFailed as failed:
             largest = max(task.records for task in plan.tasks)
             spent_ms = (time.monotonic() - started) * 1000

@@ -12,21 +12,24 @@ Chains that end in a topic run together as one Spark job (a union of their repor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
+from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.fetch_stage import FetchStep
-from headrace.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults
-from headrace.spark.runtime.prepared_plan import PreparedPlan, static_sides
+from headrace.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedAggregateStep, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
+from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import (
     HIDDEN_PREFIX,
     KEY_COLUMN,
@@ -48,6 +51,8 @@ from headrace.spark.topology.nodes import (
 __all__ = [
     "Chains",
     "ForeachBatchChain",
+    "GuardedChain",
+    "GuardedMain",
     "PreparedPlan",
     "Probe",
     "build_chains",
@@ -77,12 +82,32 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedChain:
+    """A chain whose Spark SQL on records does not fail the job: its stage reports the rows instead."""
+
+    stage: str  # the one that reports
+    rows: DataFrame  # what SQL gets, with task, topic and offset of each row
+    sql: Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedMain:
+    """The main plan with guarded chains."""
+
+    plan: PreparedPlan
+    chains: tuple[GuardedChain, ...]
+    dead_letters: PreparedPlan | None  # writes records that its plan skips to their dead-letter topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
     """All plans of one subtopology in one session."""
 
     main: PreparedPlan | None  # chains that end in topics; collects their reports
     foreach: tuple[ForeachBatchChain, ...]
     topics: tuple[str, ...]  # of all sources, as TOPIC_COLUMN counts them
+    dead_letter_topics: Mapping[str, str]  # by topic of a source
+    guarded: Callable[[], GuardedMain | None]  # `main` with Spark SQL on records guarded; None where it cannot be
     probes: tuple[Probe, ...]  # of every chain with Spark SQL on records, or on what an aggregate makes of them
     traced: tuple[Callable[[], DataFrame], ...]  # with steps that find bad records and write nothing
     restore: PreparedPlan | None
@@ -169,10 +194,40 @@ def build_chains(
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
         topics=tuple(input_topics(subtopology)),
+        dead_letter_topics={
+            topic: source.on_error.topic
+            for source in subtopology.sources
+            if isinstance(source.on_error, DeadLetter)
+            for topic in source_topics(source)
+        },
+        guarded=functools.partial(_guarded_main, builder, tracer, sides),
         probes=probes,
         traced=(*((tracer.main,) if builder.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
+    )
+
+
+def _guarded_main(builder: _Builder, tracer: _Builder, sides: Sequence[StaticSide]) -> GuardedMain | None:
+    """The main plan with guarded chains, None if one of them cannot be guarded."""
+    if not builder.can_guard:
+        return None
+    chains: list[GuardedChain] = []
+
+    def build() -> DataFrame | None:
+        chains.clear()
+        return builder.guarded_main(tracer, chains)
+
+    first = build()
+    if first is None or not chains:
+        return None
+    built = [first]
+    session = fetching_session(first.sparkSession, GUARDING)
+    graves = builder.dead_letters()
+    return GuardedMain(
+        plan=PreparedPlan(lambda: built.pop() if built else cast("DataFrame", build()), sides, session=session),
+        chains=tuple(chains),
+        dead_letters=PreparedPlan(lambda: graves) if graves is not None else None,
     )
 
 
@@ -238,6 +293,53 @@ class _Builder:
         ends += [self._read_once(index, branches) for index, branches in self._fused.items()]
         return functools.reduce(DataFrame.unionAll, ends)
 
+    @property
+    def can_guard(self) -> bool:
+        """Whether a record that one chain cannot process reaches no other one: it must be passed over by all."""
+        read = [branch.source_index for branch in self._subtopology.branches]
+        return not self._handed and len(set(read)) == len(read)
+
+    def guarded_main(self, tracer: _Builder, chains: list[GuardedChain]) -> DataFrame | None:
+        """As `main`; the chains that can fail on a record are guarded and added to `chains`. None if one cannot be."""
+        ends = [self._read_once(index, branches) for index, branches in self._fused.items()]
+        for branch, index in self._sunk:
+            end = (
+                self._guarded(branch, index, tracer.fetched(branch, index), chains)
+                if _has_sql_on_records(branch)
+                else self._ending_in_topic(branch, index)
+            )
+            if end is None:
+                return None
+            ends.append(end)
+        return functools.reduce(DataFrame.unionAll, ends)
+
+    def _guarded(self, branch: Branch, index: int, fetched: DataFrame, chains: list[GuardedChain]) -> DataFrame | None:
+        sql = functools.partial(self.sql_on_records, branch)
+        guarded = guarded_rows(fetched, sql, leave_out=TRACE_COLUMNS)
+        if guarded is None:
+            return None
+        step = GuardedRowsStep(guarded.columns, guarded.inputs)
+        if branch.aggregate is None:
+            chains.append(GuardedChain(stage=f"sink-{index}", rows=fetched, sql=sql))
+            return self._sunk_rows(guarded.frame, branch, index, step)
+        chains.append(GuardedChain(stage=f"aggregate-{index}", rows=fetched, sql=sql))
+        aggregated = self._aggregated(guarded.frame, branch, branch.aggregate, index, step)
+        return self._sunk_rows(self.sql_on_results(branch, branch.aggregate, aggregated), branch, index)
+
+    def dead_letters(self) -> DataFrame | None:
+        """For each source with a dead-letter topic a stage that writes the skipped records there, and nothing else."""
+        stages = [
+            PythonStage(
+                name=f"dead-letters-{index}",
+                slots=self._slots,
+                steps=(),
+                source=replace(self._fetch_step(source, with_key=False, accounts=True), only_buries=True),
+            )
+            for index, source in enumerate(self._subtopology.sources)
+            if isinstance(source.on_error, DeadLetter)
+        ]
+        return functools.reduce(DataFrame.unionAll, map(self.from_slots, stages)) if stages else None
+
     def probed(self, branch: Branch, index: int) -> DataFrame:
         """The records of a branch up to where Spark SQL on them ends."""
         return self.sql_on_records(branch, self.fetched(branch, index))
@@ -288,8 +390,11 @@ class _Builder:
         )
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
-        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=tuple(self._sink_steps(branch)))
-        return self._through(self._rows(branch, index), stage, REPORT_SCHEMA)
+        return self._sunk_rows(self._rows(branch, index), branch, index)
+
+    def _sunk_rows(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
+        stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=(*before, *self._sink_steps(branch)))
+        return self._through(rows, stage, REPORT_SCHEMA)
 
     def _rows(self, branch: Branch, index: int) -> DataFrame:
         """The rows of a branch as its sink gets them, hidden columns included."""
@@ -346,14 +451,16 @@ class _Builder:
     def _projected_in_arrow(branch: Branch) -> bool:
         return branch.projection is not None and branch.projection.bare and not branch.before
 
-    def _aggregated(self, frame: DataFrame, branch: Branch, aggregate: Aggregate, index: int) -> DataFrame:
+    def _aggregated(
+        self, frame: DataFrame, branch: Branch, aggregate: Aggregate, index: int, *before: Step
+    ) -> DataFrame:
         step = _aggregate_step(branch, aggregate, f"fetch-{index}")
         columns = [(f"g{at}", kind) for at, (_name, kind) in enumerate(aggregate.group_columns)]
         columns += [(buffer.name, buffer.result_type) for buffer in aggregate.buffers]
         schema = self._schema(tuple(columns))
         if step.key_names is not None:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
-        steps = (TracedAggregateStep(step) if self._traced else step,)
+        steps = (*before, TracedAggregateStep(step) if self._traced else step)
         stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
         return self._through(frame, stage, schema)
 

@@ -1,83 +1,168 @@
-"""Rows on which Spark SQL may fail, picked out by Spark itself in one pass.
+"""Guarded Spark SQL: rows on which a plan fails are marked in the job's result and do not fail the job.
 
-`try_` forms of Spark exist for some functions. Its expression `TryEval` exists for all: null where the child raises. A
-chain of projections and filters becomes one condition over the rows that it starts from: whether a filter raises, and
-for rows that pass, whether a column of the result does. A job with this condition returns few rows, whatever it reads.
+Spark has `try_` forms of some functions. Its expression `TryEval` covers all of them: it is null where its child
+raises. A chain of projections and filters becomes one expression under TryEval over the rows that the chain reads. It
+is used in two ways: a micro-batch that processes the good rows and reports the others (`guarded_rows`), and a search
+that only returns the others (`doubtful_rows`).
 
-1. The condition is a sieve, not a verdict: the order in which Spark evaluates may make the real plan fail on other
-   rows. So the caller tries the rows that are left one by one in the real plan, which knows the reason as well. When
-   that fails on none of them, it searches all rows.
-2. Spark computes what occurs twice in an expression once, in front of it, and outside of TryEval. So the plan has to
-   run in a session with `NO_SHARED_EXPRESSIONS`.
+1. A row for which the expression raises is doubtful, not bad. The caller evaluates doubtful rows one by one with the
+   plan itself, which also knows the reason (`driver_evaluation`).
+2. The plan itself must not fail on a row that `guarded_rows` takes for good, or a record's fate would depend on the
+   form in which its micro-batch ran. Two optimisations of Spark evaluate an expression that the text of the query makes
+   conditional: a projection whose column is used several times is computed as a whole (CollapseProject keeps it apart),
+   and a subexpression that occurs several times is computed first (`EquivalentExpressions`). Both are evaluated here as
+   well, in the first place where Spark may do so. A search needs none of this: the micro-batch that follows it fails
+   on the rows that it missed.
+3. Spark computes shared subexpressions outside of TryEval, and pushes filters below a projection by evaluating it
+   twice. The job needs a session with the settings `GUARDING`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
+from headrace.spark.frames import quoted
 from headrace.spark.plan_reader import analysed, class_of, expression_id, sequence, walk
 
-__all__ = ["NO_SHARED_EXPRESSIONS", "doubtful_rows"]
+__all__ = ["GUARDING", "GuardedRows", "doubtful_rows", "guarded_rows"]
 
-NO_SHARED_EXPRESSIONS = {"spark.sql.subexpressionElimination.enabled": "false"}
+GUARDING = {
+    "spark.sql.subexpressionElimination.enabled": "false",
+    "spark.sql.optimizer.collapseProjectAlwaysInline": "false",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownPredicates,"
+    "org.apache.spark.sql.catalyst.optimizer.PushPredicateThroughNonJoin",
+}
 
 _OPAQUE = frozenset({"PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF"})
-MOST_NODES = 2000  # of the condition: columns are inlined, and a chain of them may become large
+MOST_NODES = 2000  # of the expression: columns are inlined, and a chain of them may become large
+_GUARDED = "__headrace_guarded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedRows:
+    """A DataFrame of two struct columns, of which exactly one is null in each row.
+
+    The first is a row of the result, without those that a filter drops; the second an input row that is doubtful.
+    Their fields have positions for names, as Arrow refuses equal names in a struct.
+    """
+
+    frame: DataFrame
+    columns: tuple[str, ...]  # of the result
+    inputs: tuple[str, ...]  # of the input
+
+
+def guarded_rows(
+    rows: DataFrame, sql: Callable[[DataFrame], DataFrame], *, leave_out: tuple[str, ...] = ()
+) -> GuardedRows | None:
+    """Return `sql(rows)` with doubtful input rows marked instead of raising.
+
+    Args:
+        rows: The input. The job must run in a session with the settings `GUARDING`.
+        sql: The plan to guard.
+        leave_out: Columns of the result that are not needed.
+
+    Returns:
+        None for a plan that cannot be guarded: joins, generators (`explode`), functions of the user, expressions that
+        are not deterministic, and a Spark release with other internal classes.
+    """
+    try:
+        result = sql(rows)
+        guard = _Guard(rows, result, leave_out, strict=True)
+        guarded = guard.build()
+    except Py4JError:
+        return None
+    if guarded is None:
+        return None
+    frame = rows.select("*", guarded.alias(_GUARDED))
+    if guard.filters:
+        frame = frame.where(F.col(_GUARDED).isNull() | F.col(f"{_GUARDED}.row").isNotNull())
+    inputs = F.struct(*(F.col(quoted(name)).alias(f"c{at}") for at, name in enumerate(rows.columns)))
+    frame = frame.select(
+        F.col(f"{_GUARDED}.row").alias("row"), F.when(F.col(_GUARDED).isNull(), inputs).alias("failed")
+    )
+    columns = tuple(name for name in result.columns if name not in leave_out)
+    return GuardedRows(frame=frame, columns=columns, inputs=tuple(rows.columns))
 
 
 def doubtful_rows(rows: DataFrame, sql: Callable[[DataFrame], DataFrame]) -> DataFrame | None:
-    """Return the rows on which `sql` may fail, None where Spark cannot tell in one pass.
-
-    It cannot for joins, generators (`explode`), functions of the user and expressions that are not deterministic.
-    """
+    """Return only the doubtful rows of the input; None and the session as in `guarded_rows`."""
     try:
-        condition = _Condition(rows, sql(rows)).build()
-    except Py4JError:  # a Spark with other classes
+        guarded = _Guard(rows, sql(rows), (), strict=False).build()
+    except Py4JError:
         return None
-    return None if condition is None else rows.where(condition)
+    return None if guarded is None else rows.where(guarded.isNull())
 
 
-class _Condition:
-    """The condition of one plan over the rows that it starts from. Mutable while it is built."""
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    definitions: dict[int, Any]  # expression id → expression over the rows, of columns that are not mere references
 
-    def __init__(self, rows: DataFrame, result: DataFrame) -> None:
-        self._start, self._plan = analysed(rows), analysed(result)
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    condition: Any  # over the rows, of this filter and all below it, as CombineFilters joins them
+    is_last: bool
+
+
+class _Guard:
+    """The guarded expression of one plan over the rows that it reads. Mutable while it is built."""
+
+    def __init__(self, rows: DataFrame, result: DataFrame, leave_out: tuple[str, ...], *, strict: bool) -> None:
+        """`strict`: also evaluate what Spark's optimisations may evaluate."""
+        self._start, self._plan, self._leave_out = analysed(rows), analysed(result), leave_out
+        self._strict = strict
         jvm: Any = rows.sparkSession._jvm
         self._jvm, self._expressions = jvm, jvm.org.apache.spark.sql.catalyst.expressions
         self._parser = rows.sparkSession._jsparkSession.sessionState().sqlParser()
         self._definitions: dict[int, Any] = {}
+        self._references: Counter[int] = Counter()
+        self.filters = 0
 
     def build(self) -> Column | None:
-        """Return the condition, None where it cannot be one."""
+        """Return a column `struct<row: struct<..>>`: null where the plan raises, `row` null where a filter drops."""
         nodes = self._nodes()
         if nodes is None or not self._plan.deterministic():
             return None
-        filters = []
-        for node in reversed(nodes):
-            if class_of(node) == "Filter":
-                filters.append(self._inlined(node.condition()))
-                continue
-            self._definitions |= {
-                expression_id(column): self._inlined(column.child())
-                for column in sequence(node.projectList())
-                if class_of(column) == "Alias"
-            }
-        results = [self._inlined(column) for column in sequence(self._plan.output())]
-        raised = self._raises(results)
-        for condition in reversed(filters):
-            passes = self._expressions.Coalesce(self._list([condition, self._literal("false")]))
-            raised = self._expressions.If(passes, raised, self._literal("false"))
-            raised = self._expressions.Or(self._raises([condition]), raised)
-        if sum(1 for _ in walk(raised)) > MOST_NODES:
+        self.filters = sum(class_of(node) == "Filter" for node in nodes)
+        steps = self._steps(nodes)
+        results = [
+            self._inlined(column)
+            for column in sequence(self._plan.output())
+            if str(column.name()) not in self._leave_out
+        ]
+        row = self._struct([f"c{at}" for at in range(len(results))], results)
+        dropped = self._struct(["row"], [self._expressions.Literal(None, row.dataType())])
+        outcome = self._after(self._shared(results), self._struct(["row"], [row]))
+        for step in reversed(steps):
+            if isinstance(step, _Projection):
+                outcome = self._after(self._kept_apart(step), outcome)
+            else:
+                # A condition that is null drops the row, but Spark evaluates the filters above it where it does not
+                # generate code for the whole stage.
+                passes = self._expressions.Coalesce(
+                    self._list([step.condition, self._literal("false" if step.is_last else "true")])
+                )
+                outcome = self._expressions.If(passes, outcome, dropped)
+        last = next((step for step in reversed(steps) if isinstance(step, _Filter)), None)
+        if last is not None:
+            outcome = self._after(self._shared([last.condition]), outcome)
+        # The optimiser pushes a TryEval into the branches of an If right below it, and their condition out of it.
+        guarded = self._expressions.GetStructField(
+            self._expressions.TryEval(self._struct(["outcome"], [outcome])), 0, self._jvm.scala.Option.empty()
+        )
+        if sum(1 for _ in walk(guarded)) > MOST_NODES:
             return None
-        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(raised))
+        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(guarded))
 
     def _nodes(self) -> list[Any] | None:
-        """The projections and filters from the result down to the rows."""
+        """The projections and filters from the rows up to the result."""
         nodes, node = [], self._plan
         while not node.fastEquals(self._start):
             name = class_of(node)
@@ -88,21 +173,69 @@ class _Condition:
             if name != "SubqueryAlias":
                 nodes.append(node)
             node = node.child()
-        return nodes
+        return nodes[::-1]
+
+    def _steps(self, nodes: list[Any]) -> list[_Projection | _Filter]:
+        steps: list[_Projection | _Filter] = []
+        conditions: Any = None
+        filters = self.filters
+        for node in nodes:
+            if class_of(node) == "Filter":
+                condition = self._inlined(node.condition())
+                conditions = condition if conditions is None else self._expressions.And(conditions, condition)
+                filters -= 1
+                steps.append(_Filter(conditions, filters == 0))
+                continue
+            defined = {
+                expression_id(column): self._inlined(column.child())
+                for column in sequence(node.projectList())
+                if class_of(column) == "Alias"
+            }
+            self._definitions |= defined
+            steps.append(_Projection({at: one for at, one in defined.items() if one.children().size()}))
+        return steps
 
     def _inlined(self, expression: Any) -> Any:
         """`expression` over the columns of the rows."""
         if class_of(expression) == "AttributeReference":
-            return self._definitions.get(expression_id(expression), expression)
+            found = expression_id(expression)
+            self._references[found] += 1
+            return self._definitions.get(found, expression)
         children = sequence(expression.children())
         if not children:
             return expression
         return expression.withNewChildren(self._list([self._inlined(child) for child in children]))
 
-    def _raises(self, expressions: list[Any]) -> Any:
-        named = [part for at, one in enumerate(expressions) for part in (self._literal(f"'c{at}'"), one)]
-        struct = self._expressions.CreateNamedStruct(self._list(named))  # never null by itself
-        return self._expressions.IsNull(self._expressions.TryEval(struct))
+    def _kept_apart(self, step: _Projection) -> list[Any]:
+        """What Spark may compute of a projection before it looks at what is above it."""
+        if not self._strict or all(self._references[at] < 2 for at in step.definitions):
+            return []
+        used = [one for at, one in step.definitions.items() if self._references[at]]
+        return [*self._shared(used), *used]
+
+    def _shared(self, expressions: list[Any]) -> list[Any]:
+        """The subexpressions that Spark computes once, before the expressions in which they occur."""
+        if not self._strict:
+            return []
+        found = self._expressions.EquivalentExpressions(False)
+        for one in expressions:
+            found.addExprTree(one, getattr(found, "addExprTree$default$2")())
+        return sequence(found.getCommonSubexpressions())
+
+    def _after(self, first: list[Any], outcome: Any) -> Any:
+        """`outcome`, null if one of the expressions `first` raises."""
+        if not first:
+            return outcome
+        # A struct is never null by itself; under TryEval, the optimiser does not know.
+        checked = self._expressions.TryEval(self._struct([f"c{at}" for at in range(len(first))], first))
+        nothing = self._expressions.Literal(None, outcome.dataType())
+        return self._expressions.If(self._expressions.IsNotNull(checked), outcome, nothing)
+
+    def _struct(self, names: list[str], expressions: list[Any]) -> Any:
+        named = [
+            part for name, one in zip(names, expressions, strict=True) for part in (self._literal(f"'{name}'"), one)
+        ]
+        return self._expressions.CreateNamedStruct(self._list(named))
 
     def _literal(self, text: str) -> Any:
         return self._parser.parseExpression(text)

@@ -61,6 +61,7 @@ class FetchStep:
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
     first_topic: int = 0  # number of the first of `topics` among those of the subtopology
     traced: bool = False  # whether rows carry the topic and offset of their records
+    only_buries: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         yield from _Fetch(self, context).tables()
@@ -146,7 +147,7 @@ class _Fetch:
         found, task = self._ranges[where], self._owner[where]
         self._account(where).records_in += records.num_rows
         records = self._without_skipped(found, records)
-        if not records.num_rows:
+        if not records.num_rows or self._step.only_buries:
             return
         started = time.perf_counter()
         rows = self._decoded(where, records)

@@ -7,19 +7,29 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
-from headrace.spark.runtime.chains import Chains, ForeachBatchChain, PreparedPlan, Probe
-from headrace.spark.runtime.doubtful_rows import NO_SHARED_EXPRESSIONS, doubtful_rows
+from headrace.spark.runtime.chains import Chains, ForeachBatchChain, GuardedChain, GuardedMain, PreparedPlan, Probe
+from headrace.spark.runtime.doubtful_rows import GUARDING, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.fetch_stage import name_of
-from headrace.spark.runtime.plan import PLAN_PROPERTY, InputRange, MicroBatchPlan, StageReport, merged
+from headrace.spark.runtime.plan import (
+    PLAN_PROPERTY,
+    InputRange,
+    MicroBatchPlan,
+    SlotPlan,
+    StageReport,
+    TaskReport,
+    merged,
+)
 from headrace.spark.runtime.prepared_plan import fetching_session
 from headrace.spark.runtime.record_halving import Undigestible
 from headrace.spark.runtime.side_path import SidePath
@@ -28,6 +38,9 @@ from headrace.spark.runtime.store_files import disk_full
 from headrace.spark.runtime.tasks import only
 from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
 
@@ -83,6 +96,10 @@ class BatchFailed(Exception):
         return next((error for error in self.said if error.code == "stage-failed"), None)
 
 
+class _GuardFailed(Exception):
+    """A guarded micro-batch and the plan itself disagree about a record."""
+
+
 class _FunctionFailed(Exception):
     """A Spark job of the user's function failed: its cause."""
 
@@ -101,6 +118,8 @@ class JobRunner:
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
         self._evaluating: SparkSession | None = None
         self._sieves: dict[Probe, PreparedPlan | None] = {}
+        self._guarded: GuardedMain | None = None
+        self._guard_built = False
 
     @property
     def group(self) -> str:
@@ -124,6 +143,79 @@ class JobRunner:
             for chain in self._chains.foreach:
                 self._call(chain, plan, side_path)
             return reports + side_path.reports()
+
+    def can_guard(self) -> bool:
+        """Return whether `process_guarded` is possible; the first call plans it."""
+        if not self._guard_built:
+            self._guard_built = True
+            try:
+                self._guarded = self._chains.guarded()
+            except (Py4JError, PySparkException) as error:  # a Spark with other classes
+                log.info("%s: bad records need a search, its plan cannot be guarded: %s", self._name, str(error)[:200])
+        return self._guarded is not None
+
+    def process_guarded(
+        self, plan: MicroBatchPlan, *, bad_expected: bool, tick: Callable[[], None] = lambda: None
+    ) -> tuple[list[StageReport], list[Undigestible]]:
+        """Process a micro-batch of which Spark SQL may be unable to process some records, and pass over those.
+
+        One Spark job, and one more if records go to dead-letter topics. Rows that fail in it are evaluated one by one
+        by the plan itself before anything counts.
+
+        Args:
+            plan: No source may have the policy "fail".
+            bad_expected: Whether the micro-batch failed before. Then it fails again if no row fails.
+            tick: Called now and then.
+
+        Returns:
+            The reports of all stages, and the records that were passed over.
+
+        Raises:
+            BatchFailed: Also if a row that fails in the guarded form does not fail in the plan itself.
+        """
+        assert self._guarded is not None
+        shared = {*plan.shared_topics, *self._chains.dead_letter_topics.values()}
+        plan = replace(plan, shared_topics=tuple(sorted(shared)))
+        with self._running(plan, f"batch {plan.batch.batch_id}, guarded") as side_path:
+            reports = [*_rows(self._guarded.plan), *side_path.reports()]
+            bad: dict[tuple[str, int, int], Undigestible] = {}
+            for chain in self._guarded.chains:
+                rows = side_path.failed_rows(chain.stage)
+                if rows is not None:
+                    bad |= {(row.topic, row.partition, row.offset): row for row in self._evaluated(chain, rows, tick)}
+            if bad_expected and not bad:
+                raise _GuardFailed("no record fails in the guarded plan")
+            found = sorted(bad.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+            return [*reports, *self._report_skipped(plan, found)], found
+
+    def _evaluated(self, chain: GuardedChain, rows: pa.Table, tick: Callable[[], None]) -> Iterator[Undigestible]:
+        """Evaluate rows by the plan itself, which must fail on all of them."""
+        schema = chain.rows.schema
+        session = self._evaluating_session()
+        given = DriverRows(session, session.createDataFrame(rows, schema))
+        failing = failing_rows(given, chain.sql, most=rows.num_rows + 1, tick=tick)
+        if len(failing) < rows.num_rows:
+            raise _GuardFailed(f"{rows.num_rows - len(failing)} of {rows.num_rows} rows fail in the guarded plan only")
+        places = (rows.column(name).to_pylist() for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
+        for task, topic, offset, (_, reason) in zip(*places, failing, strict=True):
+            topic_name = self._chains.topics[topic]
+            yield Undigestible(task=task, topic=topic_name, partition=task, offset=offset, reason=reason)
+
+    def _report_skipped(self, plan: MicroBatchPlan, bad: Sequence[Undigestible]) -> list[StageReport]:
+        """Report records as skipped, and write those with a dead-letter topic there: in the same transactions."""
+        assert self._guarded is not None
+        buried = self._chains.dead_letter_topics
+        letters = [row for row in bad if row.topic in buried]
+        tasks: dict[int, TaskReport] = {}
+        for row in bad:
+            tasks.setdefault(row.task, TaskReport(partition=row.task)).skipped += row.topic not in buried
+        if letters and self._guarded.dead_letters is not None:
+            skipping = replace(plan, slots=_skipping(plan, letters), ends_early=False)
+            self._spark.sparkContext.setLocalProperty(PLAN_PROPERTY, skipping.to_json())
+            for partition, written in merged(_rows(self._guarded.dead_letters)).items():
+                tasks[partition].skipped += written.skipped
+                tasks[partition].dead += written.dead
+        return [StageReport(stage="skipped", slot=0, batch=plan.batch, tasks=tuple(tasks.values()))]
 
     def probe(self, plan: MicroBatchPlan) -> str | None:
         """What Spark says about the plan's records, None when it digests them."""
@@ -191,7 +283,7 @@ class JobRunner:
             if rows is None:
                 self._sieves[probe] = None
             else:
-                session = fetching_session(self._spark, NO_SHARED_EXPRESSIONS)
+                session = fetching_session(self._spark, GUARDING)
                 self._sieves[probe] = PreparedPlan(lambda: rows, session=session)
         return self._sieves[probe]
 
@@ -320,6 +412,33 @@ def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[in
         moved = tuple(replace(r, start=at.get(name_of(r.topic, r.partition), r.end)) for r in of_task)
         left[task] = tuple(now for now, was in zip(moved, of_task, strict=True) if was.start < now.start < now.end)
     return {task: of_task for task, of_task in left.items() if of_task}
+
+
+def _skipping(plan: MicroBatchPlan, bad: Sequence[Undigestible]) -> tuple[SlotPlan, ...]:
+    """The slots of a plan with the ranges of these records only, which are to be skipped."""
+    reasons: dict[tuple[int, str, int], dict[int, str]] = {}
+    for row in bad:
+        reasons.setdefault((row.task, row.topic, row.partition), {})[row.offset] = row.reason
+    slots = []
+    for slot in plan.slots:
+        tasks = []
+        for task in slot.tasks:
+            ranges = tuple(
+                replace(
+                    found,
+                    start=min(of_range),
+                    end=max(of_range) + 1,
+                    skipped=tuple(sorted(of_range)),
+                    dead={str(offset): reason for offset, reason in of_range.items()},
+                )
+                for found in task.ranges
+                if (of_range := reasons.get((task.partition, found.topic, found.partition)))
+            )
+            if ranges:
+                tasks.append(replace(task, ranges=ranges))
+        if tasks:
+            slots.append(replace(slot, tasks=tuple(tasks)))
+    return tuple(slots)
 
 
 def _rows(prepared: PreparedPlan) -> list[StageReport]:

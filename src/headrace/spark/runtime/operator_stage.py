@@ -32,13 +32,50 @@ from headrace.spark.topology.nodes import (
     ProjectForGroup,
 )
 
-__all__ = ["AggregateStep", "BareProjection", "BareResults", "RowMerging", "by_task", "open_store"]
+__all__ = ["AggregateStep", "BareProjection", "BareResults", "GuardedRowsStep", "RowMerging", "by_task", "open_store"]
 
 _ROW = "__headrace_row"
+MOST_FAILED_ROWS = 5000  # of a slot: each of them is evaluated in the driver while the transaction is open
 NO_KEYS = pa.array([], pa.binary())
 ENOUGH_OPEN = 250_000  # keys in stores that are merged and not prepared: their pages lie in memory, 4 KB a key at worst
 ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
 WORTHWHILE = 0.5  # partials per row below which a table's rows are combined as they come
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedRowsStep:
+    """Passes on the rows of a guarded plan, and keeps the input rows that Spark could not evaluate for the driver."""
+
+    columns: tuple[str, ...]  # of the plan's result
+    inputs: tuple[str, ...]  # of its input
+
+    def start(self, context: StageContext) -> Operator:
+        return _GuardedRows(self, context)
+
+
+class _GuardedRows:
+    def __init__(self, step: GuardedRowsStep, context: StageContext) -> None:
+        self._step, self._context = step, context
+        self._count = 0
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        rows, failed = (column.combine_chunks() for column in table.columns)
+        if failed.null_count < len(failed):
+            found = failed.drop_null()
+            self._count += len(found)
+            if self._count > MOST_FAILED_ROWS:
+                raise HeadraceError(
+                    "too-many-bad-rows",
+                    f"Spark could not evaluate more than {MOST_FAILED_ROWS} rows of a micro-batch.",
+                    "Nothing: the micro-batch runs again after a search for its bad records.",
+                )
+            self._context.failed_rows.append(pa.Table.from_arrays(found.flatten(), names=self._step.inputs))
+            rows = rows.drop_null()
+        if len(rows):
+            yield pa.Table.from_arrays(rows.flatten(), names=self._step.columns)
+
+    def finish(self) -> Iterable[pa.Table]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

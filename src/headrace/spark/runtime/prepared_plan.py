@@ -142,7 +142,7 @@ def _loses_a_stage(dataframe: DataFrame) -> bool:
 def fetching_session(session: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A copy of the session in which no plan loses its fetch stage, with `settings` on top."""
     copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
-    for name, value in {**_KEEPS_FETCHING, **(settings or {})}.items():
+    for name, value in (*_KEEPS_FETCHING.items(), *(settings or {}).items()):
         given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
         copied.conf.set(name, f"{given},{value}" if given else value)
     return copied

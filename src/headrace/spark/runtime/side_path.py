@@ -57,6 +57,22 @@ class SidePath:
     def bad_records(self) -> list[tuple[int, int, int, str]]:
         return [tuple(found) for text in self._read(".bad") for found in json.loads(text)]
 
+    def write_failed_rows(self, stage: str, slot: int, rows: pa.Table) -> None:
+        """Of a guarded run: the input rows that Spark could not evaluate."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        self._write(f"{stage}.{slot}.rows", sink.getvalue())
+
+    def failed_rows(self, stage: str) -> pa.Table | None:
+        """Return the rows of all slots of a stage, None if there are none."""
+        found = [
+            pa.ipc.open_stream(path.read_bytes()).read_all()
+            for path in self._paths(".rows")
+            if path.name.startswith(f"{self._prefix}{stage}.")
+        ]
+        return pa.concat_tables(found).combine_chunks() if found else None
+
     def write_buried(self, slot: int, names: Iterable[str]) -> None:
         """Records of this attempt that lie in the dead-letter topic already."""
         self._write(f"{slot}.buried", json.dumps(sorted(names)))
@@ -82,11 +98,11 @@ class SidePath:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: str | pa.Buffer) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{self._prefix}{name}"
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(text)
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
         aside.replace(path)
 
     def _read(self, ending: str) -> Iterator[str]:

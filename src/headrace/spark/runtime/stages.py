@@ -42,6 +42,7 @@ class StageContext:
     timings_ms: dict[str, float] = field(default_factory=dict)
     fetches: bool = False  # the fetch step runs in this very stage
     bad_records: list[tuple[int, int, int, str]] = field(default_factory=list)  # of a traced run: task, topic, offset
+    failed_rows: list[pa.Table] = field(default_factory=list)  # of a guarded run: what Spark could not evaluate
     producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
 
     def report(self, partition: int) -> TaskReport:
@@ -150,6 +151,9 @@ class PythonStage:
             yield from self._out(feed(table, operators))
         yield from self._out(finish(operators))
         context.timed(self.name, started)
+        if context.failed_rows:
+            rows = pa.concat_tables(context.failed_rows)
+            context.side_path.write_failed_rows(self.name, context.slot.slot, rows)
         if context.bad_records:
             context.side_path.write_bad_records(self.name, context.slot.slot, context.bad_records)
         report = StageReport(
