@@ -8,11 +8,11 @@ that only returns the others (`doubtful_rows`).
 1. A row for which the expression raises is doubtful, not bad. The caller evaluates doubtful rows one by one with the
    plan itself, which also knows the reason (`driver_evaluation`).
 2. The plan itself must not fail on a row that `guarded_rows` takes for good, or a record's fate would depend on the
-   form in which its micro-batch ran. Two optimisations of Spark evaluate an expression that the text of the query makes
-   conditional: a projection whose column is used several times is computed as a whole (CollapseProject keeps it apart),
-   and a subexpression that occurs several times is computed first (`EquivalentExpressions`). Both are evaluated here as
-   well, in the first place where Spark may do so. A search needs none of this: the micro-batch that follows it fails
-   on the rows that it missed.
+   form in which its micro-batch ran. Some optimisations of Spark evaluate an expression that is conditional in the
+   query: a projection whose column is used several times is computed as a whole (CollapseProject keeps it apart), a
+   subexpression that occurs several times is computed first (`EquivalentExpressions`), and so is what a function such
+   as `between` uses several times (`RewriteWithExpression`). All of them are evaluated here as well, in the first place
+   where Spark may do so. A search needs none of this: the micro-batch that follows it fails on the rows that it missed.
 3. Spark computes shared subexpressions outside of TryEval, and pushes filters below a projection by evaluating it
    twice. The job needs a session with the settings `GUARDING`.
 """
@@ -41,6 +41,9 @@ GUARDING = {
 }
 
 _OPAQUE = frozenset({"PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF"})
+_CONDITIONAL = frozenset(
+    {"CaseWhen", "Coalesce", "If", "NaNvl"}
+)  # of whose children only the first is always evaluated
 MOST_NODES = 2000  # of the expression: columns are inlined, and a chain of them may become large
 _GUARDED = "__headrace_guarded"
 
@@ -76,7 +79,7 @@ def guarded_rows(
         result = sql(rows)
         guard = _Guard(rows, result, leave_out, strict=True)
         guarded = guard.build()
-    except Py4JError:
+    except (Py4JError, _TooLarge):
         return None
     if guarded is None:
         return None
@@ -95,19 +98,25 @@ def doubtful_rows(rows: DataFrame, sql: Callable[[DataFrame], DataFrame]) -> Dat
     """Return only the doubtful rows of the input; None and the session as in `guarded_rows`."""
     try:
         guarded = _Guard(rows, sql(rows), (), strict=False).build()
-    except Py4JError:
+    except (Py4JError, _TooLarge):
         return None
     return None if guarded is None else rows.where(guarded.isNull())
+
+
+class _TooLarge(Exception):
+    """The guarded expression would have too many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
     definitions: dict[int, Any]  # expression id → expression over the rows, of columns that are not mere references
+    early: list[Any]  # what Spark computes before them
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
     condition: Any  # over the rows, of this filter and all below it, as CombineFilters joins them
+    early: list[Any]
     is_last: bool
 
 
@@ -123,6 +132,10 @@ class _Guard:
         self._parser = rows.sparkSession._jsparkSession.sessionState().sqlParser()
         self._definitions: dict[int, Any] = {}
         self._references: Counter[int] = Counter()
+        self._common: dict[str, Any] = {}  # id → definition in `WITH` expressions
+        self._early: list[Any] = []  # those that are computed whatever the conditions are
+        self._nodes_of: dict[int, int] = {}  # expression id → size of its definition
+        self._size = 0  # of all that was inlined
         self.filters = 0
 
     def build(self) -> Column | None:
@@ -142,14 +155,14 @@ class _Guard:
         outcome = self._after(self._shared(results), self._struct(["row"], [row]))
         for step in reversed(steps):
             if isinstance(step, _Projection):
-                outcome = self._after(self._kept_apart(step), outcome)
+                outcome = self._after([*step.early, *self._kept_apart(step)], outcome)
             else:
                 # A condition that is null drops the row, but Spark evaluates the filters above it where it does not
                 # generate code for the whole stage.
                 passes = self._expressions.Coalesce(
                     self._list([step.condition, self._literal("false" if step.is_last else "true")])
                 )
-                outcome = self._expressions.If(passes, outcome, dropped)
+                outcome = self._after(step.early, self._expressions.If(passes, outcome, dropped))
         last = next((step for step in reversed(steps) if isinstance(step, _Filter)), None)
         if last is not None:
             outcome = self._after(self._shared([last.condition]), outcome)
@@ -157,8 +170,6 @@ class _Guard:
         guarded = self._expressions.GetStructField(
             self._expressions.TryEval(self._struct(["outcome"], [outcome])), 0, self._jvm.scala.Option.empty()
         )
-        if sum(1 for _ in walk(guarded)) > MOST_NODES:
-            return None
         return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(guarded))
 
     def _nodes(self) -> list[Any] | None:
@@ -184,27 +195,54 @@ class _Guard:
                 condition = self._inlined(node.condition())
                 conditions = condition if conditions is None else self._expressions.And(conditions, condition)
                 filters -= 1
-                steps.append(_Filter(conditions, filters == 0))
+                steps.append(_Filter(conditions, self._take_early(), filters == 0))
                 continue
-            defined = {
-                expression_id(column): self._inlined(column.child())
-                for column in sequence(node.projectList())
-                if class_of(column) == "Alias"
-            }
+            defined = {}
+            for column in sequence(node.projectList()):
+                if class_of(column) == "Alias":
+                    before = self._size
+                    defined[expression_id(column)] = self._inlined(column.child())
+                    self._nodes_of[expression_id(column)] = self._size - before
             self._definitions |= defined
-            steps.append(_Projection({at: one for at, one in defined.items() if one.children().size()}))
+            computed = {at: one for at, one in defined.items() if one.children().size()}
+            steps.append(_Projection(computed, self._take_early()))
         return steps
 
-    def _inlined(self, expression: Any) -> Any:
+    def _take_early(self) -> list[Any]:
+        found, self._early = self._early, []
+        return found if self._strict else []
+
+    def _inlined(self, expression: Any, *, conditional: bool = False) -> Any:
         """`expression` over the columns of the rows."""
-        if class_of(expression) == "AttributeReference":
+        name = class_of(expression)
+        self._size += 1
+        if name == "AttributeReference":
             found = expression_id(expression)
             self._references[found] += 1
+            self._size += self._nodes_of.get(found, 0)
             return self._definitions.get(found, expression)
+        if self._size > MOST_NODES:
+            raise _TooLarge
+        if name == "With":  # Spark would move its definitions out of TryEval
+            return self._inlined_with(expression, conditional=conditional)
+        if name == "CommonExpressionRef":
+            return self._common[str(expression.id().toString())]
         children = sequence(expression.children())
         if not children:
             return expression
-        return expression.withNewChildren(self._list([self._inlined(child) for child in children]))
+        inlined = [
+            self._inlined(child, conditional=conditional or (at > 0 and name in _CONDITIONAL))
+            for at, child in enumerate(children)
+        ]
+        return expression.withNewChildren(self._list(inlined))
+
+    def _inlined_with(self, expression: Any, *, conditional: bool) -> Any:
+        for definition in sequence(expression.defs()):
+            inlined = self._inlined(definition.child(), conditional=conditional)
+            self._common[str(definition.id().toString())] = inlined
+            if inlined.children().size() and not conditional:
+                self._early.append(inlined)
+        return self._inlined(expression.child(), conditional=conditional)
 
     def _kept_apart(self, step: _Projection) -> list[Any]:
         """What Spark may compute of a projection before it looks at what is above it."""
