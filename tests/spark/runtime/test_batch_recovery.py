@@ -6,11 +6,18 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, StateError
-from headrace.spark.runtime.batch_recovery import BROKER_PATIENCE_S, RETRIES, BatchRecovery
+from headrace.spark.runtime.batch_recovery import (
+    BROKER_PATIENCE_S,
+    GUARDED_BATCHES,
+    RETRIES,
+    UNGUARDED_BATCHES,
+    BatchRecovery,
+)
 from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+from headrace.spark.runtime.record_halving import Undigestible
 from headrace.spark.runtime.store import BatchKey
-from headrace.spark.topology.nodes import CompiledSubtopology
+from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
 
 PLAN = MicroBatchPlan(
     subtopology_id="flights",
@@ -137,3 +144,92 @@ def test_a_worker_that_dies_again_and_again_ends_it_however_often_a_broker_was_a
         recovery.recover(PLAN, failed(spark=KILLED))
     recovery.succeeded()
     recovery.recover(PLAN, failed(spark=KILLED))
+
+
+CAST = "[CAST_INVALID_INPUT] The value 'x' cannot be cast. SQLSTATE: 22018"
+BAD_RECORD = Undigestible(task=0, topic="flights", partition=0, offset=5, reason=CAST)
+
+
+class GuardingJobs:
+    """Jobs of a plan that can be guarded, with a list of what a guarded micro-batch finds."""
+
+    def __init__(self, found=()):
+        self.found, self.expected, self.searches = list(found), [], 0
+
+    def can_guard(self):
+        return True
+
+    def process_guarded(self, plan, *, bad_expected, tick):
+        self.expected.append(bad_expected)
+        return [], self.found.pop(0) if self.found else []
+
+    def find_bad_records(self, plan, **_):
+        self.searches += 1
+        return []
+
+
+def skipping_recovery(jobs, on_error="skip"):
+    source = TopicSource(name="flights", topics=("flights",), value_format="json", schema_json="{}", on_error=on_error)
+    flights = CompiledSubtopology(subtopology_id="flights", sources=(source,), branches=())
+    return BatchRecovery(flights, jobs, tasks={}, reopen=None, tick=None)
+
+
+def of_records(start, end):
+    found = InputRange(topic="flights", partition=0, start=start, end=end)
+    return replace(PLAN, slots=(SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=(found,)),)),))
+
+
+def test_micro_batches_are_guarded_while_there_are_bad_records():
+    jobs = GuardingJobs([[BAD_RECORD], [], [BAD_RECORD]])
+    recovery = skipping_recovery(jobs)
+    assert not recovery.guards
+    assert not recovery.screens
+    assert recovery.recover(of_records(0, 9), failed(spark=CAST)), "the same records again, guarded"
+    assert recovery.guards
+    assert not recovery.screens
+    assert not jobs.searches
+    for _ in range(3 + GUARDED_BATCHES):
+        assert recovery.guards
+        recovery.process_guarded(of_records(0, 20))
+    assert not recovery.guards
+    assert jobs.expected[:2] == [True, False], "only where the failed records are processed again"
+
+
+def test_a_failure_is_expected_only_of_all_the_records_that_failed():
+    jobs = GuardingJobs()
+    recovery = skipping_recovery(jobs)
+    recovery.recover(of_records(10, 30), failed(spark=CAST))
+    recovery.process_guarded(of_records(10, 20))
+    assert jobs.expected == [False]
+
+
+def test_a_guarded_micro_batch_that_fails_runs_in_the_plain_form():
+    jobs = GuardingJobs()
+    recovery = skipping_recovery(jobs)
+    recovery.recover(of_records(0, 9), failed(spark=CAST))
+    overflow = HeadraceError("arithmetic-overflow", "the sum has no room")
+    assert recovery.recover(of_records(0, 9), failed(overflow))
+    assert not recovery.guards
+    assert recovery.screens
+    recovery.screen(of_records(0, 9))
+    assert jobs.searches == 1
+    for _ in range(UNGUARDED_BATCHES):
+        assert not recovery.guards
+        recovery.succeeded()
+    assert recovery.guards
+
+
+def test_a_broker_that_is_away_does_not_end_the_guard():
+    recovery = skipping_recovery(GuardingJobs())
+    recovery.recover(of_records(0, 9), failed(spark=CAST))
+    recovery.recover(of_records(0, 9), failed(AWAY))
+    recovery.recover(of_records(0, 9), failed(spark=KILLED))
+    assert recovery.guards
+
+
+def test_nothing_is_guarded_where_a_bad_record_ends_the_application():
+    jobs = GuardingJobs()
+    recovery = skipping_recovery(jobs, on_error="fail")
+    recovery.recover(of_records(0, 9), failed(spark=CAST))
+    assert jobs.searches == 1
+    assert not recovery.guards

@@ -19,6 +19,7 @@ that only returns the others (`doubtful_rows`).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ class _Projection:
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    condition: Any  # over the rows, of this filter and all below it, as CombineFilters joins them
+    condition: Any  # over the rows, of this filter and all below it; None: nothing that decides about what is above
     early: list[Any]
     is_last: bool
 
@@ -156,13 +157,14 @@ class _Guard:
         for step in reversed(steps):
             if isinstance(step, _Projection):
                 outcome = self._after([*step.early, *self._kept_apart(step)], outcome)
-            else:
+                continue
+            if step.condition is not None:
                 # A condition that is null drops the row, but Spark evaluates the filters above it where it does not
                 # generate code for the whole stage.
-                passes = self._expressions.Coalesce(
-                    self._list([step.condition, self._literal("false" if step.is_last else "true")])
-                )
-                outcome = self._after(step.early, self._expressions.If(passes, outcome, dropped))
+                null_counts_as = self._literal("false" if step.is_last else "true")
+                passes = self._expressions.Coalesce(self._list([step.condition, null_counts_as]))
+                outcome = self._expressions.If(passes, outcome, dropped)
+            outcome = self._after(step.early, outcome)
         last = next((step for step in reversed(steps) if isinstance(step, _Filter)), None)
         if last is not None:
             outcome = self._after(self._shared([last.condition]), outcome)
@@ -188,14 +190,17 @@ class _Guard:
 
     def _steps(self, nodes: list[Any]) -> list[_Projection | _Filter]:
         steps: list[_Projection | _Filter] = []
-        conditions: Any = None
+        conditions: list[Any] = []
+        not_null: list[Any] = []  # FilterExec evaluates them behind the others, whatever their place
         filters = self.filters
         for node in nodes:
             if class_of(node) == "Filter":
-                condition = self._inlined(node.condition())
-                conditions = condition if conditions is None else self._expressions.And(conditions, condition)
+                for condition in self._conjuncts(self._inlined(node.condition())):
+                    (not_null if class_of(condition) == "IsNotNull" else conditions).append(condition)
                 filters -= 1
-                steps.append(_Filter(conditions, self._take_early(), filters == 0))
+                deciding = conditions if filters else [*conditions, *not_null]
+                joined = functools.reduce(self._expressions.And, deciding) if deciding else None
+                steps.append(_Filter(joined, self._take_early(), filters == 0))
                 continue
             defined = {}
             for column in sequence(node.projectList()):
@@ -207,6 +212,11 @@ class _Guard:
             computed = {at: one for at, one in defined.items() if one.children().size()}
             steps.append(_Projection(computed, self._take_early()))
         return steps
+
+    def _conjuncts(self, condition: Any) -> list[Any]:
+        if class_of(condition) != "And":
+            return [condition]
+        return [*self._conjuncts(condition.left()), *self._conjuncts(condition.right())]
 
     def _take_early(self) -> list[Any]:
         found, self._early = self._early, []
