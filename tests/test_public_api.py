@@ -22,7 +22,7 @@ from headrace.client.consumer.consumer import Consumer
 from headrace.errors import ArgumentError, ConfigError, HeadraceError, MissingExtra, UnknownName
 from headrace.extras import EXTRAS, missing_extra
 from headrace.spark.running_app import RunningApp
-from headrace.spark.stream import NaFunctions
+from headrace.spark.stream_rows import NaFunctions
 from headrace.type_checks import checks_of
 
 CLASSES = [

@@ -9,7 +9,7 @@ from headrace.client.admin import Admin
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.errors import BrokerError
 from headrace.spark.internal_topics import refuse_unsafe_topics, unsafe_internal_topics
-from headrace.spark.topology.description import CHANGELOG_CONFIGS, REPARTITION_CONFIGS
+from headrace.spark.topology.nodes import CHANGELOG_CONFIGS, REPARTITION_CONFIGS
 
 TOPOLOGY = Topology(
     subtopologies=(

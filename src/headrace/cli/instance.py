@@ -106,7 +106,7 @@ def _run(app: StreamsApp, until: str, report: Path) -> None:
     def waiting(missing: Sequence[BrokerError]) -> None:
         _tell(report, {"waiting": [f"{error.message}; {error.fix}" for error in missing]})
 
-    run_in_foreground(app, "caught-up" if until == "caught-up" else "stopped", on_waiting=waiting)
+    run_in_foreground(app, "caught-up" if until == "caught-up" else "stopped", start=app.start, on_waiting=waiting)
 
 
 def _tell(report: Path, document: dict[str, object]) -> None:

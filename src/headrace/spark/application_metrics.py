@@ -14,7 +14,7 @@ from headrace.metrics.prometheus_text import Family, Values, counter, gauge, unl
 from headrace.spark.runtime.status import restoring, state_of
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.application import ApplicationRuntime
+    from headrace.spark.runtime.instance import RunningInstance
     from headrace.spark.runtime.progress import SubtopologyProgress
 
 __all__ = ["application_families"]
@@ -28,7 +28,7 @@ _OURS: Final = "headrace:type=app"
 _CLIENT_STATES: Final = {"starting": 1, "not-ready": 1, "running": 2, "stopped": 4, "failed": 6}
 
 
-def application_families(runtime: ApplicationRuntime) -> Iterator[Family]:
+def application_families(runtime: RunningInstance) -> Iterator[Family]:
     """All families, also those that have nothing to tell at the moment."""
     yield from _client(runtime)
     yield from _tasks(runtime)
@@ -37,7 +37,7 @@ def application_families(runtime: ApplicationRuntime) -> Iterator[Family]:
     yield from _loops(runtime)
 
 
-def _client(runtime: ApplicationRuntime) -> Iterator[Family]:
+def _client(runtime: RunningInstance) -> Iterator[Family]:
     state, snapshot = state_of(runtime), runtime.snapshot
     text = "The number of KafkaStreams.State: 1 joining or not ready, 2 running, 4 stopped, 6 failed."
     yield gauge(_CLIENT, "client-state", text, unlabeled(_CLIENT_STATES[state]))
@@ -54,7 +54,7 @@ def _epoch(snapshot: object) -> int:
     return max(0, int(getattr(snapshot, "member_epoch", 0)))
 
 
-def _tasks(runtime: ApplicationRuntime) -> Iterator[Family]:
+def _tasks(runtime: RunningInstance) -> Iterator[Family]:
     running = [(name, task) for name, runner in runtime.runners.items() for task in runner.tasks()]
     lag = [
         (max(0, end - task.positions.get(where, 0)), {"topic": where[0], "partition": str(where[1])})
@@ -73,7 +73,7 @@ def _tasks(runtime: ApplicationRuntime) -> Iterator[Family]:
     yield gauge(_OURS, "state-bytes", "Bytes of the task's store.", size)
 
 
-def _restoring(runtime: ApplicationRuntime) -> Iterator[Family]:
+def _restoring(runtime: RunningInstance) -> Iterator[Family]:
     opening = {name: runner.opening() for name, runner in runtime.runners.items()}
     found = {name: restoring(runtime, name, partitions) for name, partitions in opening.items()}
     active = sum(len(partitions) for partitions in opening.values())
@@ -91,7 +91,7 @@ def _restoring(runtime: ApplicationRuntime) -> Iterator[Family]:
     yield from _copies(runtime, opening)
 
 
-def _copies(runtime: ApplicationRuntime, opening: dict[str, list[int]]) -> Iterator[Family]:
+def _copies(runtime: RunningInstance, opening: dict[str, list[int]]) -> Iterator[Family]:
     state = runtime.state
     copies = {task: copy for task, copy in state.copies().items() if task[1] not in opening.get(task[0], [])}
     yield gauge(_UPDATER, "standby-updating-tasks", "Copies that are kept current.", unlabeled(len(copies)))
@@ -127,7 +127,7 @@ def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:
     yield counter(_OURS, "batch-ms-total", text, spent)
 
 
-def _loops(runtime: ApplicationRuntime) -> Iterator[Family]:
+def _loops(runtime: RunningInstance) -> Iterator[Family]:
     runners = runtime.runners.items()
     now = time.monotonic()
     quiet = [(now - runner.last_turn, {"subtopology": name}) for name, runner in runners]

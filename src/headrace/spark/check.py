@@ -24,7 +24,7 @@ from headrace.spark.spark_session import missing_settings
 from headrace.spark.topology.nodes import CompiledTopology, TableSink, TopicSink, TopicSource
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_declaration import ApplicationDeclaration
 
 __all__ = ["Finding", "check"]
 
@@ -32,7 +32,7 @@ _LOOKED_AT = 20  # newest records of each partition that are decoded
 _REACH_MS = 5_000
 
 
-def check(app: StreamsApp) -> list[Finding]:
+def check(app: ApplicationDeclaration) -> list[Finding]:
     """All findings, problems first."""
     findings = [*_state_directory(app), *_session(app)]
     try:
@@ -48,7 +48,7 @@ def check(app: StreamsApp) -> list[Finding]:
     return _ordered(findings)
 
 
-def _cluster(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
+def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
     admin = Admin(client)
     known = admin.list_topics()
     yield Finding(level="ok", code="reachable", message=f"{app.bootstrap_servers} answers; {len(known)} topics")
@@ -90,7 +90,7 @@ def _protocol(client: NetworkClient, servers: str) -> Iterator[Finding]:
         yield Finding(level="ok", code="streams-protocol", message="streams groups are offered (KIP-1071)")
 
 
-def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
+def _group(app: ApplicationDeclaration, admin: Admin) -> Iterator[Finding]:
     listed = next((group for group in admin.list_groups() if group.group_id == app.name), None)
     if listed is None:
         yield Finding(level="ok", code="group", message=f'no group "{app.name}" yet; it will be created')
@@ -104,12 +104,12 @@ def _group(app: StreamsApp, admin: Admin) -> Iterator[Finding]:
             code="group-kind",
             message=f'"{app.name}" is already a {listed.group_type} group ({listed.state}); '
             "a streams group needs a name of its own",
-            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
+            fix=f'another name: ApplicationDeclaration("{app.name}-app"); or stop its consumers, wait until it is empty'
             + (f", then:  headrace upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
         )
 
 
-def _stored_state(app: StreamsApp, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
+def _stored_state(app: ApplicationDeclaration, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
     """Whether the changelogs hold what this program keeps."""
     from headrace.spark.runtime.stored_schemas import StoredSchemas
 
@@ -169,7 +169,7 @@ def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator
         )
 
 
-def _internal_topics(app: StreamsApp, compiled: CompiledTopology, admin: Admin) -> Iterator[Finding]:
+def _internal_topics(app: ApplicationDeclaration, compiled: CompiledTopology, admin: Admin) -> Iterator[Finding]:
     for topic in unsafe_internal_topics(admin, compiled.description(), app.bootstrap_servers):
         yield Finding(level="problem", code="internal-topic-unsafe", message=topic.message, fix=topic.fix)
 
@@ -203,7 +203,7 @@ def _last_records(admin: Admin, source: TopicSource, known: Mapping[str, TopicMe
         yield Finding(level="note", code="records", message=f"{shown_topics}: no records yet, so the schema is untried")
 
 
-def _state_directory(app: StreamsApp) -> Iterator[Finding]:
+def _state_directory(app: ApplicationDeclaration) -> Iterator[Finding]:
     directory = app.state_dir
     existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
     if _writable(existing):
@@ -243,7 +243,7 @@ def _writable(directory: Path) -> bool:
         return False
 
 
-def _session(app: StreamsApp) -> Iterator[Finding]:
+def _session(app: ApplicationDeclaration) -> Iterator[Finding]:
     missing = missing_settings(app.spark)
     for name, wanted, refused, why in missing:
         yield Finding(

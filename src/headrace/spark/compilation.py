@@ -7,15 +7,17 @@ repartition never meet: a union is always repartitioned.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.refusals import refusal
-from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.stream import Stream
+from headrace.spark.stream_rows import Arm, Rows
 from headrace.spark.topology.nodes import (
     HIDDEN_PREFIX,
     Aggregate,
@@ -31,9 +33,6 @@ from headrace.spark.topology.nodes import (
     TableSink,
     TopicSource,
 )
-
-if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +87,36 @@ def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
             )
 
 
-def compile_app(app: StreamsApp) -> CompiledTopology:
-    """Raises TopologyError when nothing leaves the application or two of its parts share a name."""
-    if not app._outputs:
+def compile_outputs(
+    app_name: str, outputs: Sequence[Output], template_of_source: Callable[[TopicSource], DataFrame], *, where: str
+) -> CompiledTopology:
+    """Return the topology of an application with these outputs.
+
+    Args:
+        app_name: prefix of the internal topics.
+        outputs: what leaves the application, in the order of the program.
+        template_of_source: an empty frame with the columns that a source's rows have.
+        where: the line of the user's program that an error without a better place names.
+
+    Raises:
+        TopologyError: nothing leaves the application, or two of its parts share a name.
+    """
+    if not outputs:
         raise refusal(
             "nothing-to-do",
-            f"{app.name} writes nowhere",
+            f"{app_name} writes nowhere",
             "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
-            app._where,
+            where,
         )
-    building = _Building(app)
-    for output in app._outputs:
+    building = _Building(app_name, template_of_source)
+    for output in outputs:
         building.add(output)
     return building.finished()
 
 
 class _Building:
-    def __init__(self, app: StreamsApp) -> None:
-        self._app = app
+    def __init__(self, app_name: str, template_of_source: Callable[[TopicSource], DataFrame]) -> None:
+        self._app_name, self._template_of_source = app_name, template_of_source
         self._sources: dict[str, TopicSource] = {}
         self._needed: dict[str, dict[str, None]] = {}
         self._branches: dict[str, list[Branch]] = {}
@@ -126,7 +137,7 @@ class _Building:
         aggregate = self._aggregate(declared)
         for arm in declared.arms:
             projection = _of_arm(declared)
-            frame = apply_calls(self._app._template_of_source(arm.source), arm.calls)
+            frame = apply_calls(self._template_of_source(arm.source), arm.calls)
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
             )
@@ -179,11 +190,11 @@ class _Building:
         )
 
     def _internal(self, name: str, kind: str) -> str:
-        return f"{self._app.name}-{name}-{kind}"
+        return f"{self._app_name}-{name}-{kind}"
 
     def _carried_needs(self, arm: Arm, output: Output) -> tuple[str, ...]:
         """Columns the sink reads behind the arm's calls; `_kafka` only when the user's own columns come from it."""
-        frame = apply_calls(self._app._template_of_source(arm.source), arm.calls)
+        frame = apply_calls(self._template_of_source(arm.source), arm.calls)
         wanted = output.rows.columns
         return columns_read(frame.select(*("`" + name.replace("`", "``") + "`" for name in wanted)))
 
@@ -196,7 +207,7 @@ class _Building:
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}
         for name, source in self._sources.items():
-            order = [*self._app._template_of_source(source).columns]
+            order = [*self._template_of_source(source).columns]
             needed = tuple(column for column in order if column in self._needed[name])
             parts[name] = CompiledSubtopology(
                 subtopology_id=name,
@@ -212,7 +223,7 @@ class _Building:
                     part.aggregates[0].where,
                 )
             parts[name] = part
-        return CompiledTopology(app_name=self._app.name, subtopologies=tuple(parts[name] for name in sorted(parts)))
+        return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
 
 
 def _of_arm(declared: KeyedAggregate) -> ProjectForGroup:

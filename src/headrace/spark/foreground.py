@@ -24,8 +24,8 @@ from headrace.spark.runtime.user_topics import missing_sources
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from headrace.spark.application_declaration import ApplicationDeclaration
     from headrace.spark.running_app import RunningApp
-    from headrace.spark.streams_app import StreamsApp
 
 __all__ = ["WaitingListener", "run_in_foreground"]
 
@@ -44,7 +44,11 @@ class _StopRequested(BaseException):
 
 
 def run_in_foreground(
-    app: StreamsApp, until: Literal["stopped", "caught-up"], *, on_waiting: WaitingListener | None = None
+    app: ApplicationDeclaration,
+    until: Literal["stopped", "caught-up"],
+    *,
+    start: Callable[[], RunningApp],
+    on_waiting: WaitingListener | None = None,
 ) -> None:
     """Start and wait. SIGTERM and SIGINT stop gracefully: finish the micro-batch, commit, leave, return."""
     began_s = time.monotonic()
@@ -53,7 +57,7 @@ def run_in_foreground(
         try:
             with signals.interrupting():
                 _await_sources(app, on_waiting or _ignore)
-                running = app.start()
+                running = start()
         except _StopRequested:
             log.info("%s stopped by %s before it had any task.", app.name, signals.name)
             return
@@ -69,7 +73,7 @@ def run_in_foreground(
     running.awaitTermination()  # raises what ended it, if anything did
 
 
-def _log_start(app: StreamsApp) -> None:
+def _log_start(app: ApplicationDeclaration) -> None:
     context = app.spark.sparkContext
     log.info("Headrace %s with Spark %s on %s.", __version__, context.version, context.master)
     log.info(
@@ -92,7 +96,7 @@ def _ignore(_missing: Sequence[BrokerError]) -> None:
     pass
 
 
-def _await_sources(app: StreamsApp, on_waiting: WaitingListener) -> None:
+def _await_sources(app: ApplicationDeclaration, on_waiting: WaitingListener) -> None:
     """Wait until all source topics exist. Raises what waiting does not help against."""
     compiled = app.compile()
     shown: list[str] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
@@ -18,11 +18,8 @@ from headrace.checked_api import checked_api, unknown_attribute
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
 from headrace.spark.refusals import call_site, refusal, translated
-from headrace.spark.stream import Arm, Rows, Stream, described_arms
+from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
-
-if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
@@ -48,8 +45,9 @@ class KeyedAggregate:
 class GroupedStream:
     """As PySpark's `GroupedData`."""
 
-    def __init__(self, stream: Stream, cols: tuple[Any, ...], where: str) -> None:
-        self._stream = stream
+    def __init__(self, rows: Rows, arms: tuple[Arm, ...], cols: tuple[Any, ...], where: str) -> None:
+        """`rows` of a stream, and the ways on which they come."""
+        self._rows, self._arms = rows, arms
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
         self._cols = cols
@@ -60,7 +58,7 @@ class GroupedStream:
                 'name a column: groupBy("c")',
                 where,
             )
-        with translated(where, stream._template.columns):
+        with translated(where, rows._template.columns):
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
@@ -121,27 +119,26 @@ class GroupedStream:
 
     def _grouped_template(self) -> DataFrame:
         """The template with `_kafka` (it may be grouped by) but without the runtime's own columns."""
-        template = self._stream._template
+        template = self._rows._template
         if COORDINATES_COLUMN in template.columns:
-            return template.select(*self._stream._visible_quoted(), COORDINATES_COLUMN)
+            return template.select(*self._rows._visible_quoted(), COORDINATES_COLUMN)
         return without_hidden(template)
 
     def _aggregate(self, method: str, args: tuple[Any, ...], name: str | None) -> StreamTable:
         where = call_site()
-        stream = self._stream
         before = self._grouped_template()
         with translated(where, before.columns):
             aggregated = getattr(before.groupBy(*self._cols), method)(*args)
         _check_unique(aggregated.columns, where)
         split = split_aggregate(before, aggregated, where)
         keyed = (
-            len(stream._arms) == 1
+            len(self._arms) == 1
             and split.source_key is not None
-            and split.source_key == stream._arms[0].source.key_column
+            and split.source_key == self._arms[0].source.key_column
         )
         aggregate = KeyedAggregate(
             name=_state_name(name, split, where),
-            arms=stream._arms,
+            arms=self._arms,
             split=split,
             group=self._cols,
             call=NarrowCall(method=method, args=args, where=where),
@@ -149,7 +146,10 @@ class GroupedStream:
             where=where,
         )
         return StreamTable(
-            stream._app, stream._app._template_of(StructType.fromJson(_json(split)), coordinates=False), aggregate, ()
+            self._rows._app,
+            self._rows._app._template_of(StructType.fromJson(_json(split)), coordinates=False),
+            aggregate,
+            (),
         )
 
 
@@ -160,7 +160,7 @@ class StreamTable(Rows):
     _row_for_row = True
 
     def __init__(
-        self, app: StreamsApp, template: DataFrame, aggregate: KeyedAggregate, calls: tuple[NarrowCall, ...]
+        self, app: Application, template: DataFrame, aggregate: KeyedAggregate, calls: tuple[NarrowCall, ...]
     ) -> None:
         super().__init__(app, template)
         self._aggregate = aggregate

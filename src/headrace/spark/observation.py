@@ -9,6 +9,7 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.monitoring.metrics_server import JSON, TEXT, Page
@@ -20,7 +21,7 @@ from headrace.spark.runtime.status import state_of
 
 if TYPE_CHECKING:
     from headrace.client.membership.assignment import AssignmentSnapshot
-    from headrace.spark.runtime.application import ApplicationRuntime
+    from headrace.spark.runtime.instance import RunningInstance
 
 __all__ = ["Observation"]
 
@@ -30,22 +31,22 @@ log = logging.getLogger("headrace.spark")
 class Observation:
     """Mutable: of one running application."""
 
-    def __init__(self, runtime: ApplicationRuntime) -> None:
+    def __init__(self, runtime: RunningInstance, listeners: Iterable[object] = ()) -> None:
         self._runtime = runtime
         self.listeners = Listeners(runtime.group_id, uuid.uuid4())
+        self._given = tuple(listeners)
         self._port: MetricsPort | None = None
-        self.url: str | None = None
 
     def started(self) -> None:
         """Before the member joins. Raises ConfigError when no port is free."""
-        config = self._runtime.app.config
-        for listener in self._runtime.app.listeners:
+        config = self._runtime.settings.config
+        for listener in self._given:
             self.listeners.add(listener)
         if port := int(config["headrace.metrics.port"]):
             pages = {"/metrics": self._metrics, "/health/live": self._live, "/health/ready": self._ready}
             self._port = MetricsPort(pages)
-            self.url = self._port.start(str(config["headrace.metrics.host"]), port)
-            log.info("%s: metrics at %s/metrics", self._runtime.group_id, self.url)
+            self._runtime.metrics_url = self._port.start(str(config["headrace.metrics.host"]), port)
+            log.info("%s: metrics at %s/metrics", self._runtime.group_id, self._runtime.metrics_url)
         for runner in self._runtime.runners.values():
             runner.progress.tell = self.listeners.progressed
         self.listeners.started()
@@ -67,7 +68,7 @@ class Observation:
 
     def _live(self) -> Page:
         """A loop that stands still for longer than max.poll.interval.ms will not come back by itself."""
-        limit_ms = int(self._runtime.app.config["max.poll.interval.ms"])
+        limit_ms = int(self._runtime.settings.config["max.poll.interval.ms"])
         now = time.monotonic()
         stuck = [
             {"reason": "stuck", "detail": f"{name} has not turned for {now - runner.last_turn:.0f} s.", "blocks": True}

@@ -11,8 +11,8 @@ from headrace.checked_api import checked_api
 from headrace.client.admin import Admin, IsolationLevel
 from headrace.client.network_client import NetworkClient
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.display.app_snapshot import as_html
-from headrace.spark.display.live_progress import ProgressDisplay, read_snapshot
+from headrace.spark.display.app_snapshot import AppSnapshot, TaskRow, as_html
+from headrace.spark.display.live_progress import ProgressDisplay
 from headrace.spark.progress_text import ProgressSample
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.status import restoring, state_of
@@ -110,7 +110,7 @@ class RunningApp:
     @property
     def metrics_url(self) -> str | None:
         """Where /metrics, /health/live and /health/ready are; None without `headrace.metrics.port`."""
-        return self._runtime.observation.url
+        return self._runtime.metrics_url
 
     def stop(self) -> None:
         """Finish the micro-batch, commit, leave the group."""
@@ -183,7 +183,7 @@ class RunningApp:
                 f"Invalid interval_seconds {interval_seconds!r}: expected a number greater than 0.",
                 "Use show_progress(interval_seconds=1.0).",
             )
-        display = ProgressDisplay(self, self._runtime.is_stopped, interval_seconds=interval_seconds)
+        display = ProgressDisplay(self._snapshot, self._runtime.is_stopped, interval_seconds=interval_seconds)
         self._displays.append(display)
         return display
 
@@ -235,7 +235,48 @@ class RunningApp:
         return f"RunningApp({self.name!r}, {self.status['state']}, {len(self.tasks)} tasks)"
 
     def _repr_html_(self) -> str:
-        return as_html(read_snapshot(self))
+        return as_html(self._snapshot())
+
+    def _snapshot(self) -> AppSnapshot:
+        """Return what a display shows."""
+        runtime = self._runtime
+        runners = list(runtime.runners.values())
+        progress = [runner.progress for runner in runners]
+        # Records of repartition topics were counted once already, when they were read from a source topic.
+        reading = [runner for runner in runners if any(isinstance(s, TopicSource) for s in runner.subtopology.sources)]
+        last = self.lastProgress
+        status = self.status
+        member = self.member
+        error = self.exception()
+        return AppSnapshot(
+            name=self.name,
+            state=status["state"],
+            message=status["message"],
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            records=sum(runner.progress.records for runner in reading),
+            records_per_second=sum(runner.progress.records_per_second() for runner in reading),
+            batches=sum(found.totals.batches for found in progress),
+            batch_ms=last["batchDuration"] if last is not None else None,
+            dead_letters=sum(found.totals.dead_letters for found in progress),
+            skipped=sum(sum(found.totals.dropped.values()) for found in progress),
+            tasks=[
+                TaskRow(
+                    subtopology=task.subtopology,
+                    partition=task.partition,
+                    lag=task.lag,
+                    state_keys=task.state_keys,
+                    state_bytes=task.state_bytes,
+                )
+                for task in self.tasks
+            ],
+            restoring=[
+                (f"{name}_{partition}", restored, left)
+                for (name, partition), (restored, left, _) in sorted(self.restoring().items())
+            ],
+            reasons=[detail for _, detail in runtime.not_ready],
+            error=error.render() if error is not None else None,
+        )
 
     def _is_running(self) -> bool:
         snapshot = self._runtime.snapshot

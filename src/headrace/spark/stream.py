@@ -1,354 +1,35 @@
-"""`Stream`: the part of PySpark's DataFrame that can be kept up to date record by record.
+"""`Stream`: rows as they come from topics, with the methods that a table of aggregates has not.
 
-A stream keeps an empty template DataFrame and the calls that led to it. Each call is applied to the template at once,
-so Spark reports a mistake at the user's line, and recorded, so the runtime can apply it to every micro-batch. Names,
-arguments and meaning are PySpark's; what is ours is snake_case.
+See `headrace.spark.stream_rows` for what both have.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
-from pyspark._globals import _NoValue
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from headrace.checked_api import checked_api
-from headrace.errors import ArgumentError, UnknownName
-from headrace.near_names import nearest
-from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
+from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refusals import (
     call_site,
-    is_hidden,
     refusal,
-    shown,
     translated,
-    visible,
 )
-from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
-from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
 from headrace.spark.static_side import StaticSide, checked_join
-from headrace.spark.topology.nodes import FormatName, NarrowCall, OutputMode, TopicSource
-
-if TYPE_CHECKING:
-    from headrace.spark.grouped_stream import GroupedStream
-    from headrace.spark.sinks.interface import Sink
-    from headrace.spark.streams_app import StreamsApp
-
-_NO_ROWS_YET = (
-    "Rows exist once the application runs: write them with to_topic(), then app.run(), or app.start() in a notebook."
-)
-
-
-FillValue: TypeAlias = bool | float | str
-ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One way on which rows come to a stream: a source and the calls since. A union has several."""
-
-    source: TopicSource
-    calls: tuple[NarrowCall, ...] = ()
-
-
-@checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink"))
-class Rows:
-    """What `Stream` and `StreamTable` share: a template, and the calls that are the same on both."""
-
-    _row_for_row = False
-
-    def __init__(self, app: StreamsApp, template: DataFrame) -> None:
-        self._app = app
-        self._template = template
-
-    # -- columns ----------------------------------------------------------------------------------------------------
-
-    @property
-    def columns(self) -> list[str]:
-        """As `DataFrame.columns`."""
-        return visible(self._template.columns)
-
-    @property
-    def schema(self) -> StructType:
-        """As `DataFrame.schema`."""
-        return StructType([field for field in self._template.schema.fields if not is_hidden(field.name)])
-
-    @property
-    def dtypes(self) -> list[tuple[str, str]]:
-        """As `DataFrame.dtypes`."""
-        return [(name, kind) for name, kind in self._template.dtypes if not is_hidden(name)]
-
-    def printSchema(self, level: int | None = None) -> None:
-        """As `DataFrame.printSchema`."""
-        without_hidden(self._template).printSchema(level)
-
-    def __getitem__(self, item: Any) -> Any:
-        """As `DataFrame[..]`: a column by name or position, a condition, a list of columns."""
-        if isinstance(item, str):
-            return self._column(item, call_site())
-        if isinstance(item, int):
-            columns = self.columns
-            if not -len(columns) <= item < len(columns):
-                message = f"there is no column number {item}; there are {len(columns)}, counted from 0"
-                raise refusal("unresolved-column", message, "name the column", call_site())
-            return F.col(quoted(columns[item]))
-        if isinstance(item, Column):
-            return self.where(item)
-        if isinstance(item, (list, tuple)):
-            return self.select(*item)
-        raise ArgumentError(
-            "wrong-type",
-            f"stream[..] takes a column's name or number, a condition or a list of columns, not {type(item).__name__}",
-            'write stream["column"], stream[condition] or stream[["a", "b"]]',
-            where=shown(call_site()),
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and name != "_kafka":
-            raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
-        if any(name.lower() == column.lower() for column in self._template.columns):
-            return F.col(quoted(name))
-        if name in REFUSED_PROPERTIES:
-            raise refusal(*REFUSED_PROPERTIES[name], call_site())
-        if name in REFUSED_METHODS:
-            return _refusing(name)
-        raise _unknown_attribute(type(self), name)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}[{', '.join(f'{name}: {kind}' for name, kind in self.dtypes)}]"
-
-    def _repr_html_(self) -> str:
-        return rows_html(type(self).__name__, self._app.name, self._described_sources(), self.dtypes, _NO_ROWS_YET)
-
-    def _described_sources(self) -> list[tuple[str, list[str]]]:
-        """Each input and the names of the calls made on its rows, for notebooks."""
-        raise NotImplementedError
-
-    def _column(self, name: str, where: str) -> Column:
-        with translated(where, self._template.columns):
-            self._template.select(name)
-        return F.col(name)
-
-    # -- rows to rows -----------------------------------------------------------------------------------------------
-
-    def select(self, *cols: Any) -> Any:
-        """As `DataFrame.select`. `"*"` does not hold `_kafka`, as with Spark's own `_metadata`."""
-        return self._narrow("select", *cols)
-
-    def selectExpr(self, *expr: str | list[str]) -> Any:
-        """As `DataFrame.selectExpr`."""
-        return self._narrow("selectExpr", *expr)
-
-    def where(self, condition: Column | str) -> Any:
-        """As `DataFrame.where`."""
-        return self._narrow("where", condition)
-
-    def filter(self, condition: Column | str) -> Any:
-        """As `DataFrame.filter`."""
-        return self._narrow("where", condition)
-
-    def withColumn(self, colName: str, col: Column) -> Any:  # noqa: N803 PySpark's own name
-        """As `DataFrame.withColumn`."""
-        return self._narrow("withColumn", colName, col)
-
-    def withColumns(self, *colsMap: dict[str, Column]) -> Any:  # noqa: N803 PySpark's own name
-        """As `DataFrame.withColumns`."""
-        return self._narrow("withColumns", *colsMap)
-
-    def withColumnRenamed(self, existing: str, new: str) -> Any:
-        """As `DataFrame.withColumnRenamed`."""
-        return self._narrow("withColumnRenamed", existing, new)
-
-    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Any:  # noqa: N803 PySpark's own name
-        """As `DataFrame.withColumnsRenamed`."""
-        return self._narrow("withColumnsRenamed", colsMap)
-
-    def drop(self, *cols: Any) -> Any:
-        """As `DataFrame.drop`."""
-        return self._narrow("drop", *cols)
-
-    def toDF(self, *cols: str) -> Any:
-        """As `DataFrame.toDF`: all columns get these names, in their order."""
-        return self._narrow("toDF", *cols)
-
-    def alias(self, alias: str) -> Any:
-        """As `DataFrame.alias`: columns may be named `"alias.column"` from here on."""
-        return self._narrow("alias", alias)
-
-    def fillna(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
-        """As `DataFrame.fillna`. On a table not in the grouping columns: they are the key."""
-        self._check_not_key("fillna", value if isinstance(value, dict) else subset)
-        return self._narrow("fillna", value, subset)
-
-    def dropna(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
-        """As `DataFrame.dropna`. Refused on a table, whose rows are the newest of their keys."""
-        return self._narrow("dropna", how, thresh, subset)
-
-    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
-        """As `DataFrame.replace`. On a table not in the grouping columns: they are the key."""
-        self._check_not_key("replace", subset)
-        return self._narrow("replace", to_replace, value, subset)
-
-    @property
-    def na(self) -> NaFunctions:
-        """As `DataFrame.na`: `na.fill`, `na.drop`, `na.replace`."""
-        return NaFunctions(self)
-
-    def _check_not_key(self, method: str, columns: Any) -> None:
-        """Refuse to change the values of grouping columns: rows of two groups could get one key."""
-        keys = self._default_key_columns()
-        if not keys:
-            return
-        named = [columns] if isinstance(columns, str) else self.columns if columns is None else list(columns)
-        hit = next((key for key in keys if key.lower() in {str(name).lower() for name in named}), None)
-        if hit is None:
-            return
-        others = [name for name in self.columns if name not in keys]
-        raise refusal(
-            "not-supported-here",
-            f'{method} behind an aggregate would change the grouping column "{hit}", and rows of two groups '
-            "could get one key",
-            f"{method} before groupBy, or name other columns: subset={others}",
-            call_site(),
-        )
-
-    def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """As `DataFrame.transform`: `func` gets this stream."""
-        where = call_site()
-        result = func(self, *args, **kwargs)
-        if not isinstance(result, Rows):
-            raise ArgumentError(
-                "wrong-type",
-                f"the function given to transform returned {type(result).__name__}, expected a stream",
-                "end the function with return and the stream it makes",
-                where=shown(where),
-            )
-        return result
-
-    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        where = call_site()
-        call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=where)
-        with translated(where, self._template.columns):
-            template = apply_calls(self._template, (call,))
-            check_narrow(template, where, row_for_row=self._row_for_row)
-        return self._followed_by(call, template)
-
-    def _followed_by(self, call: NarrowCall, template: DataFrame) -> Any:
-        raise NotImplementedError
-
-    def _default_key_columns(self) -> tuple[str, ...]:
-        return ()
-
-    def _check_key(self, key: list[str], where: str) -> None:
-        """Any column may be a stream's key."""
-
-    def _visible_quoted(self) -> list[str]:
-        return [quoted(name) for name in self.columns]
-
-    # -- leaving ----------------------------------------------------------------------------------------------------
-
-    def to_topic(
-        self,
-        topic: str,
-        *,
-        key: str | Sequence[str] | None = None,
-        value: FormatName = "json",
-        output_mode: OutputMode = "update",
-        partitions: int | None = None,
-    ) -> Any:
-        """Write the rows to a topic and return the stream.
-
-        `key`: the columns of the record's key (one string column as plain text, others or several as a JSON object);
-        None means the input record's key for a stream, the grouping columns for a table. `value`: `"json"` (all
-        columns, nulls left out as Spark's `to_json` does), `"string"` (the one column that is no key) or `"raw"` (the
-        column `value`, and `key` if there is one, as Spark's Kafka sink). `output_mode="update"`: a row each time its
-        value changed. `partitions` is the consent to create a missing topic. Raises TopologyError.
-        """
-        sink = topic_sink(
-            self, topic, key=key, value=value, output_mode=output_mode, partitions=partitions, where=call_site()
-        )
-        self._app._leave(self, sink)
-        return self
-
-    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Any:
-        """As `DataStreamWriter.foreachBatch`: `func(dataframe, batch_id)` for every micro-batch; at least once.
-
-        Several instances call it, each for its own tasks, and batch ids are each instance's own.
-        """
-        self._app._leave(self, foreach_batch_sink(self, func, call_site()))
-        return self
-
-    def to_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_by: str | Sequence[str] | None = None,
-        name: str | None = None,
-        roll_size_bytes: int | None = None,
-        roll_interval_ms: int | None = None,
-    ) -> Any:
-        """Write the rows to Parquet files below `path`, each row once, and return the stream.
-
-        A task's committed rows become a file, which readers see as a whole, when they take `roll_size_bytes` (128 MiB)
-        or the oldest of them are `roll_interval_ms` old (60 s; 0: after every micro-batch), and when the application
-        stops. `partition_by`: Hive directories. `path` is on a file system that every instance sees. Rows of an
-        aggregate, which replace each other, are refused. Raises TopologyError.
-        """
-        where = call_site()
-        sink = parquet_sink(
-            self,
-            path,
-            partition_by=partition_by,
-            name=name,
-            roll_size_bytes=roll_size_bytes,
-            roll_interval_ms=roll_interval_ms,
-            where=where,
-        )
-        self._app._leave(self, sink)
-        return self
-
-    def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
-        """Write the rows to a `headrace.spark.sinks.Sink`, each row once, and return the stream.
-
-        `name` (by default the sink's own) is unique within the application. Raises TopologyError.
-        """
-        self._app._leave(self, table_sink(self, sink, name, call_site()))
-        return self
-
-
-@checked_api()
-class NaFunctions:
-    """As PySpark's `DataFrameNaFunctions`; made by `Stream.na`."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    def fill(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
-        """As `Stream.fillna`."""
-        return self._rows.fillna(value, subset)
-
-    def drop(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
-        """As `Stream.dropna`."""
-        return self._rows.dropna(how, thresh, subset)
-
-    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
-        """As `Stream.replace`."""
-        return self._rows.replace(to_replace, value, subset)
+from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
+from headrace.spark.topology.nodes import NarrowCall
 
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
 class Stream(Rows):
     """Rows as they come from topics. Made by `StreamsApp.stream`."""
 
-    def __init__(self, app: StreamsApp, template: DataFrame, arms: tuple[Arm, ...]) -> None:
+    def __init__(self, app: Application, template: DataFrame, arms: tuple[Arm, ...]) -> None:
         super().__init__(app, template)
         self._arms = arms
 
@@ -393,9 +74,7 @@ class Stream(Rows):
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """As `DataFrame.groupBy`. Rows move through an internal topic unless the group is the declared key."""
-        from headrace.spark.grouped_stream import GroupedStream
-
-        return GroupedStream(self, cols, call_site())
+        return GroupedStream(self, self._arms, cols, call_site())
 
     groupby = groupBy
 
@@ -409,14 +88,6 @@ class Stream(Rows):
         )
 
 
-def described_arms(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
-    """Return the topics with their format, and the names of the calls, of each arm."""
-    return [
-        (f"{', '.join(arm.source.topics)} ({arm.source.value_format})", [call.method for call in arm.calls])
-        for arm in arms
-    ]
-
-
 def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
     """`arm` with one more call that gives its rows the columns and types of the union."""
     have = {name.lower(): name for name in side.columns}
@@ -426,29 +97,3 @@ def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
 
 def _as_type(name: str | None, kind: DataType) -> Column:
     return (F.lit(None) if name is None else F.col(quoted(name))).cast(kind)
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise refusal(*REFUSED_METHODS[name], call_site())
-
-    refuse.__name__ = name
-    return refuse
-
-
-def _unknown_attribute(kind: type[Rows], name: str) -> UnknownName:
-    methods = [each for each in dir(kind) if not each.startswith("_")]
-    camel = re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
-    near = nearest(name, methods)
-    if camel != name and hasattr(DataFrame, camel):
-        near, message, fix = camel, f"{kind.__name__} has no '{name}'; as in PySpark it is '{camel}'", f"write {camel}"
-    elif hasattr(DataFrame, name):
-        near = None
-        message = f"{kind.__name__} has no '{name}' yet, DataFrame has it"
-        fix = "use it in foreachBatch(func): func gets each micro-batch as a DataFrame"
-    elif near is not None:
-        message, fix = f"{kind.__name__} has no column and no method '{name}'; did you mean '{near}'?", f"write {near}"
-    else:
-        message, fix = f"{kind.__name__} has no column and no method '{name}'", f"methods: {', '.join(methods)}"
-    where = shown(call_site())
-    return UnknownName("unknown-name", message, fix, where=where, name=name, nearest=near or "")

@@ -13,33 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, IntegerType, StructType
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
-from headrace.spark.compilation import Output, check_new_output, compile_app, source_name
-from headrace.spark.formats.schemas import COORDINATES, RAW, STRING, check_schema, struct_of
-from headrace.spark.frames import empty_frame
+from headrace.spark.application_declaration import ApplicationDeclaration
+from headrace.spark.compilation import source_name
+from headrace.spark.formats.schemas import RAW, STRING, check_schema
 from headrace.spark.listeners import check_listener
 from headrace.spark.refusals import call_site, is_hidden, refusal, refused_format
 from headrace.spark.sinks.declaration import check_topic_name
 from headrace.spark.spark_session import classic, session
-from headrace.spark.stream import Arm, Rows, Stream
+from headrace.spark.stream import Stream
+from headrace.spark.stream_rows import Arm
 from headrace.spark.topology.nodes import (
-    COORDINATES_COLUMN,
-    KEY_COLUMN,
-    TASK_COLUMN,
-    CompiledTopology,
     DeadLetter,
     ErrorPolicy,
     FormatName,
-    Leaving,
     TopicSource,
 )
 
 if TYPE_CHECKING:
-    from headrace.client.network_client import NetworkClient
     from headrace.spark.findings import Finding
     from headrace.spark.running_app import RunningApp
     from headrace.spark.verdict import Verdict
@@ -48,7 +43,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 
 @checked_api(unchecked=("value", "topics", "schema", "listener"))
-class StreamsApp:
+class StreamsApp(ApplicationDeclaration):
     """One member of a Kafka streams group, and the topology the group runs."""
 
     def __init__(
@@ -78,7 +73,7 @@ class StreamsApp:
         """
         from headrace.spark.settings import checked_config, reached_by
 
-        self._where = call_site()
+        where = call_site()
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
                 "bad-value",
@@ -92,18 +87,22 @@ class StreamsApp:
             raise ConfigError(
                 "bad-value", f"trigger_interval_ms={trigger_interval_ms!r} is no number of milliseconds", "0 or more"
             )
-        self.name = name
-        self.bootstrap_servers, self.security = reached_by(bootstrap_servers, config)
-        self.auto_offset_reset = auto_offset_reset
-        self.state_dir = _state_dir(state_dir, name)
-        self.trigger_interval_ms = trigger_interval_ms
+        servers, security = reached_by(bootstrap_servers, config)
+        checked = checked_config(config)
+        super().__init__(
+            name,
+            spark=classic(spark if spark is not None else session(name)),
+            bootstrap_servers=servers,
+            security=security,
+            auto_offset_reset=auto_offset_reset,
+            processing_guarantee=processing_guarantee or str(checked["processing.guarantee"]),
+            state_dir=_state_dir(state_dir, name),
+            trigger_interval_ms=trigger_interval_ms,
+            config=checked,
+            where=where,
+        )
         self.on_error = _checked_policy(on_error)
-        self.config = checked_config(config)
-        self.processing_guarantee = processing_guarantee or str(self.config["processing.guarantee"])
-        self.spark = classic(spark if spark is not None else session(name))
         self.listeners: list[object] = []
-        self._sources: dict[str, TopicSource] = {}
-        self._outputs: list[Output] = []
 
     # -- sources ----------------------------------------------------------------------------------------------------
 
@@ -199,34 +198,7 @@ class StreamsApp:
                 )
         return self._sources.setdefault(source.name, source)
 
-    def _template_of(self, columns: StructType, *, coordinates: bool = False, hidden: bool = True) -> DataFrame:
-        """An empty frame with `columns` and the runtime's own beside them."""
-        schema = StructType(list(columns.fields))
-        if coordinates:
-            schema = StructType(schema.fields).add(COORDINATES_COLUMN, COORDINATES)
-        if hidden:
-            schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
-        return empty_frame(self.spark, schema)
-
-    def _template_of_source(self, source: TopicSource) -> DataFrame:
-        return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
-
-    def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
-        """A client of the application's cluster, by its way in. Raises CannotConnect when it is used."""
-        from headrace.client.network_client import NetworkClient
-
-        return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
-
-    def _leave(self, rows: Rows, sink: Leaving) -> None:
-        output = Output(rows=rows, sink=sink)
-        check_new_output(self._outputs, output)
-        self._outputs.append(output)
-
     # -- look before you run ----------------------------------------------------------------------------------------
-
-    def compile(self) -> CompiledTopology:
-        """The application as plain data; what the runtime runs."""
-        return compile_app(self)
 
     def describe(self, format: Literal["text", "json", "mermaid"] = "text") -> str:
         """The topology: subtopologies, topics, state, sinks. Connects to nothing."""
@@ -258,10 +230,17 @@ class StreamsApp:
         self.listeners.append(listener)
 
     def start(self) -> RunningApp:
-        """Join the group and run its tasks in the background."""
-        from headrace.spark.runtime import driver
+        """Join the group and run its tasks in the background.
 
-        return driver.start(self, self.compile())
+        Topics are checked and plans built and warmed before the member joins. Raises CannotConnect,
+        BrokerError("topic-missing"), StateError("state-locked").
+        """
+        from headrace.spark.running_app import RunningApp
+        from headrace.spark.runtime.application import ApplicationRuntime
+
+        runtime = ApplicationRuntime(self._settings(), self.compile(), listeners=self.listeners)
+        runtime.start()
+        return RunningApp(runtime)
 
     def run(self, until: Literal["stopped", "caught-up"] = "stopped") -> None:
         """Run the application in the foreground until SIGTERM or SIGINT.
@@ -278,7 +257,7 @@ class StreamsApp:
         _check_choice("until", until, ("stopped", "caught-up"))
         from headrace.spark.foreground import run_in_foreground
 
-        run_in_foreground(self, until)
+        run_in_foreground(self, until, start=self.start)
 
     def __repr__(self) -> str:
         return f"StreamsApp({self.name!r}, {len(self._sources)} sources, {len(self._outputs)} outputs)"

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from headrace.spark.display.verdict_html import verdict_html
+from headrace.spark.display.html_elements import Badge, box, heading, note, table
 
 EXIT_EQUAL, EXIT_DIFFERS, EXIT_CANNOT_TELL = 0, 4, 5
+_BADGES: Final = {
+    "equal": Badge("equal", "good"),
+    "repeated": Badge("equal but for repeats", "good"),
+    "differs": Badge("differs", "bad"),
+    "cannot-tell": Badge("cannot tell", "busy"),
+}
+_COLUMNS: Final = ("sink", "kind", "expected", "found", "equal", "differ", "missing", "extra", "lost", "repeated")
+MOST_EXAMPLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,4 +88,31 @@ class Verdict:
         return {**asdict(self), "status": self.status, "passed": self.passed, "exit_code": self.exit_code}
 
     def _repr_html_(self) -> str:
-        return verdict_html(self)
+        return _html(self)
+
+
+def _html(verdict: Verdict) -> str:
+    """Return the verdict as HTML."""
+    summary = f"{verdict.records:,} input records compared · processing guarantee {verdict.guarantee}"
+    if verdict.bad_records:
+        summary += f" · {verdict.bad_records:,} could not be decoded and are left out on both sides"
+    if verdict.waiting:
+        summary += f" · {verdict.waiting:,} not committed yet and not compared"
+    return box(
+        heading("Verdict", verdict.app_name, _BADGES[verdict.status]),
+        note(summary),
+        note(f"Cannot tell: {verdict.undecided}", "busy") if verdict.undecided else "",
+        table(_COLUMNS, [_row(sink) for sink in verdict.sinks]) if verdict.sinks else "",
+        "".join(_remarks(sink) for sink in verdict.sinks),
+        "".join(note(f"Not compared: {claim}") for claim in verdict.cannot_claim),
+    )
+
+
+def _row(sink: SinkVerdict) -> tuple[str | int, ...]:
+    counts = (sink.expected, sink.found, sink.equal, sink.differ, sink.missing, sink.extra, sink.lost, sink.repeated)
+    return (sink.topic, sink.kind, *counts)
+
+
+def _remarks(sink: SinkVerdict) -> str:
+    undecided = note(f"{sink.topic}: cannot tell: {sink.undecided}", "busy") if sink.undecided else ""
+    return undecided + "".join(note(f"{sink.topic}: {example}", "bad") for example in sink.examples[:MOST_EXAMPLES])

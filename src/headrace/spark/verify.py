@@ -26,7 +26,8 @@ from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.sinks.parquet import ParquetSink
-from headrace.spark.stream import Arm, Stream
+from headrace.spark.stream import Stream
+from headrace.spark.stream_rows import Arm
 from headrace.spark.topic_frames import BAD_COLUMN, TopicPartition, decoded_by_spark, good_rows, topic_frame
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from headrace.spark.verdict import SinkVerdict, Verdict
@@ -35,7 +36,7 @@ from headrace.spark.verify_tables import compare_table
 from headrace.spark.volatile import volatile_columns
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_declaration import ApplicationDeclaration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class _Extent:
     cannot_claim: tuple[str, ...]
 
 
-def verify(app: StreamsApp, *, sinks: Sequence[str] | None = None) -> Verdict:
+def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -> Verdict:
     """Compare `sinks` (topics and Parquet directories; all that the application writes when None).
 
     Raises ConfigError, CannotConnect, BrokerError.
@@ -104,7 +105,7 @@ def _reads(found: Sequence[object], source: TopicSource) -> bool:
 
 
 class _Recomputation:
-    def __init__(self, app: StreamsApp, extent: _Extent) -> None:
+    def __init__(self, app: ApplicationDeclaration, extent: _Extent) -> None:
         self._app = app
         self._extent = extent
         self._frames: dict[str, DataFrame] = {}
@@ -192,7 +193,9 @@ class _Recomputation:
         return self._rows(output.rows._arms)
 
 
-def _extent(app: StreamsApp, admin: Admin, sources: Sequence[TopicSource], internal: Sequence[str]) -> _Extent:
+def _extent(
+    app: ApplicationDeclaration, admin: Admin, sources: Sequence[TopicSource], internal: Sequence[str]
+) -> _Extent:
     topics = [topic for source in sources for topic in source.topics]
     known = admin.list_topics()
     for topic in topics:

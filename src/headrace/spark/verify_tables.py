@@ -29,7 +29,7 @@ from headrace.spark.verdict import SinkVerdict
 from headrace.spark.verify_streams import EXAMPLES, JSON_OPTIONS, key_of, value_of, value_schema
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_declaration import ApplicationDeclaration
 
 TOLERANCE = 1e-12
 _MOST_LOOKED_AT = 20_000
@@ -63,7 +63,12 @@ class _Totals:
 
 
 def compare_table(
-    app: StreamsApp, table: StreamTable, sink: TopicSink, rows: DataFrame, actual: DataFrame, ignored: frozenset[str]
+    app: ApplicationDeclaration,
+    table: StreamTable,
+    sink: TopicSink,
+    rows: DataFrame,
+    actual: DataFrame,
+    ignored: frozenset[str],
 ) -> SinkVerdict:
     """`rows` are the good input rows in front of `groupBy`, `actual` the records of the sink's topic."""
     return _TableComparison(app, table, sink, rows, ignored).against(actual)
@@ -71,7 +76,7 @@ def compare_table(
 
 class _TableComparison:
     def __init__(
-        self, app: StreamsApp, table: StreamTable, sink: TopicSink, rows: DataFrame, ignored: frozenset[str]
+        self, app: ApplicationDeclaration, table: StreamTable, sink: TopicSink, rows: DataFrame, ignored: frozenset[str]
     ) -> None:
         self._app, self._table, self._sink = app, table, sink
         self._rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name != COORDINATES_COLUMN))

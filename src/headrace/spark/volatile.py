@@ -14,13 +14,14 @@ from headrace.spark.plan_reader import (
     volatile_functions_of,
     walk,
 )
-from headrace.spark.stream import Rows, Stream
+from headrace.spark.stream import Stream
+from headrace.spark.stream_rows import Rows
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_declaration import ApplicationDeclaration
 
 
-def volatile_columns(rows: Rows, app: StreamsApp) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(columns of `rows` that are volatile themselves, functions on which more than such a column depends)."""
     columns: set[str] = set()
     whole: set[str] = set()

@@ -8,15 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from headrace.spark.display.app_snapshot import AppSnapshot, TaskRow, as_html, as_text
-from headrace.spark.topology.nodes import TopicSource
+from headrace.spark.display.app_snapshot import AppSnapshot, as_html, as_text
 
-if TYPE_CHECKING:
-    from headrace.spark.running_app import RunningApp
-
-__all__ = ["ProgressDisplay", "read_snapshot"]
+__all__ = ["ProgressDisplay"]
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -31,14 +27,16 @@ class ProgressDisplay:
     A background thread refreshes it; the last refresh shows how the application ended.
     """
 
-    def __init__(self, running: RunningApp, is_stopped: threading.Event, *, interval_seconds: float) -> None:
-        self._running = running
+    def __init__(
+        self, read_snapshot: Callable[[], AppSnapshot], is_stopped: threading.Event, *, interval_seconds: float
+    ) -> None:
+        self._read_snapshot = read_snapshot
         self._is_stopped = is_stopped
         self._interval_seconds = interval_seconds
         self._closing = threading.Event()
         # The handle is made on the caller's thread: IPython attaches it to the cell that is executed there.
         self._output = _choose_output()
-        self._output.show(read_snapshot(running))
+        self._output.show(read_snapshot())
         self._thread = threading.Thread(target=self._refresh, name="headrace-progress", daemon=True)
         self._thread.start()
 
@@ -56,7 +54,7 @@ class ProgressDisplay:
         ended = False
         while not ended and not self._closing.is_set():
             ended = self._is_stopped.wait(self._interval_seconds)
-            self._output.show(read_snapshot(self._running))
+            self._output.show(self._read_snapshot())
 
 
 class _NotebookOutput:
@@ -95,45 +93,3 @@ def _choose_output() -> _Output:
     from IPython.display import display
 
     return _NotebookOutput(display)
-
-
-def read_snapshot(running: RunningApp) -> AppSnapshot:
-    """Read the state of `running` from its runtime."""
-    runtime = running._runtime
-    runners = list(runtime.runners.values())
-    progress = [runner.progress for runner in runners]
-    # Records of repartition topics were counted once already, when they were read from a source topic.
-    reading = [runner for runner in runners if any(isinstance(s, TopicSource) for s in runner.subtopology.sources)]
-    last = running.lastProgress
-    status = running.status
-    member = running.member
-    error = running.exception()
-    return AppSnapshot(
-        name=running.name,
-        state=status["state"],
-        message=status["message"],
-        member_id=member.member_id,
-        member_epoch=member.member_epoch,
-        records=sum(runner.progress.records for runner in reading),
-        records_per_second=sum(runner.progress.records_per_second() for runner in reading),
-        batches=sum(found.totals.batches for found in progress),
-        batch_ms=last["batchDuration"] if last is not None else None,
-        dead_letters=sum(found.totals.dead_letters for found in progress),
-        skipped=sum(sum(found.totals.dropped.values()) for found in progress),
-        tasks=[
-            TaskRow(
-                subtopology=task.subtopology,
-                partition=task.partition,
-                lag=task.lag,
-                state_keys=task.state_keys,
-                state_bytes=task.state_bytes,
-            )
-            for task in running.tasks
-        ],
-        restoring=[
-            (f"{name}_{partition}", restored, left)
-            for (name, partition), (restored, left, _) in sorted(running.restoring().items())
-        ],
-        reasons=[detail for _, detail in runtime.not_ready],
-        error=error.render() if error is not None else None,
-    )

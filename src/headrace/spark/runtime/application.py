@@ -13,38 +13,31 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-
-from pyspark import inheritable_thread_target
 
 from headrace.client.admin import Admin
 from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from headrace.client.membership import events as member_events
 from headrace.client.membership.assignment import AssignmentSnapshot, StatusCode, tasks_text
 from headrace.client.membership.streams_heartbeat import HeartbeatVersion
-from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError, MaxPollExceeded
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
 from headrace.spark.runtime.batch_runner import SubtopologyRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
-from headrace.spark.runtime.driver_jvm import DriverJvm
+from headrace.spark.runtime.instance import RunningInstance
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.local_state import LocalState
-from headrace.spark.runtime.planning import Planning
-from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.store import BatchKey
-from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
 from headrace.spark.runtime.warm_up import warm_up
 from headrace.spark.topology.nodes import CompiledTopology
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_settings import ApplicationSettings
 
 __all__ = ["ApplicationRuntime"]
 
@@ -55,41 +48,25 @@ EVENT_WAIT = 0.05
 GIVING_BACK_WAIT = 0.01  # a task that was given back stands still until it is acknowledged
 
 
-class ApplicationRuntime:
+class ApplicationRuntime(RunningInstance):
     """Mutable, shared by its threads; what they share is behind `_lock` or written by one of them only."""
 
-    def __init__(self, app: StreamsApp, compiled: CompiledTopology) -> None:
-        self.app, self.compiled = app, compiled
-        self.spark = app.spark
-        self.group_id = app.name
-        self.bootstrap_servers: str = app.bootstrap_servers
-        self.security = app.security
-        self.client_id = str(app.config.get("client.id") or app.name)
-        self.auto_offset_reset = app.auto_offset_reset
-        self.trigger_interval_ms = app.trigger_interval_ms
-        self.instance_id = str(app.config["group.instance.id"]) or None
-        self._max_poll_ms = int(app.config["max.poll.interval.ms"])
-        self.incarnation = uuid.uuid4().hex[:12]
-        self.started_at = time.time()
-        self.error: HeadraceError | None = None
-        self.is_stopped = threading.Event()
-        self.snapshot: AssignmentSnapshot | None = None
-        self.not_ready: tuple[tuple[int, str], ...] = ()
-        self.runners: dict[str, SubtopologyRunner] = {}
-        self.observation = Observation(self)
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self.directory = StateDirectory(Path(app.state_dir), self.group_id)
+    def __init__(
+        self, settings: ApplicationSettings, compiled: CompiledTopology, *, listeners: Iterable[object] = ()
+    ) -> None:
+        super().__init__(settings, compiled)
+        self._max_poll_ms = int(settings.config["max.poll.interval.ms"])
+        self._runners: dict[str, SubtopologyRunner] = {}
+        self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
-        self._client = self.network_client()
-        self.planning = Planning(
-            app, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
-        )
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
-        self.state = LocalState(self)
-        self.schemas = StoredSchemas(self.group_id, compiled)
-        self._jvm = DriverJvm(self.spark)
+        self.state: LocalState = LocalState(self)
+
+    @property
+    def runners(self) -> dict[str, SubtopologyRunner]:
+        """The runners by the names of their subtopologies."""
+        return self._runners
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -97,7 +74,9 @@ class ApplicationRuntime:
         """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
         try:
             self.schemas.check(self._client)
-            check_topics(self._client, self.compiled, replication_factor=int(self.app.config["replication.factor"]))
+            check_topics(
+                self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
+            )
             refuse_unsafe_topics(Admin(self._client), self.compiled.description(), self.bootstrap_servers)
             self._journal.end_left_behind(
                 self._client, topics=self._written, transaction_timeout_ms=self.planning.transaction_timeout_ms
@@ -116,40 +95,6 @@ class ApplicationRuntime:
             thread = self.make_thread(target=target, name=f"headrace-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
-
-    def stop(self) -> None:
-        """Finish the micro-batches, commit, leave. Returns at once; `is_stopped` says when it is done."""
-        self._stop.set()
-
-    def fail(self, error: HeadraceError) -> None:
-        """End the application with this error; the first one counts, unless Spark's JVM is gone: that explains it."""
-        error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
-        with self._lock:
-            if self.error is None:
-                self.error = error
-                log.error("%s fails: %s", self.group_id, error)
-        self._stop.set()
-
-    @property
-    def is_failed(self) -> bool:
-        return self.error is not None
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stop.is_set()
-
-    @property
-    def has_tasks(self) -> bool:
-        """Whether the coordinator has given this instance something to run."""
-        return self.snapshot is not None and any(self.snapshot.active.values())
-
-    def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
-        """A Python thread with a JVM thread of its own, so that local properties do not mix."""
-        return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
-
-    def network_client(self, **settings: Any) -> NetworkClient:
-        """A client of the application's cluster, by its way in; every client of the driver is made here."""
-        return NetworkClient(self.bootstrap_servers, client_id=self.client_id, security=self.security, **settings)
 
     def announce_transactions(self, transactional_ids: list[str]) -> None:
         """They are about to be used: who ends them when this process dies is told first."""
@@ -175,8 +120,8 @@ class ApplicationRuntime:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def _build_runners(self) -> None:
-        cores = int(self.app.config.get("headrace.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
-        most_records = int(self.app.config["headrace.warm.up.records"])
+        cores = int(self.settings.config.get("headrace.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
+        most_records = int(self.settings.config["headrace.warm.up.records"])
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
@@ -198,9 +143,9 @@ class ApplicationRuntime:
             member_id=self.directory.member_id if keeps_member_id else str(uuid.uuid4()),
             process_id=self.directory.process_id,
             client_id=self.client_id,
-            rebalance_timeout_ms=int(self.app.config["rebalance.timeout.ms"]),
+            rebalance_timeout_ms=int(self.settings.config["rebalance.timeout.ms"]),
             max_poll_interval_ms=self._max_poll_ms,
-            heartbeat_max_interval_ms=int(self.app.config["headrace.heartbeat.max.interval.ms"]),
+            heartbeat_max_interval_ms=int(self.settings.config["headrace.heartbeat.max.interval.ms"]),
             instance_id=self.instance_id,
             early_look=self.state.looks_ahead,
             keeps_member_id=keeps_member_id,

@@ -41,7 +41,7 @@ from headrace.spark.runtime.tasks import RunningTask, TopicPartition, plan_slots
 from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource, TopicSource
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.application import ApplicationRuntime
+    from headrace.spark.runtime.instance import RunningInstance
 
 __all__ = ["SubtopologyRunner"]
 
@@ -51,9 +51,7 @@ log = logging.getLogger("headrace.spark")
 class SubtopologyRunner:
     """Owns the running tasks of one subtopology; its thread is the only one that touches them."""
 
-    def __init__(
-        self, runtime: ApplicationRuntime, subtopology: CompiledSubtopology, jobs: JobRunner, slots: int
-    ) -> None:
+    def __init__(self, runtime: RunningInstance, subtopology: CompiledSubtopology, jobs: JobRunner, slots: int) -> None:
         self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
         self.name = subtopology.subtopology_id
         self.progress = SubtopologyProgress(self.name, input_topics(subtopology))

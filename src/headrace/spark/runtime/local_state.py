@@ -32,7 +32,7 @@ from headrace.spark.runtime.worker_process import schema_hash
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.application import ApplicationRuntime
+    from headrace.spark.runtime.instance import RunningInstance
 
 __all__ = ["LocalState", "stores_of"]
 
@@ -70,10 +70,10 @@ def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
 class LocalState:
     """Mutable. `turn` and what is told belong to the member thread, the rest may be called from anywhere."""
 
-    def __init__(self, runtime: ApplicationRuntime) -> None:
+    def __init__(self, runtime: RunningInstance) -> None:
         self._runtime = runtime
         self._stores = stores_of(runtime.compiled)
-        config = runtime.app.config
+        config = runtime.settings.config
         self._acceptable_lag = int(config["acceptable.recovery.lag"])
         self._cleanup_delay_s = int(config["state.cleanup.delay.ms"]) / 1000
         self.replicas: Replicas | None = None

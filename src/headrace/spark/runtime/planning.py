@@ -21,7 +21,7 @@ from headrace.spark.runtime.store import BatchKey, boot_id
 from headrace.spark.topology.nodes import CompiledSubtopology
 
 if TYPE_CHECKING:
-    from headrace.spark.streams_app import StreamsApp
+    from headrace.spark.application_settings import ApplicationSettings
 
 __all__ = ["Planning"]
 
@@ -29,14 +29,16 @@ __all__ = ["Planning"]
 class Planning:
     """Mutable: the ids of changelogs, the transactions of each subtopology, how many chains it has."""
 
-    def __init__(self, app: StreamsApp, *, incarnation: str, state_dir: str, client: NetworkClient) -> None:
+    def __init__(
+        self, settings: ApplicationSettings, *, incarnation: str, state_dir: str, client: NetworkClient
+    ) -> None:
         """`client` asks for the ids of changelogs."""
-        self._app, self._config = app, app.config
+        self._settings, self._config = settings, settings.config
         self._incarnation, self._state_dir, self._client = incarnation, state_dir, client
-        self.exactly_once = app.processing_guarantee == "exactly_once_v2"
-        self.transaction_timeout_ms = int(app.config["transaction.timeout.ms"])
+        self.exactly_once = settings.processing_guarantee == "exactly_once_v2"
+        self.transaction_timeout_ms = int(settings.config["transaction.timeout.ms"])
         self.boot_id = boot_id()
-        self._max_bytes = int(app.config["headrace.batch.max.bytes"])
+        self._max_bytes = int(settings.config["headrace.batch.max.bytes"])
         self._lock = threading.Lock()
         self._topic_ids: dict[str, str] = {}
         self._transactions: dict[str, SlotTransactions] = {}
@@ -59,11 +61,11 @@ class Planning:
             batch=batch,
             member_id=assignment.member_id,
             member_epoch=assignment.member_epoch,
-            bootstrap_servers=self._app.bootstrap_servers,
+            bootstrap_servers=self._settings.bootstrap_servers,
             state_dir=self._state_dir,
             slots=slots,
             topic_ids=self._changelog_ids(subtopology) if slots else {},
-            group_id=self._app.name,
+            group_id=self._settings.name,
             boot_id=self.boot_id,
             compression=str(self._config["compression.type"]),
             fetch_max_bytes=int(self._config["fetch.max.bytes"]),
@@ -93,10 +95,10 @@ class Planning:
     ) -> BatchCommit:
         """The guarantee of the application, for one subtopology. `announce`, `forget` as in `SlotTransactions`."""
         if not self.exactly_once:
-            return AtLeastOnce(client, self._app.name)
+            return AtLeastOnce(client, self._settings.name)
         transactions = SlotTransactions(
             client,
-            group_id=self._app.name,
+            group_id=self._settings.name,
             incarnation=self._incarnation,
             subtopology_id=subtopology.subtopology_id,
             topics=output_topics(subtopology),
@@ -105,7 +107,7 @@ class Planning:
             forget=forget,
         )
         self._transactions[subtopology.subtopology_id] = transactions
-        return ExactlyOnce(client, self._app.name, transactions)
+        return ExactlyOnce(client, self._settings.name, transactions)
 
     def _of_transactions(self, subtopology: CompiledSubtopology) -> dict[str, Any]:
         known = self._transactions.get(subtopology.subtopology_id)

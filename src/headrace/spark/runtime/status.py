@@ -22,12 +22,12 @@ from headrace.spark.runtime.progress import write_status
 from headrace.spark.runtime.restore_stage import progress_path
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.application import ApplicationRuntime
+    from headrace.spark.runtime.instance import RunningInstance
 
 __all__ = ["restoring", "state_of", "write_status_of"]
 
 
-def state_of(runtime: ApplicationRuntime) -> str:
+def state_of(runtime: RunningInstance) -> str:
     """One word for where the instance is."""
     if runtime.error is not None:
         return "failed"
@@ -38,11 +38,11 @@ def state_of(runtime: ApplicationRuntime) -> str:
     return "running" if runtime.snapshot is not None else "starting"
 
 
-def write_status_of(runtime: ApplicationRuntime, pid: int) -> None:
+def write_status_of(runtime: RunningInstance, pid: int) -> None:
     write_status(runtime.directory.path / "status.json", _status(runtime, pid))
 
 
-def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
+def _status(runtime: RunningInstance, pid: int) -> dict[str, Any]:
     runners = runtime.runners
     snapshot = runtime.snapshot
     running = {name: runner.tasks() for name, runner in runners.items()}
@@ -71,11 +71,11 @@ def _status(runtime: ApplicationRuntime, pid: int) -> dict[str, Any]:
         "state_keys": sum(task.state_keys for tasks in running.values() for task in tasks),
         "error": {"code": error.code, "message": error.message, "fix": error.fix} if error else None,
         "not_ready": [list(found) for found in runtime.not_ready],
-        "url": runtime.observation.url,
+        "url": runtime.metrics_url,
     }
 
 
-def restoring(runtime: ApplicationRuntime, name: str, partitions: list[int]) -> dict[str, Any]:
+def restoring(runtime: RunningInstance, name: str, partitions: list[int]) -> dict[str, Any]:
     """Task → how far its restore is, as the replica process or the stage that opens it last noted."""
     copies = runtime.state.copies()
     found: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def restoring(runtime: ApplicationRuntime, name: str, partitions: list[int]) -> 
     return found
 
 
-def _standby(runtime: ApplicationRuntime) -> dict[str, Any]:
+def _standby(runtime: RunningInstance) -> dict[str, Any]:
     opening = {(name, partition) for name, runner in runtime.runners.items() for partition in runner.opening()}
     found: dict[str, Any] = {}
     for (name, partition), copy in sorted(runtime.state.copies().items()):

@@ -6,17 +6,43 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.spark.refusals import refusal, refused_format, translated
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink
 
 if TYPE_CHECKING:
-    from headrace.spark.stream import Rows
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _VALUE_FORMATS = ("json", "string", "raw")
 _TEXT_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date")
+
+
+class SinkRows(Protocol):
+    """What a sink looks at in the rows that leave by it. See `headrace.spark.stream_rows.Rows`."""
+
+    _template: DataFrame
+    _row_for_row: bool
+
+    @property
+    def columns(self) -> list[str]:
+        """Names, without the runtime's own columns."""
+
+    @property
+    def schema(self) -> StructType:
+        """Types, without the runtime's own columns."""
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        """(name, type), without the runtime's own columns."""
+
+    def _default_key_columns(self) -> tuple[str, ...]:
+        """The key of a record where the sink names none."""
+
+    def _check_key(self, key: list[str], where: str) -> None:
+        """Refuse a key that these rows cannot have."""
 
 
 def check_topic_name(topic: object, where: str) -> str:
@@ -32,7 +58,7 @@ def check_topic_name(topic: object, where: str) -> str:
 
 
 def topic_sink(
-    rows: Rows,
+    rows: SinkRows,
     topic: str,
     *,
     key: str | Sequence[str] | None,
@@ -69,7 +95,7 @@ def topic_sink(
     )
 
 
-def foreach_batch_sink(rows: Rows, function: Callable[[Any, int], None], where: str) -> ForeachBatchSink:
+def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], where: str) -> ForeachBatchSink:
     if not callable(function):
         raise refusal(
             "bad-value",
@@ -90,7 +116,7 @@ _DIRECTORY_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint",
 
 
 def parquet_sink(
-    rows: Rows,
+    rows: SinkRows,
     path: object,
     *,
     partition_by: str | Sequence[str] | None,
@@ -138,7 +164,7 @@ def _at_least(given: object, default: int, least: int, name: str, where: str) ->
     return given
 
 
-def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink:
+def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> TableSink:
     lacks = [method for method in _SINK_METHODS if not callable(getattr(sink, method, None))]
     if lacks:
         raise refusal(
@@ -166,7 +192,7 @@ def table_sink(rows: Rows, sink: Any, name: str | None, where: str) -> TableSink
     )
 
 
-def _check_types(rows: Rows, where: str) -> None:
+def _check_types(rows: SinkRows, where: str) -> None:
     """Refuse what no Arrow column of a sink can hold: intervals, variants, columns of nothing but null."""
     from headrace.spark.formats.arrow_types import unsupported
 
@@ -181,7 +207,7 @@ def _check_types(rows: Rows, where: str) -> None:
             )
 
 
-def _check_json_types(rows: Rows, where: str) -> None:
+def _check_json_types(rows: SinkRows, where: str) -> None:
     from headrace.spark.formats.arrow_types import unsupported_map_key
 
     for field in rows.schema.fields:
@@ -195,7 +221,7 @@ def _check_json_types(rows: Rows, where: str) -> None:
             )
 
 
-def _key_columns(rows: Rows, key: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
+def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) -> tuple[str, ...] | None:
     if key is None:
         return None
     names = (key,) if isinstance(key, str) else tuple(key)
@@ -232,7 +258,7 @@ def _key_columns(rows: Rows, key: str | Sequence[str] | None, where: str) -> tup
     return tuple(own[name.lower()] for name in chosen)
 
 
-def _value_columns(rows: Rows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
+def _value_columns(rows: SinkRows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
     if not rows.columns:
         raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
     if value == "json":

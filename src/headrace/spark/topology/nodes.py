@@ -19,12 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
-
-if TYPE_CHECKING:
-    from headrace.client.membership.topology import Topology
+from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 
 HIDDEN_PREFIX = "__headrace_"
 TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
@@ -32,6 +30,10 @@ KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the 
 OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while bad records are searched
 TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
+
+# Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
+REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
+CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 
 FormatName: TypeAlias = Literal["json", "string", "raw"]
 OutputMode: TypeAlias = Literal["update"]
@@ -218,13 +220,41 @@ class CompiledTopology:
     subtopologies: tuple[CompiledSubtopology, ...]
 
     def description(self) -> Topology:
-        """The topology as the streams group's heartbeat carries it (KIP-1071), everything sorted."""
-        from headrace.spark.topology.description import description  # nodes are below it
+        """Return the topology as the streams group's heartbeat carries it (KIP-1071).
 
-        return description(self)
+        The broker compares topologies list by list, so everything is sorted: two instances of the same code match.
+        """
+        parts = sorted(self.subtopologies, key=lambda subtopology: subtopology.subtopology_id)
+        return Topology(epoch=0, subtopologies=tuple(_describe(subtopology) for subtopology in parts))
 
     def subtopology(self, subtopology_id: str) -> CompiledSubtopology:
         for subtopology in self.subtopologies:
             if subtopology.subtopology_id == subtopology_id:
                 return subtopology
         raise KeyError(subtopology_id)
+
+
+def _describe(subtopology: CompiledSubtopology) -> Subtopology:
+    source_topics = {
+        topic for source in subtopology.sources if isinstance(source, TopicSource) for topic in source.topics
+    }
+    repartition_sources = {source.topic for source in subtopology.sources if isinstance(source, RepartitionSource)}
+    repartition_sinks = {
+        branch.sink.topic for branch in subtopology.branches if isinstance(branch.sink, RepartitionSink)
+    }
+    changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
+    return Subtopology(
+        subtopology_id=subtopology.subtopology_id,
+        source_topics=tuple(sorted(source_topics)),
+        repartition_source_topics=_internal(repartition_sources, REPARTITION_CONFIGS),
+        repartition_sink_topics=tuple(sorted(repartition_sinks)),
+        state_changelog_topics=_internal(changelogs, CHANGELOG_CONFIGS),
+        copartition_groups=(),  # a task with several sources here has no state that joins them
+    )
+
+
+def _internal(topics: set[str], configs: tuple[tuple[str, str], ...]) -> tuple[InternalTopic, ...]:
+    # 0 partitions and 0 replicas: the coordinator derives the former from the sources, the broker takes its default.
+    return tuple(
+        InternalTopic(name=topic, partitions=0, replication_factor=0, configs=configs) for topic in sorted(topics)
+    )

@@ -1,0 +1,110 @@
+"""What an application has declared so far: its settings, its sources and its outputs.
+
+`StreamsApp` is the user's side of it. `check`, `verify` and `run` work on this base, and the runtime on the frozen
+`ApplicationSettings`, so that none of them depends on the public class.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+from headrace.checked_api import checked_api
+from headrace.spark.application_settings import ApplicationSettings
+from headrace.spark.compilation import Output, check_new_output, compile_outputs
+from headrace.spark.formats.schemas import COORDINATES, struct_of
+from headrace.spark.frames import empty_frame
+from headrace.spark.stream_rows import Rows
+from headrace.spark.topology.nodes import (
+    COORDINATES_COLUMN,
+    KEY_COLUMN,
+    TASK_COLUMN,
+    CompiledTopology,
+    Leaving,
+    TopicSource,
+)
+
+if TYPE_CHECKING:
+    from headrace.client.network_client import NetworkClient
+    from headrace.client.security import ClientSecurity
+
+__all__ = ["ApplicationDeclaration"]
+
+
+@checked_api()
+class ApplicationDeclaration:
+    """Mutable while the program builds its application. `StreamsApp.__init__` checks the arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        spark: SparkSession,
+        bootstrap_servers: str,
+        security: ClientSecurity,
+        auto_offset_reset: str,
+        processing_guarantee: str,
+        state_dir: Path,
+        trigger_interval_ms: int,
+        config: dict[str, int | str],
+        where: str,
+    ) -> None:
+        """`where` is the line of the user's program, for errors."""
+        self.name = name
+        self.spark = spark
+        self.bootstrap_servers = bootstrap_servers
+        self.security = security
+        self.auto_offset_reset = auto_offset_reset
+        self.processing_guarantee = processing_guarantee
+        self.state_dir = state_dir
+        self.trigger_interval_ms = trigger_interval_ms
+        self.config = config
+        self._where = where
+        self._sources: dict[str, TopicSource] = {}
+        self._outputs: list[Output] = []
+
+    def _settings(self) -> ApplicationSettings:
+        """Return the settings as they are now."""
+        return ApplicationSettings(
+            name=self.name,
+            spark=self.spark,
+            bootstrap_servers=self.bootstrap_servers,
+            security=self.security,
+            auto_offset_reset=self.auto_offset_reset,
+            processing_guarantee=self.processing_guarantee,
+            state_dir=Path(self.state_dir),
+            trigger_interval_ms=self.trigger_interval_ms,
+            config=MappingProxyType(dict(self.config)),
+        )
+
+    def compile(self) -> CompiledTopology:
+        """Return the application as plain data: what the runtime runs. Raises TopologyError."""
+        return compile_outputs(self.name, self._outputs, self._template_of_source, where=self._where)
+
+    def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
+        """Return a client of the application's cluster with its security. Raises CannotConnect when it is used."""
+        from headrace.client.network_client import NetworkClient
+
+        return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
+
+    def _template_of(self, columns: StructType, *, coordinates: bool = False, hidden: bool = True) -> DataFrame:
+        """Return an empty frame with `columns` and the runtime's own columns beside them."""
+        schema = StructType(list(columns.fields))
+        if coordinates:
+            schema = StructType(schema.fields).add(COORDINATES_COLUMN, COORDINATES)
+        if hidden:
+            schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
+        return empty_frame(self.spark, schema)
+
+    def _template_of_source(self, source: TopicSource) -> DataFrame:
+        return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
+
+    def _leave(self, rows: Rows, sink: Leaving) -> None:
+        """Add an output. Raises TopologyError where one application cannot have both this one and another."""
+        output = Output(rows=rows, sink=sink)
+        check_new_output(self._outputs, output)
+        self._outputs.append(output)

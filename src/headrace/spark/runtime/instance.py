@@ -1,0 +1,165 @@
+"""What the parts of one running instance share: its settings, its state, and what they may ask of the whole.
+
+`ApplicationRuntime` is this and the threads that drive it. Runners, local state, metrics and the status file work on
+this base, so that none of them imports the class that starts them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pyspark import inheritable_thread_target
+
+from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.network_client import NetworkClient
+from headrace.errors import HeadraceError
+from headrace.spark.application_settings import ApplicationSettings
+from headrace.spark.runtime.driver_jvm import DriverJvm
+from headrace.spark.runtime.planning import Planning
+from headrace.spark.runtime.progress import SubtopologyProgress
+from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas
+from headrace.spark.runtime.state_directory import StateDirectory
+from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stored_schemas import StoredSchemas
+from headrace.spark.runtime.tasks import RunningTask
+from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
+
+__all__ = ["RunnerView", "RunningInstance", "StateView"]
+
+log = logging.getLogger("headrace.spark")
+
+
+class RunnerView(Protocol):
+    """A subtopology's runner, for those that only look at it. See `SubtopologyRunner`."""
+
+    name: str
+    subtopology: CompiledSubtopology
+    progress: SubtopologyProgress
+    last_turn: float
+    batch_since: float | None
+
+    @property
+    def records_limit(self) -> int:
+        """Records per task that the next micro-batch may take."""
+
+    @property
+    def losses(self) -> int:
+        """How often its tasks were lost."""
+
+    def tasks(self) -> list[RunningTask]:
+        """The tasks that run now."""
+
+    def opening(self) -> list[int]:
+        """The partitions of the tasks that are being opened."""
+
+
+class StateView(Protocol):
+    """State beyond the running tasks. See `LocalState`."""
+
+    replicas: Replicas | None
+
+    def copies(self) -> dict[tuple[str, int], ReplicaProgress]:
+        """(subtopology, partition) → how far its copy is."""
+
+    def disk_bytes(self) -> int:
+        """Size of the state directory, as last measured."""
+
+    def bring_near(
+        self,
+        subtopology: str,
+        tasks: Mapping[int, Mapping[str, int]],
+        gives_up: Callable[[], bool],
+        place_as: BatchKey,
+    ) -> Brought:
+        """Restore stores in the replica process before their tasks are opened."""
+
+
+class RunningInstance:
+    """Mutable, shared by the threads of an instance.
+
+    `error` and `is_stopped` are set once. `snapshot` and `not_ready` are written by the member thread alone; a reader
+    sees a whole old or a whole new value. `runners` is filled before any thread starts.
+    """
+
+    state: StateView
+
+    def __init__(self, settings: ApplicationSettings, compiled: CompiledTopology) -> None:
+        self.settings, self.compiled = settings, compiled
+        self.spark = settings.spark
+        self.group_id = settings.name
+        self.bootstrap_servers = settings.bootstrap_servers
+        self.security = settings.security
+        self.client_id = settings.client_id
+        self.auto_offset_reset = settings.auto_offset_reset
+        self.trigger_interval_ms = settings.trigger_interval_ms
+        self.instance_id = str(settings.config["group.instance.id"]) or None
+        self.incarnation = uuid.uuid4().hex[:12]
+        self.started_at = time.time()
+        self.error: HeadraceError | None = None
+        self.is_stopped = threading.Event()
+        self.snapshot: AssignmentSnapshot | None = None
+        self.not_ready: tuple[tuple[int, str], ...] = ()
+        self.metrics_url: str | None = None
+        self.directory = StateDirectory(settings.state_dir, self.group_id)
+        self._client = self.network_client()
+        self.planning = Planning(
+            settings, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
+        )
+        self.schemas = StoredSchemas(self.group_id, compiled)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._jvm = DriverJvm(self.spark)
+
+    @property
+    def runners(self) -> Mapping[str, RunnerView]:
+        """The runners by the names of their subtopologies."""
+        raise NotImplementedError
+
+    def announce_transactions(self, transactional_ids: list[str]) -> None:
+        """Say who ends these transactions if this process dies. Called before the ids are used."""
+        raise NotImplementedError
+
+    def forget_transactions(self, transactional_ids: list[str]) -> None:
+        """Take back `announce_transactions`: the transactions are over and their ids are not used again."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Finish the micro-batches, commit, leave. Returns at once; `is_stopped` says when it is done."""
+        self._stop.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the application with this error; the first one counts, unless Spark's JVM is gone: that explains it."""
+        error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
+        with self._lock:
+            if self.error is None:
+                self.error = error
+                log.error("%s fails: %s", self.group_id, error)
+        self._stop.set()
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether an error ends the application."""
+        return self.error is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the application has been told to stop."""
+        return self._stop.is_set()
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the coordinator has given this instance something to run."""
+        return self.snapshot is not None and any(self.snapshot.active.values())
+
+    def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
+        """Return a Python thread with a JVM thread of its own, so that local properties do not mix."""
+        return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
+
+    def network_client(self, **settings: Any) -> NetworkClient:
+        """Return a client of the application's cluster with its security. All clients of the driver are made here."""
+        return NetworkClient(self.bootstrap_servers, client_id=self.client_id, security=self.security, **settings)
