@@ -106,14 +106,20 @@ KAFKAS_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-stic
 def upgrade_group(classic: ClassicMembership, group_context: GroupContext) -> tuple[ConsumerGroup, CoordinatorResult]:
     """The consumer group that the records make, and what comes before the joining member's own. Raises
     CoordinatorError(GROUP_ID_NOT_FOUND) in Kafka's words."""
+    # 1. Refuse before anything is built: a refused upgrade must leave the classic group as it is.
     _check(classic, group_context)
     group = ConsumerGroup(group_id=classic.group_id)
+    # 2. Build the consumer group in memory with the same calls that replay will use. The joining member's heartbeat
+    #    runs on this copy, so its records can be in the same batch as the conversion's: after a crash there is either a
+    #    classic group or a consumer group with all members, never half of one.
     members = _members(classic, group_context.image)
     for member in members:
         group.replay_member(member.member_id, member.metadata)
         group.target[member.member_id] = without_epochs(member.assigned)
         group.members[member.member_id] = member
         group.holders.hold(member)
+    # 3. The generation becomes the epoch of group, target and members: everyone is reconciled, and commits with the old
+    #    generation remain valid, since classic members send their epoch as generation.
     epoch = _epoch(classic)
     metadata_hash = group.subscriptions.metadata_hash(group_context.image)
     group.replay_metadata(c.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
@@ -287,6 +293,9 @@ def _membership(
     group: ConsumerGroup, members: Sequence[ConsumerGroupMember], topics: Mapping[UUID, TopicImage], now_ms: int
 ) -> ClassicMembership | None:
     """Stable, each member with its target. None: they have no protocol in common. Raises MalformedUserData."""
+    # Kafka: ClassicGroup.fromConsumerGroup. Members keep their *target* and not their current assignment: with the
+    # target the group is balanced; partitions that are still being revoked will be revoked by the rebalance that
+    # follows.
     found = ClassicMembership(
         group_id=group.group_id,
         state=ClassicGroupState.STABLE,
@@ -296,6 +305,7 @@ def _membership(
     )
     for member in members:
         found.put(_classic_member(member))
+    # Each member joined with a protocol in common with the others, but those others may have left and come back since.
     if not common_protocols(found.protocol_counts, len(members)):
         return None
     found.protocol = found.select_protocol()

@@ -141,16 +141,22 @@ class GroupRegistry:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        # 1. Offsets and classic groups first: they are most of the records of a log, and their keys have `group` and
+        #    not `group_id`.
         key: Any = record.key
         value: Any = record.value
         if isinstance(key, s.OffsetCommitKey):
             self._replay_offset(key, value, record.producer_id)
         elif isinstance(key, s.GroupMetadataKey):
             self._replay_classic(key.group, value)
+        # 2. A tombstone of a group that is gone. Compaction keeps tombstones for `delete.retention.ms`, so a load meets
+        #    many.
         elif value is None and key.group_id not in self._groups:
             return
         elif isinstance(key, _OF_CONSUMER_GROUPS):
             self._replay_consumer(key, value)
+        # 3. The tombstone of the metadata ends the group, whatever other records of it are left: they follow in the
+        #    same batch.
         elif value is None and isinstance(key, s.StreamsGroupMetadataKey):
             self._remove_streams_group(key.group_id)
         else:
@@ -177,12 +183,16 @@ class GroupRegistry:
         yield from self.pending_offsets.hard_state(counts=True)
 
     def _replay_offset(self, key: s.OffsetCommitKey, value: s.OffsetCommitValue | None, producer_id: int) -> None:
+        # A record of a transaction counts with its marker (`end_transaction`). Until then it only keeps the group
+        # alive. Kafka: OffsetMetadataManager.replay, with `pendingTransactionalOffsets`.
         if producer_id >= 0:
             if value is not None:
                 self.pending_offsets.replay(producer_id, key, value)
                 self._groups.setdefault(key.group, ClassicGroup(group_id=key.group))
             return
         self.offsets.replay(key, value)
+        # Order matters: a pending offset that was written before this record must not replace it when its transaction
+        # commits.
         self.pending_offsets.replay_outside(key, value)
         if value is not None:
             self._groups.setdefault(key.group, ClassicGroup(group_id=key.group))
@@ -201,12 +211,15 @@ class GroupRegistry:
     def _replay_classic(self, group_id: str, value: s.GroupMetadataValue | None) -> None:
         group = self._groups.get(group_id)
         if value is not None:
+            # Conversion writes the tombstones of the old type before the records of the new one. Records of a new type
+            # over members can therefore only come from a damaged log or from two writers, and are not guessed at.
             if isinstance(group, StreamsGroup | ConsumerGroup) and group.members:
                 kind = "streams" if isinstance(group, StreamsGroup) else "consumer"
                 raise CorruptRecord(
                     f"a classic group's record for {group_id}, a {kind} group with {len(group.members)} members"
                 )
             self._groups[group_id] = ClassicGroup(group_id=group_id, metadata=value)
+        # The group's record went, its offsets may stay: it is a simple group then, and lives as long as they do.
         elif isinstance(group, ClassicGroup):
             del self._groups[group_id]
             if self._has_any_offsets(group_id):
@@ -237,6 +250,8 @@ class GroupRegistry:
         if value is None:
             if not isinstance(group, ConsumerGroup):
                 return
+            # Tombstones arrive in Kafka's order, members first. Each takes its part, and the last one (metadata), or
+            # the one after which nothing is left, takes the group: compaction may have removed the last one.
             if not isinstance(key, c.ConsumerGroupMetadataKey):
                 _replay_consumer(group, key, None)
             if isinstance(key, c.ConsumerGroupMetadataKey) or group.is_blank:

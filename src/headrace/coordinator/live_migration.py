@@ -90,6 +90,8 @@ def join_consumer_group(
     fresh_id: str,
 ) -> CoordinatorResult:
     """Raises CoordinatorError; the answer has then no member id."""
+    # 1. May it join? Policy, size, a protocol in common with the other classic members: a downgrade must remain
+    #    possible.
     is_new = not request.member_id
     member_id = fresh_id if is_new else request.member_id
     known_id = None if request.group_instance_id is None else group.static_members.get(request.group_instance_id)
@@ -98,13 +100,19 @@ def join_consumer_group(
         raise CoordinatorError(ErrorCode.inconsistent_group_protocol, message)
     check_room(group, member_id, known_id, max_size=group_context.configuration.max_size)
     _check_protocols(group, request)
+    # 2. KIP-394: a dynamic member gets its id first. Nothing is remembered of it, unlike in a classic group: the id is
+    #    only a name here, and a member exists from its second JoinGroup on.
     if is_new and request.group_instance_id is None and context.api_version >= MEMBER_ID_REQUIRED_SINCE:
         refused = join_error_reply(ErrorCode.member_id_required, member_id)
         return CoordinatorResult(replies=(Reply(token=context.token, response=refused),))
+    # 3. The same steps as a heartbeat, with the subscription and the owned partitions from the embedded protocol.
     admission = _admission(group, member_id, request.group_instance_id, known_id, is_new=is_new)
     subscription = _subscription(request)
     updated = _updated(admission.member, request, context, subscription)
     owned = partitions_by_id(subscription.owned_partitions, group_context.image)
+    # 4. A classic process takes the place of a static member that spoke the consumer protocol. If it was the last one,
+    #    the group becomes a classic one with this request. The target is not computed before: the classic group will
+    #    let its own leader assign.
     if known_id is not None and not group.members[known_id].uses_classic_protocol:
         members = {**admission.group.members, member_id: updated}
         if downgrades.is_due(list(members.values())):
@@ -323,6 +331,8 @@ def _classic(member: ConsumerGroupMember) -> ClassicMemberMetadata:
 
 def _should_join_again(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """There is a newer target; or it has something to give up; or all that it waits for is free by now."""
+    # A classic member learns of a change only by REBALANCE_IN_PROGRESS, and each rejoin stops its processing. So it is
+    # told only if rejoining would give it something; while it merely waits for others it stays as it is.
     if member.member_epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)

@@ -57,6 +57,9 @@ _NO_TOPICS = 0
 @lru_cache(maxsize=4096)
 def topic_hash(topic: TopicImage) -> int:
     """Signed 64 bits over id, name and partitions; a changed count or a topic created anew is another hash."""
+    # Layout of Kafka's Utils.computeTopicHash (KIP-1101), little-endian: magic byte 0; the id as
+    # two longs; the name as UTF-16 code units, followed by their number; the partition count; then each partition with
+    # its racks. Brokers without racks hash the partition number alone, and so do we.
     high, low = struct.unpack(">qq", topic.topic_id.bytes)
     name = topic.name.encode("utf-16-le", "surrogatepass")
     content = bytearray(_MAGIC)

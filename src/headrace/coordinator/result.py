@@ -166,6 +166,8 @@ class TimerQueue:
             if isinstance(timer, CancelTimer):
                 self._timers.pop(timer.key, None)
                 continue
+            # A later deadline of a known timer is only noted, without a heap entry: `_settled_head` moves the old entry
+            # when it comes up. A heartbeat moves its session about once in 5 s, and the entry is due once in 45 s.
             known = self._timers.get(timer.key)
             if known is None:
                 self._timers[timer.key] = Timer(timer.deadline_ms)

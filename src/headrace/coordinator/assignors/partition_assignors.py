@@ -161,6 +161,9 @@ class _Balancing:
         }
 
     def assigned(self) -> Mapping[str, TargetPartitions]:
+        # 1. Sticky: everyone keeps what it still reads. 2. Free partitions are handed out, topics with the least choice
+        #    first (many partitions for few readers): handed out last, they would find their readers loaded with what
+        #    others could have taken. 3. Rounds of balancing, topic by topic.
         self._keep()
         # The fewer readers for so many partitions, the less choice: those topics come first.
         topic_ids = sorted(
@@ -173,6 +176,9 @@ class _Balancing:
         )
         for topic_id in topic_ids:
             self._hand_out(topic_id)
+        # A topic with one reader cannot be balanced. Kafka's UniformHeterogeneousAssignmentBuilder stops after 16
+        # rounds too: each round is expected to halve the imbalance, and a perfect balance of differing subscriptions
+        # may need more moves than it is worth.
         shared = [topic_id for topic_id in topic_ids if len(self._readers[topic_id]) > 1]
         for _ in range(_MOST_ROUNDS):
             if sum([self._balance(topic_id) for topic_id in shared]) == 0:
@@ -211,6 +217,7 @@ class _Balancing:
     def _balance(self, topic_id: UUID) -> int:
         """Move partitions of a topic from its most loaded to its least loaded readers; return how many moved."""
         readers, owners = self._readers[topic_id], self._owner[topic_id]
+        # `max - min <= 1` within the readers of a topic means that no move of its partitions helps.
         loads = [self._load[number] for number in readers]
         if max(loads) - min(loads) <= 1:
             return 0
@@ -224,6 +231,9 @@ class _Balancing:
         heapq.heapify(least)
         moved = 0
         while most:
+            # The entries of both heaps may be out of date, because a member can be giver and taker in one round. An
+            # entry whose load differs from the member's is replaced when it comes up: cheaper than finding and updating
+            # it in the heap.
             giver, taker = -most[0][1], least[0][1]
             if self._load[taker] != least[0][0]:  # it has given meanwhile
                 heapq.heapreplace(least, (self._load[taker], taker))

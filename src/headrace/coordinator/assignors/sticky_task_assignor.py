@@ -42,6 +42,8 @@ def place_active_tasks(placement: Placement) -> None:
     """Fill `placement.active`."""
     if not placement.tasks.ordered:
         return
+    # 1. Members keep what they have, up to their share. Those above the base share go first: they take the n mod m
+    #    extra tasks, so that an extra task moves only if there are more such members than extras.
     share = Share(len(placement.tasks.ordered), len(placement.member_ids))
     previous = _previous(placement)
     counts = [0] * len(previous)
@@ -54,6 +56,8 @@ def place_active_tasks(placement: Placement) -> None:
         kept.update(stays)
     if len(kept) == len(placement.tasks.ordered):
         return
+    # 2. Tasks without a member: first to a member that has the state (restoring state is what makes a move expensive),
+    #    3. then evenly, subtopology by subtopology.
     left = [task for task in placement.tasks.ordered if task not in kept]
     left = _place_at_state_holders(placement, left, counts, share)
     _distribute(placement, left, counts, share)
@@ -61,6 +65,8 @@ def place_active_tasks(placement: Placement) -> None:
 
 def _previous(placement: Placement) -> list[tuple[Task, ...]]:
     """Return the previous tasks by member: without tasks that are gone, each task at its first holder only."""
+    # The common case is checked first: all previous tasks still exist and no task is claimed twice. The tuples are then
+    # passed on as they are, so an unchanged target is recognised by identity and costs no record.
     previous = [tasks.active for tasks in placement.previous]
     union = set(chain.from_iterable(previous))
     if len(union) == sum(map(len, previous)) and union <= placement.tasks.all:
@@ -83,6 +89,9 @@ def _extras_first(previous: Sequence[tuple[Task, ...]], share: Share) -> Iterabl
 
 def _drop_excess(tasks: tuple[Task, ...], keep: int) -> list[Task]:
     """Return the `keep` tasks that stay; dropped are the highest partitions of the largest subtopologies."""
+    # Giving up from the largest subtopology keeps the member's mix even. A heap of (−count, name) finds it in O(log s)
+    # per task; sorting again for each dropped task would cost O(s log s). Ties go to the smaller name, because the
+    # result must be the same under every PYTHONHASHSEED.
     counts = Counter(subtopology_id for subtopology_id, _ in tasks)
     piles = {name: [task for task in tasks if task[0] == name] for name in counts}
     heap = [(-count, name) for name, count in counts.items()]
@@ -99,6 +108,8 @@ def _place_at_state_holders(placement: Placement, left: list[Task], counts: list
     members = placement.group.members.values()
     if not any(member.previous.standby or member.task_offsets for member in members):
         return left
+    # Only stateful tasks have state to be near to. A standby follows the changelog, so it comes before a member that
+    # merely reported an offset; among those, the highest offset has the least left to restore (KIP-1071, task offsets).
     holders = _holders(placement, placement.tasks.stateful.intersection(left))
     if not holders:
         return left
@@ -137,6 +148,8 @@ def _assign(placement: Placement, number: int, task: Task, counts: list[int], sh
 
 def _distribute(placement: Placement, left: list[Task], counts: list[int], share: Share) -> None:
     for subtopology_id, group in groupby(left, key=itemgetter(0)):
+        # `fair` = ⌈tasks of this subtopology / members⌉. Without it one expensive subtopology could end up on the
+        # members that happened to have the fewest tasks; the total would be even and the work would not.
         tasks = deque(group)
         fair = -(-placement.tasks.of_subtopology[subtopology_id] // len(counts))
         same: dict[int, int] = {}
@@ -154,6 +167,8 @@ def _distribute_once(
     """
     dealt = False
     subtopology_id = tasks[0][0]
+    # One round gives each member one task at most, least loaded first, with one sort per round. A heap was rejected: it
+    # would have to hold back all members that have their fair part of this subtopology.
     for number in sorted(range(len(counts)), key=counts.__getitem__):
         if counts[number] >= share.most():
             break  # so are all that follow
@@ -175,6 +190,8 @@ def _distribute_beyond_share(
     """Assign the rest to members with capacity that have fewest tasks of this subtopology, beyond its even share."""
     if not tasks:
         return
+    # The total share counts more than the mix (guarantee 2 before guarantee 5): what is left goes to members below
+    # their share, even if they have their part of this subtopology already.
     heap = [(same[number], count, number) for number, count in enumerate(counts) if count < share.most()]
     heapq.heapify(heap)
     while tasks:
@@ -211,17 +228,22 @@ class _StandbyPlacement:
         self._of_the_needy: set[Task] | None = None  # tasks on processes whose members have less than their share
 
     def place(self) -> None:
+        # 1. Keep. Standbys stay before anything is placed, so a new standby never displaces one with state.
         for number, previous in enumerate(self._placement.previous):
             if previous.standby:
                 self._keep(number, previous.standby)
         missing = self._missing()
         if missing:
+            # 2. The member that ran the task until now has its state on disk.
             self._place_at_previous_owners(frozenset(missing))
+            # 3. One replica of every task before the second one of any task: if the processes cannot hold all replicas,
+            #    each task has one.
             for wanted in range(1, self._replicas + 1):
                 missing = self._missing()
                 if self._replicas > 1:
                     missing = [task for task in missing if self._placed.get(task, 0) < wanted]
                 self._distribute(missing)
+            # 4. What `_distribute` passed over, and 5. a correction for members that could take none of the last tasks.
             self._place_at_least_loaded(self._missing())
             self._level_loads()
 
@@ -233,6 +255,7 @@ class _StandbyPlacement:
     def _keep(self, number: int, standby: tuple[Task, ...]) -> None:
         held = self._on_process[self._placement.process[number]]
         stateful = self._placement.tasks.stateful
+        # Common case: all standbys may stay. Then the tuple is passed on whole, without looking at single tasks.
         all_stay = (
             len(standby) <= self._share.most() - self._loads[number]
             and stateful.issuperset(standby)
@@ -275,6 +298,9 @@ class _StandbyPlacement:
     def _distribute(self, missing: list[Task]) -> None:
         """One to each of the least loaded members, level by level up to the even share, as long as it is easy: a member
         whose process has the next two tasks is passed over."""
+        # `missing` is used as a stack. If a member's process has the next task already, the one after it is tried;
+        # looking further would make this O(n²). What does not fit is left to `_place_at_least_loaded`, which is slower
+        # and complete.
         loads, processes, on_process = self._loads, self._placement.process, self._on_process
         missing.reverse()
         level = min(loads)
@@ -295,6 +321,8 @@ class _StandbyPlacement:
     def _place_at_least_loaded(self, missing: list[Task]) -> None:
         if not missing:
             return
+        # Two levels of heaps, processes by their least loaded member: a task must not be twice on one process, so a
+        # process that has it is passed over as a whole, and put back after the task is placed.
         members: list[list[tuple[int, int]]] = [[] for _ in self._on_process]
         for number, process in enumerate(self._placement.process):
             members[process].append((self._loads[number], number))

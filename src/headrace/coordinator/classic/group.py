@@ -174,6 +174,9 @@ def select_protocol(members: Iterable[ClassicMember], common: Collection[str]) -
     for member in members:
         choice = member.vote(common)
         votes[choice] = votes.get(choice, 0) + 1
+    # Ties: Kafka's ClassicGroup.selectProtocol counts votes in a Java HashMap and takes the first entry with most
+    # votes, so a tie is decided by the order of that map: by bucket, and within a bucket by age. The same order here,
+    # or a group that moves between brokers would change its protocol. The table doubles when it is 3/4 full.
     size = _FIRST_TABLE
     while len(votes) > size * _LOAD:
         size *= 2
@@ -182,6 +185,7 @@ def select_protocol(members: Iterable[ClassicMember], common: Collection[str]) -
 
 
 def _bucket(name: str, size: int) -> int:
+    # HashMap spreads the hash by XOR with its upper half before it takes the low bits.
     code = java_hash(name)
     return (code ^ (code >> 16)) & (size - 1)
 
@@ -325,6 +329,8 @@ class ClassicMembership:
 
     def replace_member_id(self, old: ClassicMember, new_id: str) -> ClassicMember:
         """Give a static member another id; it keeps the leadership. Requests parked under the old id are forgotten."""
+        # Tokens of parked requests stay behind: they belong to the former process, and its requests were refused
+        # before.
         was_leader = self.leader == old.member_id
         self.remove(old.member_id)
         new = replace(old, member_id=new_id, join_token=None, sync_token=None, is_new=False)

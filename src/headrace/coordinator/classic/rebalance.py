@@ -62,6 +62,8 @@ def prepare_rebalance(transition: ClassicTransition, reason: str) -> None:
     group.reason = reason
     transition.add_event("RebalanceBegan", generation=str(group.generation), reason=reason)
     if group.is_empty:
+        # KIP-134. The pair holds the delay that runs, and how much longer it may become: never beyond the rebalance
+        # timeout, after which members would give up.
         delay_ms = transition.configuration.initial_rebalance_delay_ms
         group.initial_delay = (delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
         transition.set_group_timer(JOIN, delay_ms)
@@ -92,6 +94,8 @@ def extend_initial_delay(transition: ClassicTransition) -> None:
         complete_join(transition)
         return
     group.member_added = False
+    # Kafka: GroupMetadataManager.tryCompleteInitialRebalanceElseSchedule. Each round in which someone joined adds one
+    # more delay, as long as the total stays within the rebalance timeout.
     next_ms = min(transition.configuration.initial_rebalance_delay_ms, remaining_ms)
     group.initial_delay = (next_ms, max(remaining_ms - delay_ms, 0))
     transition.set_group_timer(JOIN, next_ms)
@@ -136,6 +140,8 @@ def session_timed_out(transition: ClassicTransition, member_id: str) -> bool:
         if group.state is _S.PREPARING_REBALANCE and group.all_joined:
             complete_join(transition)
         return True
+    # A member with a parked request cannot send heartbeats on that connection. Its timer fires and is not set again;
+    # the reply to the request restarts the session.
     if member is None or member.has_satisfied_heartbeat:
         return False
     transition.remove(member)

@@ -76,6 +76,7 @@ def replace_static_member(
     """`sender` has a new member id, and an instance id that the group knows."""
     group = transition.group
     leader_before = group.leader
+    # 1. The former process is fenced: whatever it waits for is refused, and its session no longer counts.
     old = group.members[group.static_members[sender.instance_id or ""]]
     old = transition.refuse_parked_join(old, ErrorCode.fenced_instance_id, old.member_id)
     old = transition.refuse_parked_sync(old, ErrorCode.fenced_instance_id)
@@ -93,6 +94,8 @@ def replace_static_member(
         join_token=context.token,
     )
     group.put(member)
+    # 2. A stable group need not rebalance if the selected protocol and the subscribed topics stay (KIP-345): that is
+    #    what static membership is for. Kafka: GroupMetadataManager.updateStaticMemberThenRebalanceOrCompleteJoin.
     if (
         group.state is not ClassicGroupState.STABLE
         or group.select_protocol() != group.protocol
@@ -102,9 +105,14 @@ def replace_static_member(
             transition, f"static member {sender.instance_id} comes back as {member.member_id}; {reason}"
         )
         return
+    # 3. No rebalance: the reply goes out with the present generation, and the new member id is written to the log, or a
+    #    restart of the coordinator would bring the old one back.
     group.put(replace(member, join_token=None))
     transition.write_group()
     if context.api_version >= _SKIP_ASSIGNMENT_SINCE:
+        # A leader computes an assignment when it reads that it is the leader, and its SyncGroup would have no effect in
+        # a stable group. From version 9 on `skip_assignment` prevents it (KIP-814); before, the reply names the former
+        # leader, so the member acts as a follower.
         is_leader = group.leader == member.member_id
         transition.reply(context.token, join_reply(group, member.member_id, skip_assignment=is_leader))
     else:
@@ -167,6 +175,8 @@ def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext)
 
 def _has_room(transition: ClassicTransition, member_id: str) -> bool:
     """While members join, those that did count: `group.max.size` may have become smaller, and the last ones are out."""
+    # Kafka: ClassicGroup.acceptJoiningMember. During a rebalance only members that joined count, since all others will be
+    # removed.
     group, most = transition.group, transition.configuration.max_size
     if group.is_empty:
         return True
@@ -292,11 +302,13 @@ def _differs(named: str | None, own: str | None) -> bool:
 def _assign(transition: ClassicTransition, request: sync_request.SyncGroupRequest) -> None:
     """Write and distribute the leader's assignment. A member that it omits gets no bytes; unknown ones are ignored."""
     group = transition.group
+    # 1. Size first: a record that the log refuses would leave the members waiting. All rejoin instead, as in Kafka.
     assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
     if _record_bytes(group, assignments) > transition.configuration.max_record_bytes:
         propagate_assignment_error(transition, ErrorCode.unknown_server_error)
         prepare_rebalance(transition, "the leader's assignment is too large for a record")
         return
+    # 2. The record holds the assignments, the members get theirs only once it is written.
     transition.write_group(assignments)
     group.enter(_S.STABLE, transition.now_ms)
     transition.add_event("RebalanceCompleted", generation=str(group.generation), members=str(len(group.members)))

@@ -42,10 +42,16 @@ def reconcile(
     `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
     member whose recorded state is unknown and that still owns something.
     """
+    # 1. Nothing to do towards the target. A changed subscription still takes partitions away at once: the client has
+    #    dropped those topics already and would never confirm a later revocation of them.
     if member.is_reconciled_to(target_epoch):
         return _without_unreadable(member, readable, owned) if subscription_changed else member
+    # 2. It was asked to revoke and has not confirmed it. As in streams groups, no newer target is looked at before it
+    #    has.
     if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, member.pending_revocation):
         return _without_unreadable(member, readable, owned) if subscription_changed else member
+    # 3. A state that this broker does not know was written by a newer one. The member can only continue if it holds
+    #    nothing.
     epoch = member.member_epoch
     if member.state is MemberState.UNKNOWN:
         if owned is None or owned:
@@ -55,6 +61,8 @@ def reconcile(
                 "rejoin.",
             )
         epoch = target_epoch
+    # 4. The target may still name topics that the member unsubscribed from with this very heartbeat (the assignor runs
+    #    at most once per interval). They are left out, or the member would be given what it no longer reads.
     wanted = {topic_id: of_topic for topic_id, of_topic in target.items() if topic_id in readable}
     return _next(group, member, wanted, target_epoch, owned, epoch=epoch)
 
@@ -115,6 +123,8 @@ def _without_unreadable(
     member: ConsumerGroupMember, readable: Container[UUID], owned: Partitions | None
 ) -> ConsumerGroupMember:
     """Topics that are no longer subscribed to go; all else stays as it is until there is a new target."""
+    # Kafka: CurrentAssignmentBuilder.updateCurrentAssignment. The epoch stays, because the member still has the target
+    # of that epoch; only topics without a subscription leave it.
     kept = {topic_id: of_topic for topic_id, of_topic in member.assigned.items() if topic_id in readable}
     if len(kept) == len(member.assigned):
         return member

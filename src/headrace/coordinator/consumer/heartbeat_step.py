@@ -234,6 +234,7 @@ def heartbeat_step(
     # Step 4. `subscriptions` are the group's with this request; a copy, since only replay changes the group's own.
     change = detect_regex_change(group, member, updated)
     subscriptions = group.subscriptions
+    # A copy per changed member costs O(subscriptions); heartbeats that change nothing share the group's own index.
     if updated is not member:
         subscriptions = subscriptions.changed(member.metadata, updated.metadata)
     names_changed = updated.metadata.subscribed_topic_names != member.metadata.subscribed_topic_names
@@ -293,6 +294,8 @@ def _bump_group_epoch(
 
     A regular expression that is not resolved yet is no reason: it will be one when it is.
     """
+    # The hash covers every subscribed topic. It is computed when the image is another one, or when the last comparison
+    # led to an epoch that the log refused; not with every heartbeat.
     if not reads_others and not soft.must_compare(group_context.image, group.group_epoch):
         return group.metadata
     metadata_hash = subscriptions.metadata_hash(group_context.image)

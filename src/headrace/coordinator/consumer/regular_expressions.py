@@ -97,6 +97,8 @@ class TopicRegexResolution:
     def _steps(self) -> Iterator[int]:
         """The cost of each topic."""
         names = tuple(self._image.topics)
+        # The bound grows with the topics, so an expression is never given up for the size of the cluster, only for its
+        # own cost per character. The generator yields after each topic, so `go_on` can stop between any two.
         share = _LEAST_SHARE + _SHARE_PER_CHARACTER * sum(map(len, names))
         for regex in self._regexes:
             try:
@@ -176,15 +178,20 @@ def start_resolution_if_due(
     group_context: GroupContext,
 ) -> TopicRegexResolution | None:
     """A look at the topics that is due now. `subscriptions` as this heartbeat leaves them, the group's as they were."""
+    # 1. Nothing to resolve, or a resolution runs: its timer ends it.
     known = group.subscriptions
     is_under_way = soft.resolution is not None and group_context.regexes_timer_runs
     if not (change.is_new or known.regexes) or not subscriptions.regexes or is_under_way:
         return None
     now_ms = group_context.now_ms
+    # 2. At most every 10 s, also for a new expression: members that join one after the other, each with its own
+    #    expression, would otherwise start a pass over all topics each. A time stamp in the future (the clock went back)
+    #    does not count.
     last_ms = max((value.timestamp for value in known.resolved.values()), default=None)
     if last_ms is not None and last_ms <= now_ms <= last_ms + LEAST_REFRESH_INTERVAL_MS:
         return None
     seen_version = soft.regexes_seen_version
+    # 3. Due: a new expression; none was ever resolved; an expression came or went; a topic was created since; too old.
     is_due = (
         change.is_new
         or last_ms is None
@@ -208,6 +215,8 @@ def continue_resolution(
     if not resolution.go_on():
         due_ms = group_context.now_ms + PAUSE_MS
         return CoordinatorResult(timers=(SetTimer(key=regexes_timer(group.group_id), deadline_ms=due_ms),))
+    # The group may have changed while the resolution ran: expressions that no member has any more are left out, or
+    # their records would never be deleted.
     values = {regex: value for regex, value in resolution.values().items() if regex in group.subscriptions.regexes}
     found = [records.regular_expression_record(group.group_id, regex, value) for regex, value in values.items()]
     subscriptions = group.subscriptions.copy()

@@ -39,11 +39,16 @@ def target_assignment(
 ) -> TargetAssignment:
     """The stored one, a new one, or the stored one while the assignment interval lasts. `member` as its heartbeat makes
     it, `subscriptions` with it."""
+    # 1. The stored target is current, or the assignor ran less than an assignment interval ago (KIP-1263). In the
+    #    second case the first heartbeat after the interval computes it.
     if group.assignment_epoch >= group_epoch or not _may_compute(group, group_context):
         return stored_target(group, member)
+    # 2. The assignor is chosen by the members' votes (KIP-848, "Assignor Selection"), this member's new vote included.
     members: Mapping[str, ConsumerGroupMember] = {**group.members, member.member_id: member}
     assignor = group_context.assignor(group.preferred_assignor(group_context.assignors, member))
     assigned = assignor.assign(_group_spec(group, members, subscriptions, group_context.image))
+    # 3. As in TargetAssignmentBuilder: one record per member whose target changed, then the metadata record.
+    #    `group.target` has no entry for a new member, so a new member always gets a record, also for an empty target.
     found = [
         records.target_assignment_record(group.group_id, member_id, assigned.get(member_id, NO_PARTITIONS))
         for member_id in sorted(members)
@@ -74,6 +79,8 @@ def _group_spec(
     subscriptions: Subscriptions,
     image: MetadataImage,
 ) -> ConsumerGroupSpec:
+    # Most groups subscribe to one list of topics. Resolving it once per distinct subscription, and not once per member,
+    # makes the spec of a group of 1,000 members and 1,000 topics cost 1,000 look-ups instead of a million.
     known: dict[tuple[tuple[str, ...], str | None], tuple[UUID, ...]] = {}  # members alike have the same topics
     specs: dict[str, MemberSubscription] = {}
     counts: dict[UUID, int] = {}

@@ -133,10 +133,16 @@ def check_epoch(
     The current epoch is valid. The previous one is valid if the member owns nothing beyond its assignment
     (`owns_nothing_else`): it did not receive the last reply, and sends its heartbeat again.
     """
+    # 1. In step.
     if received == member.member_epoch:
         return
+    # 2. One reply behind: the coordinator moved the member on, and the reply was lost. It may continue only if it owns
+    #    nothing beyond its assignment, since it has not been told to take anything since. Otherwise it holds partitions
+    #    of a life that was fenced, perhaps together with their new owner.
     if received == member.previous_member_epoch < member.member_epoch and owns_nothing_else():
         return
+    # 3. Behind by more, or ahead (a coordinator that lost records): the member abandons everything and rejoins with
+    #    epoch 0.
     relation = "greater" if received > member.member_epoch else "smaller"
     raise CoordinatorError(
         ErrorCode.fenced_member_epoch,
@@ -149,6 +155,8 @@ def replace_member(
     group: AnyGroup, known: Member, member_id: str, records: MemberRecords
 ) -> Replacement[AnyGroup, Member]:
     """Give the place of a static member, its target and what it holds to `member_id`, which starts at epoch 0."""
+    # Target and holdings move to the new id, so the assignor sees the same member, and a restart of a static member
+    # moves nothing (KIP-345, KIP-848). Epoch 0 makes the new process learn its assignment with its first reply.
     member = replace(known, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
     group_id = group.group_id
     return Replacement(
@@ -190,6 +198,9 @@ def revocation_timers(
     `is_same_demand`: the member had to revoke the same before. The timer then runs on: a member must not gain time by
     sending more heartbeats.
     """
+    # KIP-848: the rebalance timeout is the time to revoke. It starts with a demand and not with each heartbeat; a new
+    # demand (another set, or another epoch) starts it anew, because the member has new work to finish before it can let
+    # go.
     key = rebalance_timer(group_id, after.member_id)
     if after.is_revoking:
         runs_on = before.is_revoking and before.member_epoch == after.member_epoch and is_same_demand

@@ -67,12 +67,15 @@ class OpenTransactions(Generic[Key, Value]):
 
     def supersede(self, key: Key) -> None:
         """A record outside of transactions: what was written before it never counts, though it is undecided still."""
+        # Not deleted: the transaction is still open, and its abort or commit must find the key.
         producers = self._by_key.get(key)
         if producers is not None:
             self._by_key[key] = dict.fromkeys(producers, False)
 
     def drop(self, key: Key) -> None:
         """A tombstone."""
+        # A deletion covers undecided values too. Otherwise a commit that arrives later would bring a deleted offset
+        # back.
         for producer_id in self._by_key.pop(key, ()):
             written = self._by_producer[producer_id]
             del written[key]

@@ -74,10 +74,13 @@ def check_consumer_commit(
 ) -> None:
     """`partitions` by topic name. Raises CoordinatorError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH,
     ILLEGAL_GENERATION (to classic members and in transactions)."""
+    # 1. No members: admin clients and consumers without a group may commit.
     if epoch < 0 and group.is_empty:
         return
+    # 2. A producer before KIP-447 names no member, also while there are some.
     if transactional and epoch == _NO_EPOCH and not member_id and instance_id is None:
         return
+    # 3. From here on the sender must be a member, with an epoch not above its own (KIP-848, "OffsetCommit").
     member = _member(group, member_id)
     if not transactional and not member.uses_classic_protocol and api_version < _MEMBER_EPOCHS_SINCE:
         raise CoordinatorError(
@@ -89,6 +92,9 @@ def check_consumer_commit(
     is_generation = transactional or member.uses_classic_protocol
     if epoch > member.member_epoch:
         raise _stale(f"is newer than current member epoch {member.member_epoch}", epoch, is_generation)
+    # 4. An older epoch is accepted for partitions that the member had in that epoch: work that was planned before a
+    #    rebalance which left these partitions alone may still be committed (KIP-1251). The epoch that counts is the one
+    #    at which the partition was assigned, also while it is being revoked.
     for name, partition in partitions:
         topic = image.topics.get(name)
         assigned = None
@@ -130,6 +136,9 @@ def _stale(what: str, epoch: int, is_generation: bool) -> CoordinatorError:
 
 def may_commit(group: StreamsGroup, member: StreamsGroupMember, epoch: int, topic: str, partition: int) -> bool:
     """`epoch` is at most the member's own."""
+    # A topic outside the topology has no owner (a global table, a sink that stores its own position): the present epoch
+    # may commit it. Inside, the task must be this member's, and must not have come after the work was planned: between,
+    # another member may have processed the same records.
     subtopologies = _reading_subtopologies(group.topology, topic)
     if not subtopologies:
         return epoch == member.member_epoch

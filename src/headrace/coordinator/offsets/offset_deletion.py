@@ -91,6 +91,8 @@ def expiry_results(
         gone = expired(group, offsets, pending, retention_ms=retention_ms, now_ms=now_ms)
         group_id = group.group_id
         records.extend(offset_commit_tombstone(group_id, topic, partition) for topic, partition in gone)
+        # With its last offset an empty group goes as well, in the same batch: a simple group must not be left behind
+        # without anything that could ever delete it.
         is_over = len(gone) == offsets.count(group_id) and _is_empty(group) and not pending.has_offsets(group_id)
         if is_over:
             tombstone = group_metadata_tombstone(group_id)
@@ -98,6 +100,8 @@ def expiry_results(
         if gone:
             details = (("group", "deleted" if is_over else "kept"), ("offsets", str(len(gone))))
             events.append(CoordinatorEvent(name="OffsetsExpired", group_id=group_id, details=details))
+        # The runner applies each portion before it asks for the next, so requests run in between and a pass over a
+        # million offsets does not hold up the shard.
         while len(records) >= _MOST_RECORDS:
             yield CoordinatorResult(records=tuple(records[:_MOST_RECORDS]))
             del records[:_MOST_RECORDS]
@@ -114,6 +118,14 @@ def expired(
     now_ms: int,
 ) -> list[TopicPartition]:
     """Which offsets of the group have expired, in order of topic and partition."""
+    # KIP-211, by type of group (Kafka: ModernGroup and ClassicGroup.offsetExpirationCondition):
+    # - streams and consumer groups: offsets of topics that are read never expire; age counts from the commit;
+    # - classic groups of consumers, stable: the same;
+    # - classic groups that rebalance, or whose subscriptions cannot be read: nothing expires, because a topic may be
+    #   read;
+    # - classic groups that became empty: age counts from then, so a group that was stopped keeps all offsets equally
+    #   long;
+    # - simple groups (no protocol): age counts from the commit.
     base_ms: int | None = None
     read: Collection[str] = frozenset()
     if isinstance(group, StreamsGroup):
@@ -128,6 +140,8 @@ def expired(
             read = membership.subscribed
         else:
             return []
+    # A pending offset is about to replace the committed one. If that were deleted now and the transaction aborted, the
+    # group would have lost a position that it did not give up.
     return sorted(
         key
         for key, value in offsets.items_of(group.group_id)
@@ -151,6 +165,8 @@ def deleted_topic_tombstones(
     offsets: CommittedOffsets, pending: PendingOffsets, before: MetadataImage, after: MetadataImage
 ) -> tuple[CoordinatorRecord, ...]:
     """Tombstones for offsets of topics that are gone or were created anew, unless the offset names the new id."""
+    # A topic that was created anew has the same name and another id. Offsets of the old one would place its readers in
+    # the middle of a topic that they never read.
     gone = {
         name: topic.topic_id
         for name, topic in before.topics.items()

@@ -85,6 +85,8 @@ class _Field(NamedTuple):
 @cache
 def writer(schema: Any, version: int, *, flexible: bool) -> Writer:
     """Return the writer of a dataclass, or of a tuple type, in one version of its message."""
+    # `names` are the globals of the compiled function: one writer per field, bound by number, so the source holds no
+    # values.
     names: dict[str, Any] = {"write_tags": write_tags, "array": write_compact_array if flexible else write_plain_array}
     lines, tag_lines = [], []
     for number, field in enumerate(_fields(schema, version)):
@@ -117,6 +119,7 @@ def reader(schema: Any, version: int, *, flexible: bool) -> Reader:
 
     Fields that the version lacks get their defaults. The reader raises CorruptRecord for bytes that end too early.
     """
+    # As in `writer`. `make` is the dataclass itself, called with keyword arguments; a tuple type gets a plain tuple.
     names: dict[str, Any] = {"make": schema}
     array = "compact_array" if flexible else "array"
     lines, found, tag_lines = [], [], []
@@ -205,6 +208,7 @@ def _value_reader(field: _Field, version: int, *, flexible: bool) -> tuple[Reade
 
 def _kind(annotation: Any) -> tuple[str, Any, bool]:
     """(kind, item or class, whether None is allowed) of a field's annotation."""
+    # `Annotated[X, marks]`: a text among the marks names a number's width; the rest is found from the plain type.
     marks = getattr(annotation, "__metadata__", ())
     plain = annotation.__origin__ if marks else annotation
     number = next((mark for mark in marks if isinstance(mark, str)), None)

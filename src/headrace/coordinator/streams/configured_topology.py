@@ -76,15 +76,20 @@ def retain_tasks(
 
     `present_tasks`: assigned tasks by subtopology, without those that no member runs now. Raises InvalidTopology.
     """
+    # 1. The internal topics as they are. A topic that is missing or was changed by hand is no growth of source topics.
     repartitions = _repartition_counts(topology, source_partitions, image)
     if repartitions is None:
         return None
     partitions = {**source_partitions, **repartitions}
     tasks: dict[str, int] = {}
     for subtopology in topology.subtopologies:
+        # 2. Tasks by the state that exists: its partitions are the only ones that a task can continue from.
         count = _tasks(subtopology, partitions, image)
         if count is None or not _is_copartitioned(subtopology, partitions, count):
             return None
+        # 3. The tasks that run now must be exactly these. A changelog with more partitions than there are tasks was
+        #    prepared by an operator for a new count; the group then has to be assigned anew, and status MISSING or
+        #    INCORRECT reports it.
         if subtopology.state_changelog_topics and present_tasks.get(subtopology.subtopology_id, count) != count:
             return None
         tasks[subtopology.subtopology_id] = count
@@ -115,6 +120,8 @@ def _repartition_counts(
 
 def _tasks(subtopology: Subtopology, partitions: Mapping[str, int], image: MetadataImage) -> int | None:
     """As many as there are inputs, or as its state has partitions; None when its state does not fit."""
+    # A changelog partition belongs to one task. With state, the number of tasks is therefore the number of changelog
+    # partitions; without, the number of partitions of the widest input.
     widest = task_count(subtopology, partitions)
     changelogs = [image.topics.get(topic.name) for topic in subtopology.state_changelog_topics]
     if not changelogs:
@@ -123,6 +130,8 @@ def _tasks(subtopology: Subtopology, partitions: Mapping[str, int], image: Metad
     if None in changelogs or len(counts) != 1:
         return None
     (count,) = counts
+    # Partitions of a *repartition* topic beyond the tasks would hold records that no task reads: data loss. Partitions
+    # of an external topic beyond them are reported, and read once the operator widens the changelogs.
     all_are_read = all(partitions[topic.name] <= count for topic in subtopology.repartition_source_topics)
     return count if count <= widest and all_are_read else None
 
@@ -217,6 +226,8 @@ def configure_topology(
     metadata_hash = group_hash(topics)
     subtopologies: dict[str, ConfiguredSubtopology] = {}
     try:
+        # The two levels of `try`: a problem of the topics may be one that a running topology survives (`retain_tasks`);
+        # the outer level turns what remains into a status, and errors of the topology itself into `invalid`.
         sources = _source_partitions(topology, image)
         try:
             subtopologies = _configure(topology, sources, image)

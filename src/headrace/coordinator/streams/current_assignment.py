@@ -36,11 +36,17 @@ def reconcile(
     `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
     member whose recorded state is unknown and that still owns something.
     """
+    # The states are those of Kafka's CurrentAssignmentBuilder.build: STABLE and UNRELEASED_TASKS take the same step,
+    # since in both the member has confirmed everything it was asked to revoke.
     if member.is_reconciled_to(target_epoch):
         return member
+    # A pending revocation blocks everything else, also a newer target: tasks that were promised to others must be free
+    # before this member may be asked for more.
     if member.state is MemberState.UNREVOKED_TASKS:
         if owned is None or owned.contains_any(member.pending_revocation):
             return member
+        # The member's epoch rises by one at most here, not to the target's: what it holds still belongs to the epochs
+        # before. `_next` sets the target's epoch once nothing is left to revoke.
         return _next(group, member, target, target_epoch, owned, epoch=member.member_epoch + 1)
     if member.state is MemberState.UNKNOWN:
         if owned is None or owned:
@@ -88,6 +94,9 @@ def _unless_same(member: StreamsGroupMember, moved: StreamsGroupMember) -> Strea
 
 def _split(assigned: AssignedTasks, target: TasksTuple) -> tuple[AssignedTasks, AssignedTasks]:
     """(kept, to revoke), role by role. What changes its role here is kept: see the module's text."""
+    # 1. Kept are tasks whose role stays, and replicas that only change their role: the state is on the member's disk,
+    #    so revoking it would throw the state away and restore it from the changelog (KIP-1071 as of Kafka 4.4; 4.3
+    #    revokes and assigns anew).
     active, standby, warmup = set(target.active), set(target.standby), set(target.warmup)
     own_replicas = {*assigned.standby, *assigned.warmup}
     kept = AssignedTasks(
@@ -103,6 +112,8 @@ def _split(assigned: AssignedTasks, target: TasksTuple) -> tuple[AssignedTasks, 
             if task in warmup or (task in active and task in assigned.warmup)
         ),
     )
+    # 2. An active task that leaves its role is always revoked, even when it stays as a standby: another member may be
+    #    waiting to write its output. A replica is revoked only if the target has no role for it at all.
     wanted_replicas = {*active, *standby, *warmup} & own_replicas
     revoked = AssignedTasks(
         active={task: epoch for task, epoch in assigned.active.items() if task not in active},
@@ -125,6 +136,8 @@ def _grantable(
     group: StreamsGroup, member: StreamsGroupMember, kept: AssignedTasks, target: TasksTuple, target_epoch: int
 ) -> tuple[AssignedTasks, bool]:
     """The missing tasks that are free, and whether some are not."""
+    # `holders` indexes assigned and pending tasks of all members, so these checks cost one look-up per missing task and
+    # not one pass over the group.
     holders, members, process = group.holders, group.members, member.process_id
 
     def here(member_ids: Iterable[str]) -> bool:

@@ -257,6 +257,13 @@ class StreamsGroupSoftState:
 
         Computed anew for another topology, when a topic it needs is another one, or when it came to be ready.
         """
+        # Three levels, from cheap to expensive, because every heartbeat asks:
+        # - the same image object as last time: the answer is the same;
+        # - another image, but the topics that the topology requires are equal: the answer is the same, and the image is
+        #   noted;
+        # - otherwise the topology is configured anew.
+        # - A change of `is_running` counts as a change, because a running topology may keep tasks that a new one would
+        #   not get.
         is_running = group.metadata.validated_topology_epoch == topology.epoch
         known = self._configured
         if known is None or known.topology is not topology or known.is_running is not is_running:

@@ -226,6 +226,8 @@ def _epoch_and_reason(
 def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:
     """Step 4: the group's topology; the first member's becomes it. One with a lower epoch is stale and passes, any
     other that differs is INVALID_REQUEST."""
+    # KIP-1071: the topology of the first member becomes the group's. A rolling update sends members with a newer
+    # topology before the group may change (KIP-1071, "Topology updates"), which is not supported yet, as in Kafka 4.3.
     given = None if request.topology is None else topology_of(request.topology)
     if group.topology is None:
         if given is None:
@@ -256,6 +258,8 @@ def bump_group_epoch(
     group: StreamsGroup, group_context: GroupContext, configured: ConfiguredTopology, *, member_changed: bool
 ) -> StreamsGroupMetadataValue:
     """Step 6: the group's metadata, one epoch on when the assignor would see something new; else the same object."""
+    # Four things are compared, exactly those that are part of the metadata record. A restart of the coordinator finds
+    # the same record and comes to the same answer.
     configs = group_context.configuration.assignment_configs
     unchanged = (
         not member_changed
@@ -286,6 +290,8 @@ def target_assignment(
     No member has a target during the initial delay. Then it is the stored one, a new one, or the stored one again until
     the assignment interval is over.
     """
+    # 1. Initial delay (`group.streams.initial.rebalance.delay.ms`): when an application starts, its instances join
+    #    within seconds of each other. Assigning to the first one alone would move nearly all tasks again at once.
     configuration, now_ms = group_context.configuration, group_context.now_ms
     starts_delay = not group.members and configuration.initial_rebalance_delay_ms > 0
     if group_context.initial_delay_runs or starts_delay:
@@ -294,14 +300,19 @@ def target_assignment(
             end_ms = now_ms + configuration.initial_rebalance_delay_ms
             timers = (SetTimer(key=initial_delay_timer(group.group_id), deadline_ms=end_ms),)
         return _Target(epoch=group.assignment_epoch, tasks=NO_TASKS, timers=timers, delay=_DELAYED_INITIALLY)
+    # 2. The stored target is current.
     stored = _Target(epoch=group.assignment_epoch, tasks=group.target_of(member.member_id))
     if group.assignment_epoch >= metadata.epoch:
         return stored
+    # 3. It is not, but the assignor ran less than an assignment interval ago (KIP-1263). The member gets the old target
+    #    and a status; the timer computes the new one, so a group in which many members join is assigned once per
+    #    interval.
     end_of_interval_ms = interval_end_ms(group, configuration, now_ms)
     key = interval_timer(group.group_id)
     if end_of_interval_ms is not None:
         due = () if group_context.interval_timer_runs else (SetTimer(key=key, deadline_ms=end_of_interval_ms),)
         return replace(stored, timers=due, delay=_DELAYED_BY_INTERVAL)
+    # 4. Compute it now, with this member as the heartbeat leaves it.
     computed = compute_target(
         group,
         epoch=metadata.epoch,
@@ -339,6 +350,9 @@ def _must_send_tasks(
     after: StreamsGroupMember,
 ) -> bool:
     """Return whether the reply carries the tasks: on a join, after a change, or if the last reply was lost."""
+    # A reply without tasks means "unchanged", so it may only be sent to a member that has received the last change. An
+    # old epoch shows that it has not; so does a list of owned tasks that differs (Kafka repeats the tasks only on a
+    # join and on a change, and a member whose reply was lost waits for its next change).
     has_old_epoch = request.member_epoch != before.member_epoch
     owns_others = owned is not None and owned != after.assigned.without_epochs()
     return request.member_epoch == JOIN_EPOCH or has_old_epoch or owns_others or _tasks_changed(before, after)
@@ -375,6 +389,8 @@ class RepeatableHeartbeat:
 
 def is_repeatable(result: CoordinatorResult, group: StreamsGroup, group_context: GroupContext) -> bool:
     """Whether the result of a heartbeat would be the same once more."""
+    # What a repeated reply would leave out must be nothing at all. The session timer is the one effect that every
+    # heartbeat has; `RepeatableHeartbeat.renew` restarts it.
     changes_nothing = (
         not result.records
         and not result.events
@@ -385,6 +401,7 @@ def is_repeatable(result: CoordinatorResult, group: StreamsGroup, group_context:
         and isinstance(result.timers[0], SetTimer)
         and result.timers[0].key.kind == "session"
     )
+    # If a target is due, the next heartbeat may compute it although nothing but the time has changed.
     waits_for_time = (
         group.group_epoch > group.assignment_epoch
         or group_context.initial_delay_runs

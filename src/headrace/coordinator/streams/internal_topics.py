@@ -93,6 +93,7 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
     topic, whatever the order of subtopologies, also around circles. Raises InvalidTopology when a count cannot be
     found: no subtopology writes the topic, or the topics depend on one another.
     """
+    # 1. `partitions` 0 means that the member left the count to the broker (`repartition()` without a number).
     declared = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
     counts = {topic.name: topic.partitions for topic in declared}
     writers = {
@@ -100,11 +101,15 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
         for name in sorted(counts)
         if counts[name] <= _UNDECIDED
     }
+    # 2. A count can only come from the subtopologies that write the topic.
     if not all(writers.values()):
         raise InvalidTopology(
             "Failed to compute number of partitions for all repartition topics, because a repartition source topic "
             "is never used as a sink topic."
         )
+    # 3. A least fixpoint: counts start at 0 and only rise, each to the largest input of its writers, so the loop ends
+    #    and the order of subtopologies does not matter. Kafka 4.3.1 (RepartitionTopics.setup) takes the first count it
+    #    meets and orders subtopologies by chance; with two writers the result may then be too small.
     raised = True
     while raised:
         raised = False
@@ -112,6 +117,7 @@ def repartition_partitions(topology: StreamsGroupTopologyValue, source_partition
             count = max(_widest_input(each, source_partitions, counts) for each in writing)
             if count > counts[name]:
                 counts[name], raised = count, True
+    # 4. What is still 0 depends on itself alone: a circle without any external topic.
     if any(counts[name] <= _UNDECIDED for name in writers):
         raise InvalidTopology(
             "Failed to compute number of partitions for all repartition topics. There may be loops in the "
@@ -139,6 +145,9 @@ def enforce_copartitioning(
     an index names no topic. In a group of repartition topics alone its own explicit counts decide; Kafka 4.3.1 takes
     those of the whole topology.
     """
+    # Joined inputs must have equal counts, or a key would be in different tasks on both sides (Kafka:
+    # CopartitionedTopicsEnforcer). External topics cannot be changed, topics with an explicit count should not be; all
+    # other repartition topics take the count of the group.
     counts = dict(repartition_counts)
     explicit = frozenset(
         topic.name
@@ -150,9 +159,13 @@ def enforce_copartitioning(
         for group in subtopology.copartition_groups:
             external, repartition = copartitioned_names(subtopology, group)
             present = {name: existing.get(name, counts[name]) for name in sorted(repartition)}
+            # 1. External topics decide. Explicit counts that differ are an error of the application, not something to
+            #    correct.
             if external:
                 count = _equal_count({name: source_partitions[name] for name in sorted(external)})
                 _check_explicit(present, explicit, count)
+            # 2. Repartition topics alone: explicit counts of this group decide, else the largest, so that no topic
+            #    loses partitions.
             elif present:
                 fixed = {name: present[name] for name in present if name in explicit}
                 count = _equal_count(fixed, listed=present) if fixed else max(present.values())

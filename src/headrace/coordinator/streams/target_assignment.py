@@ -60,6 +60,8 @@ class TargetAssignment:
 
 def interval_end_ms(group: StreamsGroup, configuration: StreamsGroupConfiguration, now_ms: int) -> int | None:
     """When the assignor may run again; None = now. A clock that went back does not lock the group."""
+    # KIP-1263. 0 means that the assignor never ran, or that a broker before 4.3 ran it. A time in the future (the clock
+    # went back) counts as over: otherwise the group would stand still until the clock catches up.
     last_ms = group.target_metadata.assignment_timestamp
     end_ms = last_ms + configuration.assignment_interval_ms
     if last_ms == 0 or configuration.assignment_interval_ms == 0 or not last_ms <= now_ms < end_ms:
@@ -89,19 +91,27 @@ def compute_target(
 
     The records are one per member whose target changed (always for a new member), then the metadata record.
     """
+    # 1. The group as it will be once this heartbeat's records are replayed. Replay happens after the append, so the
+    #    stored member is still the old one here.
     members: Mapping[str, StreamsGroupMember] = group.members
     if joining is not None:
         members = {**group.members, joining.member_id: joining}
+    # 2. Members with an older topology do not take part. Their tasks would be computed for subtopologies that they do
+    #    not have; with an empty target they drain until they are restarted with the new topology.
     assigned: Mapping[str, TasksTuple] = {}
     current = {each: members[each] for each in members if members[each].metadata.topology_epoch >= configured.epoch}
     if configured.is_ready and current:
         assigned = assignor.assign(_group_spec(group, current, configured, dict(assignment_configs), task_offsets))
+    # 3. Every member gets a target, also an empty one. A record is written only if it differs: most assignments move
+    #    few tasks, and each record lists all tasks of its member.
     targets = {member_id: assigned.get(member_id, NO_TASKS) for member_id in sorted(members)}
     written = [
         records.target_assignment_record(group.group_id, member_id, target)
         for member_id, target in targets.items()
         if group.target.get(member_id) != target
     ]
+    # 4. The metadata record comes last, as in TargetAssignmentBuilder.build. Compaction and a torn write then leave
+    #    targets without an epoch, never an epoch without its targets.
     written.append(records.target_assignment_metadata_record(group.group_id, epoch=epoch, timestamp_ms=now_ms))
     return TargetAssignment(epoch=epoch, targets=targets, records=tuple(written))
 
@@ -167,15 +177,19 @@ def on_context_change(
         validated_topology_epoch=configured.validated_epoch,
         last_assignment_configs=group_context.configuration.assignment_configs,
     )
+    # 1. Compared by value with the group's stored metadata, so an image that changes other topics costs no record.
     if wanted == metadata:
         return _interval_timer_anew(group, group_context)
     soft_changes = None
     if wanted.metadata_hash != metadata.metadata_hash and _has_endpoints(group):
         soft_changes = soft.bump_endpoint_epoch  # tasks may stay and have other partitions
+    # 2. A new group epoch says that the target is out of date. Kafka writes it with the next heartbeat of any member;
+    #    here it is written at once, so a group whose members are slow to heartbeat does not lag behind its topics.
     bumped = replace(wanted, epoch=metadata.epoch + 1)
     record = records.group_metadata_record(group.group_id, bumped)
     reason = epoch_reason(metadata, bumped, joined=False, member_changed=False)
     events = (_epoch_event(group, bumped.epoch, reason), *topology_events(group, configured))
+    # 3. The target follows when the initial delay or the assignment interval ends. Both have a timer that computes it.
     if group_context.initial_delay_runs:
         return CoordinatorResult(records=(record,), events=events, soft=soft_changes)
     end_ms = interval_end_ms(group, group_context.configuration, group_context.now_ms)

@@ -95,12 +95,17 @@ def init_producer_id(
     """`expected`: what the producer says it has; `last_producer_epoch`: the epoch before the present one, if its owner
     asked for the bump. `new_producer_id` gives an id that was never given before, and is called only when one is
     needed."""
+    # 1. Who asks? With an identity (KIP-360) the sender must be the present owner, or a retry after the producer id
+    #    changed.
     value = known or created(new_producer_id(), timeout_ms=timeout_ms, now_ms=now_ms)
     if expected is not None and not _may_continue(value, expected):
         return refusal(ErrorCode.producer_fenced)
     state = state_of(value)
+    # 2. Markers are being written. The client retries until the transaction is complete.
     if state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
         return refusal(ErrorCode.concurrent_transactions)
+    # 3. The former owner's transaction is aborted under a higher epoch, which fences that owner. The sender retries and
+    #    meets case 2, then case 4 or 5.
     if state is TransactionState.ONGOING:
         # The new owner never sees this epoch: its next request gets the one after it.
         return Step(
@@ -108,9 +113,11 @@ def init_producer_id(
             value=fenced(value, transaction_version=transaction_version, now_ms=now_ms),
             last_producer_epoch=last_epoch_of_fenced(value, transaction_version=transaction_version),
         )
+    # 4. The epochs of this producer id are used up: a new id, with epoch 0.
     if is_exhausted(value.producer_epoch) and (expected is None or expected.producer_epoch == value.producer_epoch):
         new = rotated(value, producer_id=new_producer_id(), timeout_ms=timeout_ms, now_ms=now_ms)
         return _given(new, NO_PRODUCER_EPOCH if expected is None else value.producer_epoch)
+    # 5. The next epoch of the same id.
     return _next_epoch(value, expected, last_producer_epoch, timeout_ms, now_ms)
 
 
@@ -130,6 +137,9 @@ def _next_epoch(
     timeout_ms: int,
     now_ms: int,
 ) -> Step:
+    # Three senders: one without identity takes over (its epoch becomes the next one, and fences); the owner continues
+    # after an error; a retry whose reply was lost asks for the epoch it has been given already. The third differs from
+    # a fenced producer only by `last_producer_epoch`, which is soft state: after a restart it is fenced (KIP-360).
     epoch = value.producer_epoch
     if expected is None:
         return _given(incremented(value, epoch=epoch + 1, timeout_ms=timeout_ms, now_ms=now_ms), NO_PRODUCER_EPOCH)
@@ -166,6 +176,9 @@ def end_transaction(
         return refusal(ErrorCode.invalid_producer_id_mapping)
     if client_version < EPOCH_BUMP_VERSION:
         return _end_at_version_1(known, producer, committed, last_producer_epoch, now_ms)
+    # KIP-890, transaction version 2: the end of a transaction raises the epoch. A retry therefore carries the epoch
+    # *before* the present one (`bumped`), or, if that end used up the epochs, the last epoch of the former id
+    # (`overflowed`).
     overflowed = (
         known.previous_producer_id == producer.producer_id
         and producer.producer_epoch == MAX_EPOCH - 1
@@ -176,6 +189,12 @@ def end_transaction(
         return refusal(ErrorCode.invalid_producer_id_mapping)
     if not _is_valid_epoch(known, producer, bumped=bumped, overflowed=overflowed):
         return refusal(ErrorCode.producer_fenced)
+    # From here on the epoch is valid; the state decides what it means:
+    # - the same end is being written: retry later;
+    # - the same end was completed and this is its retry: the reply again, with the new identity;
+    # - nothing is open: only an abort of a transaction that has not begun is accepted, since the producer cannot know
+    #   whether its first records arrived;
+    # - the other end was decided before: INVALID_TXN_STATE.
     retried = bumped or overflowed
     state = state_of(known)
     if state is _PREPARED[committed]:

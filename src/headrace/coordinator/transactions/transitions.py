@@ -279,6 +279,7 @@ def last_epoch_of_fenced(value: TransactionLogValue, *, transaction_version: int
 def completed(value: TransactionLogValue, *, now_ms: int) -> TransactionLogValue:
     """All markers are written."""
     committed = state_of(value) is TransactionState.PREPARE_COMMIT
+    # The id changes here and not in the Prepare record: markers carry the old id, under which the records were written.
     moves = value.next_producer_id != NO_PRODUCER_ID and value.client_transaction_version >= EPOCH_BUMP_VERSION
     return _to(
         value,
@@ -321,12 +322,18 @@ def fate_of_open(
     """
     if holder is None:
         return "abort"
+    # 1. The coordinator still has the partition in an open or prepared transaction: it will write the marker, unless
+    #    the open records are of an older life of the producer.
     state = state_of(holder)
     is_present = (holder.producer_id, holder.producer_epoch) == (producer_id, producer_epoch)
     if state in (_S.ONGOING, *_PREPARED) and partition in holder.transaction_partitions:
         return "known" if is_present or _is_next(holder, producer_id, producer_epoch) else "abort"
+    # 2. The producer's present transaction, whose record about this partition was lost: adding the partition makes its
+    #    end reach it, whichever way the producer ends it.
     if is_present and state not in _PREPARED:
         return "adopt"
+    # 3. Completed as a commit, and this marker was lost. Only the very next epoch proves that it is this transaction.
+    #    Everything else is aborted: records that no coordinator vouches for must not become visible.
     if state is _S.COMPLETE_COMMIT and _is_next(holder, producer_id, producer_epoch):
         return "commit"
     return "abort"
