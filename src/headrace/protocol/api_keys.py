@@ -18,6 +18,8 @@ __all__ = ["SUPPORTED", "ApiKey", "VersionRange", "advertised_range"]
 class ApiKey(IntEnum):
     """Kafka's API keys. `ApiKey.FETCH.stem` is the stem that files, modules and kio's packages share."""
 
+    # Kafka's ApiKeys.java. Left out: requests between brokers and controllers, which one broker does not need, and
+    # share groups (KIP-932).
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -100,6 +102,7 @@ _K = ApiKey
 
 SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
     {
+        # The lower bounds are Kafka 4's, which dropped versions older than 2.1 (KIP-896).
         _K.PRODUCE: VersionRange(3, 13),
         _K.FETCH: VersionRange(4, 18),
         _K.LIST_OFFSETS: VersionRange(1, 11),

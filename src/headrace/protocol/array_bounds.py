@@ -194,6 +194,10 @@ def _nullable_entity(entity: Walk) -> Walk:
 
 def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, nullable: bool) -> Walk:
     def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
+        # - A null array where Kafka's schema has none closes the connection in Kafka too.
+        # - An item takes a byte at least, so a length beyond the rest of the frame is false. This check is what keeps
+        #   kio from reserving memory for it.
+        # - Fixed-size items are skipped by one multiplication, others one by one.
         length, position = read_length(frame, position)
         if length < 0 and not nullable:
             raise ValueError("null in the place of an array")
@@ -211,6 +215,8 @@ def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, 
 
 
 def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step], budget: ItemBudget) -> int:
+    # Nearly always 0, one byte; the varint is read only if there are any. Unknown tags are skipped by their size
+    # (KIP-482); a known one is walked as well, since it may hold an array.
     count = frame[position]
     position += 1
     if not count:
@@ -286,6 +292,8 @@ def _entity(schema: Any, frame: bytes, position: int) -> _Part:
 
 
 def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int, *, in_tag: bool) -> _Part:
+    # A copy of the field's bytes, with unknown tagged fields left out of nested entities. Only entities can hold tagged
+    # fields: anything else is copied as one slice.
     kind, is_array, nullable = shape_of(hint)
     start = position
     if not is_entity(kind):

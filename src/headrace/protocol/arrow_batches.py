@@ -84,6 +84,8 @@ def decode_to_arrow(
     batches and those of aborted transactions are left out, a truncated last batch is ignored. Stops after the batch
     with which the uncompressed records reach `max_bytes`: `next_offset` says where. Raises CorruptBatch.
     """
+    # 1. Headers: which batches count. `seen` keeps the last header that was looked at, also of a control or aborted
+    #    batch, because the position has to move past those.
     end = _NO_END if end_offset is None else end_offset
     seen: list[BatchHeader] = []
     kept: list[BatchHeader] = []
@@ -94,6 +96,7 @@ def decode_to_arrow(
             continue
         check_crc(data, header)
         section = records_section(data, header, max_bytes)
+        # 2. Before arrays are allocated for `records_count` rows: the count comes from the sender.
         if header.records_count * _SMALLEST_RECORD_BYTES > len(section):
             raise CorruptBatch(f"it is too short for {header.records_count} records", base_offset=header.base_offset)
         kept.append(header)
@@ -101,6 +104,8 @@ def decode_to_arrow(
         section_bytes += len(section)
         if section_bytes >= max_bytes:
             break
+    # 3. Behind everything seen, not behind the last record kept: a reader that stopped at the last record would ask for
+    #    the same control batch for ever.
     next_offset = max(start_offset, seen[-1].next_offset if seen else start_offset)
     table = _parse(data, kept, sections, start_offset, end, columns)
     return DecodedBatches(table=table, next_offset=min(next_offset, end))
@@ -143,6 +148,8 @@ def _parse(
     end_offset: int,
     columns: Sequence[str],
 ) -> pa.RecordBatch:
+    # One kernel call for all batches: a call costs some microseconds, and a fetch may hold thousands of small batches.
+    # The table passes what the kernel needs of each header.
     source, starts = _one_source(data, headers, sections)
     batches = np.array(
         [
@@ -219,6 +226,8 @@ def _column(name: str, source: Any, rows: _Rows, count: int, headers: list[Batch
 
 def _binary(source: Any, at: Any, offsets: Any, valid: Any, kind: pa.DataType | None = None) -> pa.Array:
     """A binary column of slices of `source`."""
+    # Arrow wants the values of a column side by side, in the wire's bytes keys and values alternate. So each value is
+    # copied once; offsets were computed by the scan and are used as they are.
     packed = np.empty(int(offsets[-1]), np.uint8)
     kernels.copy_slices(source, at, offsets, packed)
     nulls = len(valid) - int(np.count_nonzero(valid))
@@ -229,6 +238,7 @@ def _binary(source: Any, at: Any, offsets: Any, valid: Any, kind: pa.DataType | 
 
 def _headers(source: Any, rows: _Rows, count: int) -> pa.Array:
     """Each record's list of headers, empty where there are none."""
+    # Headers are scanned by a second kernel, and only if the column is asked for: few topics use them.
     counts = rows.header_counts[:count]
     list_offsets = np.zeros(count + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])

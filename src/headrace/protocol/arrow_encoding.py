@@ -52,6 +52,8 @@ def encode_from_arrow(
     key = _NO_COLUMN if keys is None else _binary(keys, len(values))
     value = _binary(values, len(values))
     header_lists, header_key, header_value = _header_columns(headers, len(values))
+    # Two passes over the rows: measure, then write into an array of exactly that size. Growing an array while writing
+    # would copy it several times, and the size of a record stands in front of it, so it has to be known anyway.
     body_bytes = np.empty(len(rows), np.int64)
     measured = np.empty((len(rows), 5), np.int64)
     count = kernels.measure_batches(
@@ -190,6 +192,8 @@ def _header_columns(headers: pa.Array | None, length: int) -> tuple[Any, _Binary
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks() if headers.num_chunks != 1 else headers.chunk(0)
     # A null list may still span items: take the lists apart so that it spans none.
+    # Arrow allows a null list to span items of the child array. `flatten` leaves those out; offsets are rebuilt from
+    # lengths to match.
     lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     pairs = headers.flatten()
     if not len(pairs):

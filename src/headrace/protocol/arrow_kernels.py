@@ -91,6 +91,9 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
     records or -1 (log append time), last offset delta. `*_at` receive positions in `source`, `*_offsets` Arrow's.
     Returns (records kept, index of the first malformed batch or -1).
     """
+    # Every length is checked against the end of its record before it is used, and BAD (-1) travels through the varint
+    # reader, so one comparison after several reads finds an error in any of them. The scan counts rows and bytes
+    # itself; Arrow's offsets are written as it goes.
     row = 0
     key_bytes = 0
     value_bytes = 0
@@ -278,6 +281,9 @@ def measure_batches(
     `rows`), count, section bytes, base timestamp, max timestamp. A batch holds at least one record. Empty `key_offsets`
     mean that all keys are null; `timestamps` has one entry for all rows or one for each. Returns the batch count.
     """
+    # Greedy: a record joins the present batch if its bytes still fit. Deltas are relative to the first record of the
+    # batch, so a record is measured against the present batch first, and again as the first of the next one (both
+    # deltas are 0 then, a byte each: `size + 2`).
     count = 0
     section = 0
     for index in range(rows.shape[0]):

@@ -130,6 +130,8 @@ def iter_batch_headers(buffer: Bytes, position: int = 0) -> Iterator[BatchHeader
 
     Raises CorruptBatch for what cannot be a batch of format v2. Does not check the CRC.
     """
+    # A Fetch response ends where the byte limit was reached, often inside a batch (KIP-74). A whole batch that is not
+    # format v2 is an error: brokers that could send older formats convert them.
     size = len(buffer)
     while size - position >= _PREFIX.size:
         base_offset, batch_length = _PREFIX.unpack_from(buffer, position)
@@ -203,6 +205,7 @@ def build_batch(
     base_sequence: int = -1,
 ) -> bytes:
     """One batch around a section of encoded, uncompressed records; compresses it. `last_offset_delta` None: no gaps."""
+    # 1. The records section is compressed as a whole; the header never is.
     payload = records if compression_type == "none" else compression.compress(compression_type, records)
     attributes = compression.codec_number(compression_type)
     attributes |= _TIMESTAMP_TYPE_BIT if append_time else 0
@@ -210,6 +213,8 @@ def build_batch(
     attributes |= _CONTROL_BIT if control else 0
     delta = records_count - 1 if last_offset_delta is None else last_offset_delta
     payload = bytes(payload)
+    # 2. The CRC covers attributes to the end of the records. Base offset, length and leader epoch lie before it,
+    #    because the broker sets them after the producer has computed the CRC (DefaultRecordBatch.writeHeader).
     checked = _CHECKED.pack(
         attributes,
         delta,
@@ -220,6 +225,7 @@ def build_batch(
         base_sequence,
         records_count,
     )
+    # `extend` continues over the payload without joining header and payload first: one copy of the records less.
     crc = google_crc32c.extend(google_crc32c.value(checked), payload)
     length = HEADER_BYTES - _PREFIX.size + len(payload)
     return _UNCHECKED.pack(base_offset, length, leader_epoch, 2, crc) + checked + payload
@@ -287,12 +293,17 @@ def surviving_batches(
     A producer's batches count as aborted from the transaction's first offset until its abort marker, as in Kafka's
     CompletedFetch.
     """
+    # Kafka: CompletedFetch.nextFetchedRecord with its priority queue of aborted transactions. A producer can have
+    # several transactions in one fetch, so a set of producer ids for the whole fetch would drop committed records: an
+    # id is in the set only between the first offset of an aborted transaction and its abort marker.
     waiting = sorted(aborted_transactions, key=lambda transaction: transaction.first_offset, reverse=True)
     aborted_producers: set[int] = set()
     for header in headers:
         while waiting and waiting[-1].first_offset <= header.last_offset:
             aborted_producers.add(waiting.pop().producer_id)
         if header.is_control:
+            # A commit marker of that producer would belong to an earlier transaction, which is not in the list, so only
+            # an abort ends the state.
             if header.producer_id in aborted_producers and control_type(buffer, header) == "abort":
                 aborted_producers.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborted_producers):

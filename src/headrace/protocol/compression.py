@@ -92,6 +92,8 @@ def decompress(codec: str, data: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES)
 
 
 def _compress_snappy(data: memoryview) -> bytes:
+    # SnappyOutputStream of xerial's library writes blocks of 32 KiB, each with its length in front. Kafka's Java client
+    # writes this form and expects it. Other clients write one raw block; `_decompress_snappy` reads both.
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
@@ -101,6 +103,8 @@ def _compress_snappy(data: memoryview) -> bytes:
 
 
 def _compress_lz4(data: memoryview) -> bytes:
+    # The frame is written by hand because cramjam's frames link their blocks, which KafkaLZ4BlockInputStream refuses. A
+    # block that does not shrink is stored as it is, marked by the highest bit of its length.
     parts = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         plain = data[start : start + _LZ4_BLOCK_BYTES]
@@ -117,6 +121,8 @@ def _compress_lz4(data: memoryview) -> bytes:
 
 def _decompress_stream(library: Any, codec: str, data: Bytes, max_bytes: int) -> memoryview:
     """Into a buffer of a guessed size, doubled while it is too small: the stream's own word is not to be trusted."""
+    # The size in the stream's own header would be free, but it comes from the sender: a batch of 1 kB could announce 10
+    # GB. A guess that is too small costs a second pass, a limit that is reached costs the batch.
     size = min(max_bytes, max(_SMALLEST_BUFFER, _USUAL_RATIO * len(data)))
     while True:
         buffer = bytearray(size)
@@ -137,6 +143,8 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
         raise CorruptBatch("snappy: no data")
     blocks = _xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
     try:
+        # Snappy does state its size, in each block. It may be trusted after the comparison with `max_bytes`: the
+        # decoder fails if the block holds another number of bytes.
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         total = sum(sizes)
         if total > max_bytes:

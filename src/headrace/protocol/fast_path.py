@@ -83,6 +83,8 @@ class ProduceFrame(NamedTuple):
 def produce_request(frame: bytes) -> ProduceFrame | None:
     """`frame` comes without its length. None for what is not of the usual shape, or not sound."""
     try:
+        # One `struct` call per fixed part. Any other shape, and any error, returns None: then the codec reads the frame
+        # from its start and finds the error again, so a malformed request is judged and reported in one place only.
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
         if api_key != _PRODUCE or not _FIRST_FLEXIBLE <= api_version <= _LAST or length < -1:
             return None
@@ -97,6 +99,7 @@ def produce_request(frame: bytes) -> ProduceFrame | None:
         for _ in range(count - 1):
             position, topic = _topic(frame, position, by_id)
             topics.append(topic)
+        # Tagged fields of the body, or bytes behind it, which Kafka ignores: rare enough to be left to the codec.
         if frame[position] or position + 1 != len(frame):
             return None
     except (struct.error, IndexError, ValueError):
@@ -122,6 +125,8 @@ def _topic(frame: bytes, position: int, by_id: bool) -> tuple[int, ProducedTopic
     batches = []
     for _ in range(count - 1):
         partition, low, high = _PARTITION.unpack_from(frame, position)
+        # The usual batch: its length is a varint of two bytes, which came with the `struct` call above. Shorter and
+        # longer ones read their length byte by byte.
         if low >= _SHORT > high > 0:  # 128 bytes to 16 KiB
             start = position + _PARTITION_BYTES
             end = start + (low & 0x7F | high << 7) - 1
@@ -174,6 +179,8 @@ def produce_response(
     """The whole frame, length included; None for what is not of the usual shape."""
     if api_version < _FIRST_FLEXIBLE or response.node_endpoints or len(response.responses) >= _FEW:
         return None
+    # The frame is checked and written in one pass: at the first thing that needs the codec the pass ends, and nothing
+    # was sent. Lengths are compact (KIP-482): one byte up to 126 items.
     parts = [b"", bytes((len(response.responses) + 1,))]
     for topic in response.responses:
         who = _topic_key(topic.topic_id, topic.name, api_version)
@@ -217,6 +224,8 @@ def fetch_response(
     """The whole frame in pieces, length included; None for what is not of the usual shape."""
     if api_version < _FIRST_FLEXIBLE_FETCH or response.node_endpoints:
         return None
+    # `small` gathers fields until records come that are no bytes (a span of a file). Such records are a piece of their
+    # own, which the connection sends with sendfile(2); the fields before and after are joined to one piece each.
     pieces: list[bytes | Sized] = []
     small = [
         b"",

@@ -306,6 +306,8 @@ def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
 if not TYPE_CHECKING:  # hidden from mypy, which would take every name for a module
 
     def __getattr__(name: str) -> ModuleType:
+        # PEP 562: called for names that the module does not have yet. The result becomes a global, so this runs once
+        # per name.
         stem, _, kind = name.rpartition("_")
         if kind not in {"request", "response"} or stem not in _STEMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,6 +25,8 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 def murmur2(data: bytes) -> int:
     """Austin Appleby's MurmurHash2 of 32 bits with Kafka's seed, as an unsigned number."""
+    # 32-bit arithmetic in Python's unbounded integers: each product is masked. Kafka reads words little-endian and
+    # hashes the 1 to 3 bytes at the end as one number, which is what the last branch does.
     length = len(data)
     digest = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -55,6 +57,8 @@ def partition_for_group(group_id: str, partitions: int = 50) -> int:
 
 
 def _partition(group_id: str, partitions: int) -> int:
+    # Kafka: Utils.abs(groupId.hashCode()) % partitions. `Utils.abs` returns 0 for Integer.MIN_VALUE, whose absolute
+    # value does not fit into an int.
     code = java_hash(group_id)
     signed = code - 2**32 if code >= 2**31 else code
     return 0 if signed == _INT_MIN else abs(signed) % partitions

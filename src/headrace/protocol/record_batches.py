@@ -87,6 +87,7 @@ def raw_records(
 
 def _records(section: bytes, header: BatchHeader) -> list[RawRecord]:
     """One loop, and the common varint of one byte inline: this is where a load of a million records spends its time."""
+    # Bound to locals, because the loop runs a million times in a load and each attribute look-up would be repeated.
     found: list[RawRecord] = []
     append = found.append
     position, size, most = 0, len(section), header.last_offset_delta
@@ -150,6 +151,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 def write_varint(out: bytearray, value: int) -> None:
     """Append a zigzag varint, as in the fields of records."""
+    # Zigzag maps 0, -1, 1, -2 … to 0, 1, 2, 3 …, so small negative numbers are short too (Protocol Buffers, "sint64").
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)
@@ -178,6 +180,10 @@ def rows_of_batch(
 
 
 def _rows(section: bytes, header: BatchHeader) -> list[Row]:
+    # Three kinds of checks keep a lying batch from being believed: a record ends within the section (length), each
+    # offset lies within the batch (delta), and the records fill the section exactly (the two comparisons at the end). A
+    # field that leaves its own record is found by the last one, or by an IndexError, which the caller turns into
+    # CorruptBatch.
     base_offset, last_delta, size = header.base_offset, header.last_offset_delta, len(section)
     append_time = header.max_timestamp if header.has_append_time else None
     base_timestamp = header.base_timestamp

@@ -102,8 +102,11 @@ def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[Request
         OversizedRequest: there are more than `most_items` items. No object was built.
         MalformedRequest: anything else is wrong with the bytes.
     """
+    # 1. The header is read by hand: its layout up to the client id is the same in all versions, and an unsupported
+    #    version must be reported with its correlation id (KIP-511).
     header, position = _decode_header(frame)
     api_key = _check_version(header)
+    # 2. Bounds before objects: see `array_bounds`. The budget counts tagged fields of the header too.
     codec = _codec(api_key, header.api_version, "request")
     budget = array_bounds.ItemBudget(most_items)
     try:
@@ -111,6 +114,7 @@ def decode_request(frame: bytes, most_items: int = sys.maxsize) -> tuple[Request
             position = _skip_tagged_fields(frame, position, budget)
         if codec.walk is not None:
             codec.walk(frame, position, budget)
+        # 3. kio builds the message of the wire's version, 4. which becomes one of the newest class.
         message = _read(codec, frame, position, budget)
         return header, version_conversion.upgrade_request(api_key, header.api_version, message)
     except array_bounds.TooManyItems as error:

@@ -123,6 +123,7 @@ def _lift_leave_group_response(old: Any) -> object:
 
 
 def _lower_leave_group_response(new: Any) -> object:
+    # Clients before version 3 know one member and one error, so the member's own error stands for the request.
     error_code = new.error_code
     if error_code == ErrorCode.none and new.members:
         error_code = new.members[0].error_code

@@ -175,7 +175,7 @@ def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext)
 
 def _has_room(transition: ClassicTransition, member_id: str) -> bool:
     """While members join, those that did count: `group.max.size` may have become smaller, and the last ones are out."""
-    # Kafka: ClassicGroup.acceptJoiningMember. During a rebalance only members that joined count, since all others will be
+    # Kafka: ClassicGroup.acceptJoiningMember. During a rebalance only members that joined count: all others will be
     # removed.
     group, most = transition.group, transition.configuration.max_size
     if group.is_empty:

@@ -196,6 +196,8 @@ class ScramServer:
                 is_for_client=True,
             )
         self.username = username
+        # An unknown user gets the same dialogue as a known one, with a salt that depends on the name only. Otherwise a
+        # client could list users by asking for their salts (RFC 5802, section 9).
         credential = self._credential_of(username)
         self._known = credential is not None
         self._credential = credential or self._made_up(username)
@@ -214,6 +216,9 @@ class ScramServer:
             raise SaslError("the last SCRAM message has another nonce")
         if not _base64(found["binding"]).startswith(b"n,"):
             raise SaslError("SCRAM channel binding is not supported")
+        # RFC 5802, section 3: the proof is the client key XOR the client signature. The server knows H(client key)
+        # only, so it computes the signature, recovers the client key from the proof and compares its hash. Both
+        # comparisons take constant time.
         proof = _base64(found["proof"])
         signed = f"{self._first},{found['head']}".encode()
         client_key = _xor(proof, mechanism.hmac(credential.stored_key, signed))
@@ -262,6 +267,8 @@ class ScramClient:
             raise SaslError(f"the broker asks for {iterations} iterations; {mechanism.min_iterations} are the least")
         if iterations > MAX_CLIENT_ITERATIONS:
             raise SaslError(f"the broker asks for {iterations} iterations; {MAX_CLIENT_ITERATIONS} are the most")
+        # The steps of RFC 5802, section 3, under its names: SaltedPassword, ClientKey, StoredKey = H(ClientKey),
+        # ClientSignature over the three messages so far, ClientProof; ServerSignature is kept for `verify`.
         salted = salted_password(mechanism, self._password, _base64(found["salt"]), iterations)
         head = f"c={b64encode(_NO_BINDING.encode()).decode()},r={found['nonce']}"
         signed = f"{self._bare},{server_first.decode()},{head}".encode()
