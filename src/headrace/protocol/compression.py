@@ -19,6 +19,7 @@ from headrace.protocol.framing import CorruptBatch
 
 __all__ = ["CODECS", "MAX_DECOMPRESSED_BYTES", "codec_name", "codec_number", "compress", "decompress"]
 
+# The order is the wire's: three bits of a batch's attributes (CompressionType.java). zstd came with KIP-110.
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """Kafka's names (`compression.type`), at their numbers in a batch's attributes."""
 
@@ -127,6 +128,8 @@ def _decompress_stream(library: Any, codec: str, data: Bytes, max_bytes: int) ->
     while True:
         buffer = bytearray(size)
         try:
+            # cramjam raises one class for damaged data and for a full buffer; only the text tells them apart. A test
+            # decompresses damaged and oversized data with every codec, so a new text in a new release is noticed.
             written = library.decompress_into(data, buffer)
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
@@ -146,6 +149,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
         # Snappy does state its size, in each block. It may be trusted after the comparison with `max_bytes`: the
         # decoder fails if the block holds another number of bytes.
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        # Checked over all blocks together, before the buffer is allocated.
         total = sum(sizes)
         if total > max_bytes:
             raise CorruptBatch(f"snappy: unpacks to more than {max_bytes} bytes")
@@ -161,6 +165,8 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
 
 
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    # Header of 16 bytes (magic, version, lowest compatible version), then (length, block) until the data ends. A length
+    # that leaves the data, or is negative, is a damaged batch.
     blocks = []
     position = len(_XERIAL_HEADER)
     while position < len(data):
