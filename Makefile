@@ -9,7 +9,12 @@ DOCS := .build/docs
 # Spark's and Maven's own caches stay where they are; ours live below the repository.
 # Several workers: most of these tests wait for sessions, processes and timeouts. A module stays in one (its fixtures).
 WORKERS ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The fast tests keep a core busy each, and every worker imports all test modules.
+FAST_WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# What needs one core and no other check. Side by side, each with its output in one piece where make can do that.
+STATIC := lint types-src types-tests contracts docs prepared jars
+STATIC_JOBS := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 HEAVY := .pytest_cache/heavy
 # The tests start hundreds of processes of ours: where bytecode may not be cached, each compiles all its modules anew.
@@ -18,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts fast interop simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks
+.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -37,9 +42,9 @@ demo: $(STAMP)  ## two Spark applications, 336,776 real flights, one kill, and a
 	@$(BIN)/headrace demo $(DEMO)
 
 test: $(STAMP)  ## everything CI runs: check, the documentation site, then the tests with Spark, foreign clients and Apache Kafka
-	@$(MAKE) --no-print-directory check docs
-	@$(BIN)/headrace prepare --if-missing
-	$(PYTEST) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
+	@$(STATIC_JOBS) $(BESIDE) $(STATIC)
+	@$(MAKE) --no-print-directory fast
+	$(PYTEST) -n $(WORKERS) -o cache_dir=$(HEAVY) --cache-clear --durations=40 --durations-min=8 -m "spark or interop or slow" $(TEST) \
 		|| { test $$? -eq 1 && $(BIN)/python -m tests.second_look $(HEAVY); }
 
 check: lint types contracts fast ## format, lint, types, contracts and the fast tests
@@ -51,18 +56,28 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)
+types: types-src types-tests
+
+types-src: $(STAMP)
 	$(BIN)/mypy
+
+types-tests: $(STAMP)
 	$(BIN)/mypy --config-file tests/mypy.ini
 
 contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 fast: $(STAMP)  ## the tests without Spark and without Apache Kafka
-	$(PYTEST) -m "not spark and not interop and not slow" $(TEST)
+	$(PYTEST) -n $(FAST_WORKERS) -m "not spark and not interop and not slow" $(TEST)
 
 interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
-	$(PYTEST) tests/interop -m interop $(TEST)
+	$(PYTEST) -n $(WORKERS) tests/interop -m interop $(TEST)
+
+prepared: $(STAMP)
+	@$(BIN)/headrace prepare --if-missing
+
+jars: $(STAMP)
+	@$(BIN)/python -m tests.interop.kafka_broker
 
 crash: $(STAMP)  ## kill -9 of a broker under load, again and again: make crash CYCLES=5000 SEED=1
 	@$(BIN)/python -m tests.durability.crash --cycles $(or $(CYCLES),200) --seed $(or $(SEED),1)

@@ -12,6 +12,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -22,7 +23,7 @@ from typing import Self
 
 from tests.harness.ports import find_free_ports
 from tests.harness.wire import read_frame
-from tests.interop.kafka_jars import TOOLS_VERSION, class_archive, java, kafka_jars
+from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, class_archive, compiled, java, kafka_jars
 
 __all__ = ["KafkaBroker", "run_tool"]
 
@@ -248,3 +249,19 @@ def _call(connection: socket.socket, api_key: int, version: int, body: bytes) ->
     request = struct.pack(">hhih", api_key, version, 1, -1) + body
     connection.sendall(struct.pack(">i", len(request)) + request)
     return read_frame(connection)[4:]
+
+
+def _fetch_all() -> None:
+    """Fetch Kafka's jars, compile the Java programs and make the class archive before several workers need them."""
+    try:
+        for version in (TOOLS_VERSION, "4.4.0"):
+            kafka_jars(version)
+        for sources in sorted(Path(__file__).parent.glob("java*/")):
+            compiled(sources)
+        archived(TOOLS_VERSION)
+    except KafkaUnavailable as missing:  # the tests that need them are skipped with this message; in CI they fail
+        print(missing, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    _fetch_all()
