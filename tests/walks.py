@@ -61,6 +61,8 @@ def record_walks() -> Iterator[tuple[str, list[str]]]:
     threading.setprofile(recorder)
     try:
         with EmbeddedBroker(topics={"in": 2}) as broker:
+            # `headrace broker` counts no requests for tests.
+            broker._thread().server.faults = None
             client = Client(broker.port)
 
             def record(frame: bytes, warm_up: int = 1) -> list[str]:

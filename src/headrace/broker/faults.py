@@ -144,6 +144,7 @@ class Faults:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._faults: tuple[Fault, ...] = ()
+        self.active = bool(self._faults)
         self._seen: dict[tuple[int, str], int] = {}
 
     def fail(
@@ -239,6 +240,7 @@ class Faults:
         """Removes all faults and forgets what was seen."""
         with self._lock:
             faults, self._faults = self._faults, ()
+            self.active = bool(self._faults)
             self._seen.clear()
         for fault in faults:
             fault.release()
@@ -249,11 +251,6 @@ class Faults:
             fault.release(removed=False)
 
     # --- the broker's side ---
-
-    @property
-    def active(self) -> bool:
-        """Whether a fault is in place: then every request has to be looked at."""
-        return bool(self._faults)
 
     def arrived(
         self, header: RequestHeader, request: object, topics: Callable[[object], frozenset[str]]
@@ -304,11 +301,13 @@ class Faults:
             setattr(fault, name, value)
         with self._lock:
             self._faults += (fault,)
+            self.active = bool(self._faults)
         return fault
 
     def _remove(self, fault: Fault) -> None:
         with self._lock:
             self._faults = tuple(each for each in self._faults if each is not fault)
+            self.active = bool(self._faults)
         fault.release()
 
     def _wait(self, fault: Fault, hits: int, timeout_seconds: float) -> None:

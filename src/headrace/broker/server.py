@@ -27,9 +27,9 @@ from headrace.broker.monitoring.request_metrics import RequestLog
 from headrace.broker.monitoring.server_metrics import LogSize
 from headrace.broker.network.connection import ClientConnection
 from headrace.broker.network.fair_queue import FairQueue
+from headrace.broker.network.fast_paths import CacheGeneration
 from headrace.broker.network.listener import ConnectionLimits, Listeners
-from headrace.broker.network.response_cache import CacheGeneration
-from headrace.broker.requests.api_table import ApiTable, Handler
+from headrace.broker.requests.api_table import ApiTable
 from headrace.broker.security.credentials import AddedUser
 from headrace.broker.services import Services, open_directory, open_services
 from headrace.errors import HeadraceError
@@ -81,11 +81,13 @@ class Server:
         self.limits = ConnectionLimits(configuration)
         self.fair_queue = FairQueue()
         self.faults: Faults | None = None
-        self._apis: ApiTable | None = None
+        self.apis: ApiTable | None = None
         self.listeners = Listeners(configuration.listeners())
         self._connections: dict[ClientConnection, None] = {}
-        self._tokens = itertools.count(1)
         self.clock: Clock = clock or SteadyClock()
+        # Bound once: both are called for every request.
+        self.next_token: Callable[[], int] = itertools.count(1).__next__
+        self.now_ms: Callable[[], int] = self.clock.now_ms
         self._chores: list[asyncio.Task[None]] = []
         self._stopping = False
         self._everybody_left: asyncio.Event | None = None
@@ -99,7 +101,7 @@ class Server:
             self.services = await self._open_services()
             if self.scram_users:
                 self.services.scram_credentials.replace(self.scram_users)
-            self._apis = ApiTable(self.services)
+            self.apis = ApiTable(self.services)
             await self.listeners.open(
                 partial(ClientConnection, self),
                 timeout_ms=self.configuration.integer("headrace.authentication.timeout.ms"),
@@ -137,14 +139,6 @@ class Server:
         for connection in tuple(self._connections):
             connection.abort()
         self._abandon_services()
-
-    @property
-    def meters_requests(self) -> bool:
-        """Whether a quota makes every request count, so that none is answered without being looked at."""
-        return self.services is not None and self.services.quotas.meters_requests
-
-    def handler(self, api_key: int) -> Handler | None:
-        return self._apis.handler(api_key) if self._apis is not None else None
 
     def accept(self, connection: ClientConnection, address: str) -> bool:
         """Whether this connection from there may stay."""
@@ -186,15 +180,8 @@ class Server:
     def metrics_text(self) -> str:
         return prometheus_text(self.metric_families())
 
-    def next_token(self) -> int:
-        return next(self._tokens)
-
     def loop_time(self) -> float:
         return time.monotonic()
-
-    def now_ms(self) -> int:
-        """The clock that sessions are kept on."""
-        return self.clock.now_ms()
 
     def api_name(self, api_key: int) -> str:
         return ApiKey(api_key).kafka_name

@@ -35,7 +35,7 @@ from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, Clus
 from headrace.broker.metadata.features import Features
 from headrace.broker.metadata.topic_administration import TopicAdministration
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-from headrace.broker.network.response_cache import CacheGeneration
+from headrace.broker.network.fast_paths import CacheGeneration
 from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
@@ -102,18 +102,6 @@ class Services:
     def node_id(self) -> BrokerId:
         return BrokerId(self.configuration.integer("node.id"))
 
-    @property
-    def serves_streams_groups(self) -> bool:
-        """Both switches are on: the finalised feature, and the protocol among those of the coordinator."""
-        protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
-        return "streams" in protocols and self.features.level("streams.version") > 0
-
-    @property
-    def serves_consumer_groups(self) -> bool:
-        """As `serves_streams_groups`."""
-        protocols = list_of(str(self.configuration.get("group.coordinator.rebalance.protocols")))
-        return "consumer" in protocols and self.features.level("group.version") > 0
-
 
 async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:
     """In a thread: recovery may take a while, and health probes report it meanwhile."""
@@ -147,7 +135,12 @@ def open_services(
         settings = DynamicSettings(directory, configuration, settings_changed)
         authorizer = Authorizer(configuration, directory, cache_generation.changed)
         quotas = Quotas(configuration, directory, cache_generation.changed)
-        features = Features(directory, configuration.integer("node.id"), cache_generation.changed)
+        features = Features(
+            directory,
+            configuration.integer("node.id"),
+            cache_generation.changed,
+            list_of(str(configuration.get("group.coordinator.rebalance.protocols"))),
+        )
         metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
         group_topic = metadata.topic(GROUP_METADATA_TOPIC) or add_group_metadata_topic(configuration, metadata)
         logs = PartitionLogs(

@@ -12,8 +12,8 @@ from tests.coordinator.coordinator_context import STATEFUL, STATELESS, Coordinat
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.metadata.features import FeatureUpdate
-from headrace.broker.network import response_cache
-from headrace.broker.network.response_cache import CacheGeneration, ResponseCache
+from headrace.broker.network import fast_paths
+from headrace.broker.network.fast_paths import CacheGeneration, ResponseCache
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import Timer
 from headrace.coordinator.streams.group_context import StreamsGroupSoftState
@@ -75,13 +75,13 @@ def test_a_change_at_the_door_takes_every_answer_out_of_use() -> None:
 
 
 def test_no_more_is_kept_than_the_bounds_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_cache, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(fast_paths, "MOST_ANSWERS", 3)
     answers = ResponseCache(CacheGeneration())
     for number in range(10):
         answers.keep(framed(heartbeat(f"m{number}", 3))[4:], b"12345678tail", steady())
         assert len(answers) <= 3
-    answers.keep(framed(heartbeat("x" * response_cache.LONGEST_BYTES, 3))[4:], b"12345678tail", steady())
-    assert answers.repeat(framed(heartbeat("x" * response_cache.LONGEST_BYTES, 3)), 5) == ([], 0)
+    answers.keep(framed(heartbeat("x" * fast_paths.LONGEST_BYTES, 3))[4:], b"12345678tail", steady())
+    assert answers.repeat(framed(heartbeat("x" * fast_paths.LONGEST_BYTES, 3)), 5) == ([], 0)
 
 
 # --- the same answers with and without ---
@@ -295,7 +295,7 @@ def test_what_is_kept_is_counted_in_bytes_of_each_connection_and_of_all() -> Non
         for answers in connections:
             answers.keep(number.to_bytes(4, "big") + bytes(3000), bytes(100), steady())
             assert door.kept_bytes <= 700_000
-    assert all(len(answers) * 3100 < response_cache.MOST_BYTES for answers in connections)
+    assert all(len(answers) * 3100 < fast_paths.MOST_BYTES for answers in connections)
     for answers in connections:
         answers.clear()
     assert door.kept_bytes == 0

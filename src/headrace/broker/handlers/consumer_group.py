@@ -44,7 +44,7 @@ def handle_consumer_group_heartbeat(
     member that joins without. Topics that a member names it must be allowed to describe; of those that its regular
     expression matches, the others are left out.
     """
-    if not broker.serves_consumer_groups:
+    if not broker.features.serves_consumer_groups:
         return refuse_heartbeat(ErrorCode.unsupported_version, CONSUMER_GROUPS_OFF)
     allow = broker.authorizer
     names = dict.fromkeys(request.subscribed_topic_names or ())
@@ -99,7 +99,7 @@ def handle_consumer_group_describe(
     groups: list[m.consumer_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
         try:
-            if not broker.serves_consumer_groups:
+            if not broker.features.serves_consumer_groups:
                 raise CoordinatorError(ErrorCode.unsupported_version, CONSUMER_GROUPS_OFF)
             found = broker.coordinator.shard_of(group_id).consumer_group_describe((group_id,), context.coordinator)
             groups += found

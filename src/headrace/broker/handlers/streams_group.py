@@ -47,7 +47,7 @@ def handle_streams_group_heartbeat(
     topology are checked here, at the door, as Kafka does; everything else is the coordinator's. Internal topics that
     the group needs are created after the answer; why that failed is in the status of the next one, as in Kafka.
     """
-    if not broker.serves_streams_groups:
+    if not broker.features.serves_streams_groups:
         return refuse_heartbeat(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
         names = tuple(dict.fromkeys(_topic_names(request.topology)))
@@ -168,7 +168,7 @@ def handle_streams_group_describe(
     groups: list[m.streams_group_describe_response.DescribedGroup] = []
     for group_id in request.group_ids:
         try:
-            if not broker.serves_streams_groups:
+            if not broker.features.serves_streams_groups:
                 raise CoordinatorError(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
             shard = broker.coordinator.shard_of(group_id)
             groups += shard.streams_group_describe(

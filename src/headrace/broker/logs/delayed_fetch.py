@@ -34,7 +34,8 @@ class DelayedFetches:
     """All parked fetches of this broker."""
 
     def __init__(self) -> None:
-        self._parked: dict[PartitionKey, dict[DelayedFetch, None]] = {}
+        # Read by every append, so that one without a waiting reader costs no call.
+        self.parked: dict[PartitionKey, dict[DelayedFetch, None]] = {}
 
     async def wait(self, partitions: Iterable[PartitionKey], *, missing_bytes: int, timeout_ms: float) -> bool:
         """Whether so many bytes were appended to these partitions; else one was deleted, the broker stops, time is up.
@@ -46,33 +47,33 @@ class DelayedFetches:
         fetch = DelayedFetch(tuple(dict.fromkeys(partitions)), missing_bytes, woken)
         timer = loop.call_later(timeout_ms / 1000, fetch.wake)
         for key in fetch.partitions:
-            self._parked.setdefault(key, {})[fetch] = None
+            self.parked.setdefault(key, {})[fetch] = None
         try:
             return await woken
         finally:
             timer.cancel()
             for key in fetch.partitions:
-                waiting = self._parked[key]
+                waiting = self.parked[key]
                 del waiting[fetch]
                 if not waiting:
-                    del self._parked[key]
+                    del self.parked[key]
 
     @property
     def parked_count(self) -> int:
         """How many fetches wait."""
-        return len({fetch for waiting in self._parked.values() for fetch in waiting})
+        return len({fetch for waiting in self.parked.values() for fetch in waiting})
 
     def appended(self, topic: str, partition: int, size: int) -> None:
-        waiting = self._parked.get((topic, partition))
+        waiting = self.parked.get((topic, partition))
         if waiting:
             for fetch in tuple(waiting):
                 fetch.arrived(size)
 
     def partition_removed(self, topic: str, partition: int) -> None:
-        for fetch in tuple(self._parked.get((topic, partition), ())):
+        for fetch in tuple(self.parked.get((topic, partition), ())):
             fetch.wake()
 
     def wake_all(self) -> None:
-        for waiting in tuple(self._parked.values()):
+        for waiting in tuple(self.parked.values()):
             for fetch in tuple(waiting):
                 fetch.wake()

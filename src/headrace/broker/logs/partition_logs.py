@@ -228,7 +228,7 @@ class PartitionLogs:
             self.some_wait = True
             # Readers see records once they are on the disk, so they are woken then.
             self._flusher.after_flush(log, lambda: self._delayed_fetches.appended(topic, partition, size))
-        else:
+        elif self._delayed_fetches.parked:
             self._delayed_fetches.appended(topic, partition, size)
 
     def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:

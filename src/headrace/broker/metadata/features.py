@@ -8,7 +8,7 @@ groups, eligible leader replicas, dynamic quorums) is not claimed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -52,10 +52,21 @@ class FeatureUpdate:
 class Features:
     """Mutable: the finalised levels of this cluster."""
 
-    def __init__(self, directory: LogDirectory, node_id: int, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: LogDirectory, node_id: int, changed: Callable[[], None], protocols: Collection[str] = ()
+    ) -> None:
+        """`protocols`: those of `group.coordinator.rebalance.protocols`, which only a restart changes."""
         self._directory = directory
         self._node_id = node_id
         self._changed = changed
+        self._protocols = protocols
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Kinds of groups need both: the finalised feature, and their protocol among the coordinator's. Kept as
+        attributes, because every heartbeat asks."""
+        self.serves_streams_groups = "streams" in self._protocols and self.level("streams.version") > 0
+        self.serves_consumer_groups = "consumer" in self._protocols and self.level("group.version") > 0
 
     @property
     def epoch(self) -> int:
@@ -94,6 +105,7 @@ class Features:
             raise SettingsRefused(ErrorCode.kafka_storage_error, str(error)) from error
         except OSError as error:
             raise SettingsRefused(ErrorCode.kafka_storage_error, f"The disk refused: {error.strerror}.") from error
+        self._refresh()
         self._changed()
 
     def _refusal(self, update: FeatureUpdate, levels: Mapping[str, int]) -> str | None:

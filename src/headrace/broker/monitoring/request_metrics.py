@@ -268,8 +268,10 @@ class RequestLog:
         else:
             request_logger.debug("Answered a request.", extra={"facts": facts})
 
-    def usual(self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float) -> None:
-        """`answered` for a usual Produce request that went well, and waited for nothing."""
+    def answered_on_fast_path(
+        self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float
+    ) -> None:
+        """`answered` for a Produce request of the fast path, which went well and waited for nothing."""
         if self._each or seconds > _NEVER_SLOW_SECONDS:
             self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
         else:

@@ -15,15 +15,14 @@ import datetime as dt
 import logging
 import struct
 import time
-from collections.abc import Awaitable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
-from headrace.broker.logs.produce_fast_path import NO_ANSWER, append_fast_path
 from headrace.broker.network.client_socket import ClientSocket, SocketServices
 from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_request
-from headrace.broker.network.response_cache import ResponseCache
+from headrace.broker.network.fast_paths import NO_ANSWER, ResponseCache, append_produce, may_skip_handler
 from headrace.broker.network.response_writers import PIECE_BYTES
 from headrace.broker.requests.api_table import most_items
 from headrace.broker.requests.quotas import throttle_ms
@@ -50,9 +49,9 @@ if TYPE_CHECKING:
     from headrace.broker.monitoring.request_metrics import RequestLog
     from headrace.broker.monitoring.server_metrics import Login
     from headrace.broker.network.fair_queue import FairQueue
+    from headrace.broker.network.fast_paths import CacheGeneration
     from headrace.broker.network.listener import Listener
-    from headrace.broker.network.response_cache import CacheGeneration
-    from headrace.broker.requests.api_table import Handler
+    from headrace.broker.requests.api_table import ApiTable
     from headrace.broker.security.sasl_authenticator import Authentication
     from headrace.broker.services import Services
 
@@ -88,21 +87,24 @@ class ConnectionServices(SocketServices, Protocol):
     def fair_queue(self) -> FairQueue: ...
     @property
     def cache_generation(self) -> CacheGeneration: ...
-    @property
-    def meters_requests(self) -> bool:
-        """Whether a quota counts every request, so that none may be answered from the cache."""
-
     def accept(self, connection: ClientConnection, address: str) -> bool:
         """Count a new connection; False if a limit refuses it."""
 
     def forget(self, connection: ClientConnection) -> None:
         """Stop counting a connection that is closed."""
 
-    def handler(self, api_key: int) -> Handler | None:
-        """Return the handler of an API; None if it is not served."""
+    @property
+    def apis(self) -> ApiTable | None:
+        """The handlers; None before the services are opened."""
 
-    def next_token(self) -> int: ...
-    def now_ms(self) -> int: ...
+    @property
+    def next_token(self) -> Callable[[], int]:
+        """Returns a number that no other request of this broker's life has."""
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """The clock that sessions are kept on."""
+
     def api_name(self, api_key: int) -> str: ...
     def topics_in(self, request: object) -> frozenset[str]: ...
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
@@ -272,13 +274,9 @@ class ClientConnection(ClientSocket):
 
     def _repeat_answers(self, data: bytes) -> bytes:
         """Answer what the response cache holds; return the rest of `data`."""
+        if not may_skip_handler(self._server, self._authentication, meters_bytes=False):
+            return data
         faults = self._server.faults
-        if faults is not None and faults.active:
-            return data
-        if self._authentication is not None and self._authentication.expired():
-            return data
-        if self._server.meters_requests:
-            return data
         pieces, position = self._response_cache.repeat(data, self._server.now_ms())
         if pieces and self._transport is not None:
             self.write(b"".join(pieces))
@@ -291,19 +289,19 @@ class ClientConnection(ClientSocket):
         return data[position:]
 
     def _answer(self, arrived: float, frame: bytes) -> None:
-        usual = frame.startswith(_PRODUCE)
-        if not usual:
+        is_produce = frame.startswith(_PRODUCE)
+        if not is_produce:
             self._hand_over()
         if self._authentication is not None and self._authentication.take(frame):
             return
-        if not usual and self._response_cache and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+        if not is_produce and self._response_cache and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
         header: RequestHeader | None = None
         self._began = time.monotonic()
         self._queued_seconds = self._began - arrived
         self._parked_at = 0.0
         try:
-            if usual and self._take_usual(frame):
+            if is_produce and self._append_on_fast_path(frame):
                 return
             most = most_items(peek_api_key(frame), self._most_items)
             decoded = None if self._expensive else decode_cheap_request(frame, most)
@@ -369,7 +367,8 @@ class ClientConnection(ClientSocket):
 
     def _handle(self, header: RequestHeader, request: object, request_bytes: int) -> object:
         """The answer, or what it is awaited from."""
-        handler = self._server.handler(header.api_key)
+        apis = self._server.apis
+        handler = apis.handler(header.api_key) if apis is not None else None
         if handler is None:
             raise MalformedRequest(header, f"API key {header.api_key} is not one of this broker's")
         self._context = context = self.request_context(header)
@@ -387,15 +386,16 @@ class ClientConnection(ClientSocket):
         if self._context is not None and self._context.repeatable is not None and answer is not None:
             self._response_cache.keep(frame, answer, self._context.repeatable)
 
-    def _take_usual(self, frame: bytes) -> bool:
-        """Whether it is a Produce request of the usual shape: then it is dealt with."""
-        services, faults = self._server.services, self._server.faults
-        if services is None or services.quotas.active or (faults is not None and faults.active):
+    def _append_on_fast_path(self, frame: bytes) -> bool:
+        """Whether a Produce request was dealt with on the fast path; if not, nothing has happened."""
+        if not may_skip_handler(self._server, self._authentication, meters_bytes=True):
             return False
+        services, faults = self._server.services, self._server.faults
+        assert services is not None
         request = fast_path.produce_request(frame)
         if request is None:
             return False
-        outcome = append_fast_path(request, frame, self.request_context, services)
+        outcome = append_produce(request, frame, self.request_context, services)
         if outcome is None:
             return False
         if faults is not None:
@@ -406,7 +406,7 @@ class ClientConnection(ClientSocket):
                 self._gather(outcome, len(frame))
                 self.last_active = time.monotonic()
                 seconds = self.last_active - self._began
-                self._server.request_log.usual(request, self.peer, seconds, self._queued_seconds)
+                self._server.request_log.answered_on_fast_path(request, self.peer, seconds, self._queued_seconds)
             return True
         header = request.header
         if isinstance(outcome, Awaitable):

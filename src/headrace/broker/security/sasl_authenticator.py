@@ -43,7 +43,7 @@ from headrace.protocol.sasl import SaslError
 if TYPE_CHECKING:
     from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-    from headrace.broker.requests.api_table import Handler
+    from headrace.broker.requests.api_table import ApiTable
     from headrace.broker.requests.request_context import RequestContext
 
 __all__ = ["Authentication", "SaslReply", "SaslSession"]
@@ -257,8 +257,10 @@ class AuthenticationServices(Protocol):
     def configuration(self) -> BrokerConfiguration: ...
     @property
     def metrics(self) -> BrokerMetrics: ...
-    def now_ms(self) -> int: ...
-    def handler(self, api_key: int) -> Handler | None: ...
+    @property
+    def now_ms(self) -> Callable[[], int]: ...
+    @property
+    def apis(self) -> ApiTable | None: ...
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
 
 
@@ -365,6 +367,7 @@ class Authentication:
     def _answer_versions(self, header: RequestHeader, request: object) -> bytes:
         if request is None:
             return self._server.answer_unsupported_version(header) or b""
-        handler = self._server.handler(ApiKey.API_VERSIONS)
+        apis = self._server.apis
+        handler = apis.handler(ApiKey.API_VERSIONS) if apis is not None else None
         assert handler is not None
         return encode_response(header, handler(request, self._connection.request_context(header)))
