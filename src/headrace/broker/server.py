@@ -224,7 +224,7 @@ class Server:
             metrics=self.metrics,
             clock=self.clock,
             address_of=self.listeners.address,
-            cache_generation=self.cache_generation,
+            forget_responses=self.cache_generation.changed,
             metadata_changed=self._metadata_changed,
             settings_changed=self._settings_changed,
         )

@@ -35,7 +35,6 @@ from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, Clus
 from headrace.broker.metadata.features import Features
 from headrace.broker.metadata.topic_administration import TopicAdministration
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-from headrace.broker.network.fast_paths import CacheGeneration
 from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.authorizer import Authorizer
@@ -125,20 +124,21 @@ def open_services(
     metrics: BrokerMetrics,
     clock: Clock,
     address_of: Callable[[RequestContext], tuple[str, int]],
-    cache_generation: CacheGeneration,
+    forget_responses: Callable[[], None],
     metadata_changed: Callable[[], None],
     settings_changed: Callable[[], None],
 ) -> Services:
-    """`metadata_changed` and `settings_changed` are called from now on, also before this has returned."""
+    """`metadata_changed` and `settings_changed` are called from now on, also before this has returned;
+    `forget_responses` whenever access rules, quotas or features change."""
     flusher, delayed_fetches = Flusher(metrics.server.flushed), DelayedFetches()
     try:
         settings = DynamicSettings(directory, configuration, settings_changed)
-        authorizer = Authorizer(configuration, directory, cache_generation.changed)
-        quotas = Quotas(configuration, directory, cache_generation.changed)
+        authorizer = Authorizer(configuration, directory, forget_responses)
+        quotas = Quotas(configuration, directory, forget_responses)
         features = Features(
             directory,
             configuration.integer("node.id"),
-            cache_generation.changed,
+            forget_responses,
             list_of(str(configuration.get("group.coordinator.rebalance.protocols"))),
         )
         metadata = ClusterMetadata(directory, lambda configs: effective_retention(configs, configuration))
