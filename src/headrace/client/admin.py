@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i16, i32, i64
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32
 
 from headrace.checked_api import checked_api
 from headrace.client import admin_cluster, admin_groups, group_offsets
@@ -38,7 +38,6 @@ __all__ = ["Admin", "IsolationLevel"]
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
 BROKER_DEFAULT = -1
 
@@ -182,7 +181,7 @@ class Admin:
         wanted = {key: _TIMESTAMPS[at] if isinstance(at, str) else at for key, at in positions.items()}
         found = self._at_leaders(
             wanted,
-            lambda part: _list_offsets_request(part, isolation_level, self.client.request_timeout_ms),
+            lambda part: admin_cluster.list_offsets_request(part, isolation_level, self.client.request_timeout_ms),
             lambda response: (
                 ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
             ),
@@ -201,7 +200,7 @@ class Admin:
         """Delete records below these offsets (-1: all) and return the new log start offsets."""
         found = self._at_leaders(
             before,
-            lambda part: _delete_records_request(part, self.client.request_timeout_ms),
+            lambda part: admin_cluster.delete_records_request(part, self.client.request_timeout_ms),
             lambda response: (
                 ((str(t.name), int(p.partition_index)), p.error_code, p) for t in response.topics for p in t.partitions
             ),
@@ -424,15 +423,20 @@ class Admin:
         refresh = False
         while left:
             leaders = self.client.leaders(left, refresh=refresh)
+            # 1. One request per leader, all in flight at the same time.
             by_node: dict[int, dict[TopicPartition, int]] = {}
             for key, value in left.items():
                 by_node.setdefault(leaders[key], {})[key] = value
             told = self.client.attempt_all([(node, request_for(part)) for node, part in by_node.items()])
+            # 2. A leader that does not answer may be dead: its partitions stay in `left`, and the next turn reads new
+            #    leaders.
             lost = [each for each in told if isinstance(each, ConnectionLost)]
             if lost and deadline.passed:
                 raise self.client.unreachable(lost[0])
             responses = (each for each in told if not isinstance(each, ConnectionLost))
             for key, code, entry in (item for response in responses for item in entries(response)):
+                # 3. Each partition has its own outcome; the first final refusal ends the call, because results are all
+                #    or nothing.
                 if code == ErrorCode.none:
                     found[key] = entry
                     left.pop(key, None)
@@ -442,46 +446,3 @@ class Admin:
                 refresh = True
                 backoff.pause(deadline)
         return found
-
-
-def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, int]]]:
-    grouped: dict[str, list[tuple[int, int]]] = {}
-    for (topic, partition), value in sorted(part.items()):
-        grouped.setdefault(topic, []).append((partition, value))
-    return grouped
-
-
-def _list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> Any:
-    request = m.list_offsets_request
-    return request.ListOffsetsRequest(
-        replica_id=BrokerId(-1),
-        isolation_level=i8(_ISOLATION[isolation_level]),
-        topics=tuple(
-            request.ListOffsetsTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    request.ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
-                    for partition, timestamp in entries
-                ),
-            )
-            for topic, entries in _by_topic(part).items()
-        ),
-        timeout=from_ms(timeout_ms),
-    )
-
-
-def _delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> Any:
-    request = m.delete_records_request
-    return request.DeleteRecordsRequest(
-        topics=tuple(
-            request.DeleteRecordsTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    request.DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
-                    for partition, offset in entries
-                ),
-            )
-            for topic, entries in _by_topic(part).items()
-        ),
-        timeout=from_ms(timeout_ms),
-    )

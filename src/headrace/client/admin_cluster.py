@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kio.schema.types import TopicName
-from kio.static.primitive import i8, i16, i32
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i16, i32, i64
 
 from headrace.client.admin_results import ConfigEntry, ConfigSynonym, FeatureDescription
 from headrace.client.broker_errors import raise_for
@@ -28,14 +28,17 @@ __all__ = [
     "ResourceType",
     "UpgradeType",
     "alter_configs_request",
+    "delete_records_request",
     "describe_configs",
     "describe_features",
     "eligible_replicas",
     "feature_outcomes",
     "list_config_resources",
+    "list_offsets_request",
     "update_features_request",
 ]
 
+TopicPartition = tuple[str, int]
 ResourceType = Literal["topic", "broker", "group", "client-metrics", "broker-logger"]
 
 RESOURCE_TYPES: Final[Mapping[str, int]] = {
@@ -257,3 +260,51 @@ def eligible_replicas(
 
 def _nodes(nodes: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(int(node) for node in nodes or ())
+
+
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+
+
+def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, int]]]:
+    grouped: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), value in sorted(part.items()):
+        grouped.setdefault(topic, []).append((partition, value))
+    return grouped
+
+
+def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> Any:
+    """Return a ListOffsets request for one leader: partition → timestamp, negative for an end of the log."""
+    request = m.list_offsets_request
+    return request.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(_ISOLATION[isolation_level]),
+        topics=tuple(
+            request.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+                    for partition, timestamp in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )
+
+
+def delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> Any:
+    """Return a DeleteRecords request for one leader: partition → first offset to keep."""
+    request = m.delete_records_request
+    return request.DeleteRecordsRequest(
+        topics=tuple(
+            request.DeleteRecordsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request.DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
+                    for partition, offset in entries
+                ),
+            )
+            for topic, entries in _by_topic(part).items()
+        ),
+        timeout=from_ms(timeout_ms),
+    )

@@ -244,6 +244,8 @@ def _described(client: NetworkClient, group_id: str) -> ConsumerGroupDescription
             raise
         return _classic(client, group_id)
     (group,) = response.groups
+    # A classic group is unknown to ConsumerGroupDescribe. Asking ListGroups for the type first was rejected: it needs a
+    # request to every broker and another permission.
     if group.error_code in _NOT_OF_THIS_KIND:
         return _classic(client, group_id)
     if group.error_code != ErrorCode.none:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -12,7 +13,15 @@ from headrace.errors import CannotConnect, ConfigError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["NO_LEADER", "ClusterMetadata", "TopicMetadata", "parse_bootstrap_servers", "read_metadata", "unreachable"]
+__all__ = [
+    "NO_LEADER",
+    "ClusterMetadata",
+    "MetadataCache",
+    "TopicMetadata",
+    "parse_bootstrap_servers",
+    "read_metadata",
+    "unreachable",
+]
 
 DEFAULT_PORT: Final = 9092
 _CLOSED: Final = "the broker closed the connection"
@@ -110,6 +119,52 @@ class ClusterMetadata:
     def topic_name(self, topic_id: UUID | None) -> str | None:
         """Return the name of a topic id; None if unknown."""
         return next((t.name for t in self.topics.values() if t.topic_id == topic_id and topic_id is not None), None)
+
+
+class MetadataCache:
+    """Brokers and topics as last read, with the time at which each topic was read. Mutable.
+
+    Kafka's `Metadata` without its updates in the background: a blocking client reads when a caller needs fresh data.
+    """
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerAddress] = {}
+        self._controller: int | None = None
+        self._cluster_id: str | None = None
+        self._topics: dict[str, tuple[TopicMetadata, float]] = {}
+
+    def find(self, names: Sequence[str], max_age_s: float) -> ClusterMetadata | None:
+        """Return the cluster with the named topics; None unless all of them were read within `max_age_s`."""
+        if not self.brokers:
+            return None
+        oldest = time.monotonic() - max_age_s
+        known = {name: self._topics[name] for name in names if name in self._topics}
+        if len(known) < len(names) or any(at < oldest for _, at in known.values()):
+            return None
+        return self.snapshot({name: topic for name, (topic, _) in known.items()}, {})
+
+    def replace(self, read: ClusterMetadata, asked: Iterable[str] | None) -> None:
+        """Store what was read; `asked` None: all topics were requested.
+
+        Requested topics that are missing from the response were deleted, so their entries go as well.
+        """
+        self.brokers = dict(read.brokers)
+        self._controller = read.controller
+        self._cluster_id = read.cluster_id
+        for name in self._topics.copy() if asked is None else asked:
+            self._topics.pop(name, None)
+        now = time.monotonic()
+        self._topics.update({name: (topic, now) for name, topic in read.topics.items()})
+
+    def snapshot(self, topics: Mapping[str, TopicMetadata], refused: Mapping[str, ErrorCode]) -> ClusterMetadata:
+        """Return these topics with the brokers of the last response."""
+        return ClusterMetadata(
+            brokers=dict(self.brokers),
+            topics=topics,
+            controller=self._controller,
+            cluster_id=self._cluster_id,
+            refused=refused,
+        )
 
 
 def read_metadata(response: m.metadata_response.MetadataResponse) -> ClusterMetadata:

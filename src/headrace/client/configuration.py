@@ -166,6 +166,7 @@ class ClientConfiguration(Mapping[str, Any]):
         path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
         given: dict[str, tuple[object, Source]] = {}
         if path:
+            # Lowest source first: later ones overwrite.
             _take(given, read_properties(Path(path)), "file", where=f"the file {path}")
         _take(given, _from_environment(environment), "environment", where="the environment")
         if isinstance(config, Mapping):

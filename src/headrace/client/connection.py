@@ -136,6 +136,8 @@ class Connection:
         self._pending: deque[PendingReply] = deque()
         self._closed_here, self._used_s = False, time.monotonic()
         self._versions: Mapping[int, VersionRange] = {}
+        # TLS before the first byte of Kafka's protocol; ApiVersions before the login, because the version of
+        # SaslHandshake is negotiated too. Brokers answer ApiVersions to clients that have not logged in.
         self._socket = self._connect(deadline)
         try:
             if security.uses_tls:

@@ -187,6 +187,7 @@ class GuardianLink:
             return
         self._closed = True
         atexit.unregister(self.close)
+        # A forked child (Spark's workers) runs `atexit` handlers too, and must not end its parent's membership.
         if os.getpid() == self._owner:
             self._tell({"do": "close"})
             try:
@@ -199,6 +200,8 @@ class GuardianLink:
 
     def restart(self) -> None:
         """Start a new guardian for the same member. Call it after all work on the old assignment has stopped."""
+        # The old process is killed, not asked to leave: a leave would move the tasks, while a rejoin with the same
+        # member id within the session keeps them.
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -218,6 +221,8 @@ class GuardianLink:
         self._assignment = AssignmentSnapshot(member_id=self.settings.member_id)
         self._told_version = 0
         self._progress_s = 0.0
+        # The guardian is a process, not a thread: a thread dies with its driver, and the group would wait for the
+        # session timeout (45 s) instead of half a second. A new session keeps a terminal's signals away from it.
         self._process = subprocess.Popen(
             python_module("headrace.client.guardian"),
             stdin=subprocess.PIPE,

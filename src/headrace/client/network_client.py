@@ -25,7 +25,7 @@ from kio.static.primitive import i8
 from headrace.client.broker_errors import COORDINATOR_MOVED, missing_topic, refusal
 from headrace.client.cluster_metadata import (
     ClusterMetadata,
-    TopicMetadata,
+    MetadataCache,
     parse_bootstrap_servers,
     read_metadata,
     unreachable,
@@ -95,10 +95,7 @@ class NetworkClient:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._connections: dict[BrokerAddress, Connection] = {}
-        self._brokers: dict[int, BrokerAddress] = {}
-        self._topics: dict[str, tuple[TopicMetadata, float]] = {}
-        self._controller: int | None = None
-        self._cluster_id: str | None = None
+        self._cache = MetadataCache()
         self._coordinators: dict[str, int] = {}
         self._ever_connected = False
         self._ended = threading.Event()
@@ -161,9 +158,13 @@ class NetworkClient:
         self._own_process()
         with self._lock:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
+            # 1. Send everything first. Without a connection yet nothing is sent here: `_retrying` then applies the
+            #    bootstrap timeout to the first request instead of once per request.
             listed = list(requests)
             started = [self._started(request, node, deadline) for node, request in listed]
             return [
+                # 2. Collect in order. A request whose connection broke is repeated alone; the others' responses are
+                #    kept.
                 self._finished(pending, request, node, deadline)
                 for pending, (node, request) in zip(started, listed, strict=True)
             ]
@@ -182,7 +183,7 @@ class NetworkClient:
                 try:
                     started.append(self._connection(node, within).send(request, within))
                 except ConnectionLost as error:
-                    self._brokers.pop(node, None)  # it may have come back elsewhere
+                    self._cache.brokers.pop(node, None)  # it may have come back elsewhere
                     started.append(error)
             return [self._heard(pending) for pending in started]
 
@@ -215,6 +216,8 @@ class NetworkClient:
                     raise self._cannot_connect(error, self.api_timeout_ms) from error
             else:
                 codes = frozenset(error_codes(response))
+                # Only these codes are handled here, because they mean the same for every request; all others are the
+                # caller's. A coordinator that loads stays the coordinator, so it is not looked up again.
                 if not codes & {*COORDINATOR_MOVED, ErrorCode.coordinator_load_in_progress} or deadline.passed:
                     return response
                 if codes & COORDINATOR_MOVED:
@@ -272,11 +275,10 @@ class NetworkClient:
             timeout_ms: The time for everything.
         """
         wanted = None if topics is None else list(dict.fromkeys(topics))
-        if wanted is not None and not refresh and self._brokers:
-            oldest = time.monotonic() - METADATA_MAX_AGE_S
-            known = {name: self._topics[name] for name in wanted if name in self._topics}
-            if len(known) == len(wanted) and all(at >= oldest for _, at in known.values()):
-                return self._snapshot({name: topic for name, (topic, _) in known.items()}, {})
+        if wanted is not None and not refresh:
+            known = self._cache.find(wanted, METADATA_MAX_AGE_S)
+            if known is not None:
+                return known
         request = m.metadata_request.MetadataRequest(
             topics=None
             if wanted is None
@@ -285,8 +287,8 @@ class NetworkClient:
             include_topic_authorized_operations=False,
         )
         read = read_metadata(self.call(request, timeout_ms=timeout_ms))
-        self._remember(read, wanted)
-        return self._snapshot(dict(read.topics), read.refused)
+        self._cache.replace(read, wanted)
+        return self._cache.snapshot(dict(read.topics), read.refused)
 
     def known_topics(
         self, names: Iterable[str], *, timeout_ms: float | None = None, refresh: bool = False
@@ -306,6 +308,9 @@ class NetworkClient:
             if not missing:
                 return cluster
             code = cluster.refused.get(missing[0], ErrorCode.unknown_topic_or_partition)
+            # A topic that was just created reaches the metadata of other brokers after a moment, so
+            # UNKNOWN_TOPIC_OR_PARTITION is retried; but only for the bootstrap timeout, because usually the name is
+            # wrong.
             over = patience if code == ErrorCode.unknown_topic_or_partition else deadline
             if over.passed or not is_retriable(code):
                 raise missing_topic(code, missing[0])
@@ -333,6 +338,8 @@ class NetworkClient:
             if not missing:
                 return {key: leader for key, leader in found.items() if leader is not None}
             topic, partition = missing[0]
+            # An election may take as long as the API timeout. A partition that does not exist is like a topic that does
+            # not.
             exists = partition in cluster.topics[topic].partitions
             if (deadline if exists else patience).passed:
                 code = ErrorCode.leader_not_available if exists else ErrorCode.unknown_topic_or_partition
@@ -392,7 +399,7 @@ class NetworkClient:
                 raise self._cannot_connect(error, None) from error
             except ConnectionLost as error:
                 if node is not None:
-                    self._brokers.pop(node, None)  # it may have come back elsewhere
+                    self._cache.brokers.pop(node, None)  # it may have come back elsewhere
                 if overall.passed or self._ended.is_set():
                     # 4. An attempt that the deadline cut short reports only a timeout; the one before has the reason.
                     if before is not None and isinstance(error, RequestTimedOut) and left_s < SHORT_ATTEMPT_S:
@@ -432,10 +439,10 @@ class NetworkClient:
     def _connection(self, node: int | None, deadline: Deadline) -> Connection:
         if node is None:
             return self._any_connection(deadline)
-        address = self._brokers.get(node)
+        address = self._cache.brokers.get(node)
         if address is None:
             self._refresh_brokers(deadline)
-            address = self._brokers.get(node)
+            address = self._cache.brokers.get(node)
         if address is None:
             raise ConnectionLost(BrokerAddress(f"node {node}", 0), "the cluster has no such broker at the moment")
         return self._open(address, deadline)
@@ -445,7 +452,9 @@ class NetworkClient:
             if not connection.closed:
                 return connection
         failures: list[ConnectionLost] = []
-        for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
+        # Bootstrap addresses first: they are stable names, while advertised addresses may have changed while all were
+        # away.
+        for address in dict.fromkeys((*self._bootstrap, *self._cache.brokers.values())):
             try:
                 return self._open(address, deadline)
             except ConnectionLost as error:
@@ -456,6 +465,7 @@ class NetworkClient:
     def _open(self, address: BrokerAddress, deadline: Deadline) -> Connection:
         connection = self._connections.get(address)
         if connection is None or connection.closed:
+            # A broker that was away may have left transaction markers out; `transaction_resolution` reads this counter.
             self.reconnects += connection is not None and connection.broke_off
             connection = Connection(address, client_id=self.client_id, deadline=deadline, security=self._security)
             self._connections[address] = connection
@@ -466,33 +476,17 @@ class NetworkClient:
         request = m.metadata_request.MetadataRequest(
             topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        self._remember(read_metadata(self._any_connection(deadline).send(request, deadline).result()), [])
+        self._cache.replace(read_metadata(self._any_connection(deadline).send(request, deadline).result()), [])
 
     def _learn(self, response: Any) -> None:
         if isinstance(response, m.find_coordinator_response.FindCoordinatorResponse):
             for found in response.coordinators:
                 if found.error_code == ErrorCode.none:
-                    self._brokers[int(found.node_id)] = BrokerAddress(found.host, int(found.port))
-
-    def _remember(self, read: ClusterMetadata, asked: list[str] | None) -> None:
-        self._brokers = dict(read.brokers)
-        self._controller = read.controller
-        self._cluster_id = read.cluster_id
-        for name in self._topics.copy() if asked is None else asked:
-            self._topics.pop(name, None)
-        now = time.monotonic()
-        self._topics.update({name: (topic, now) for name, topic in read.topics.items()})
-
-    def _snapshot(self, topics: Mapping[str, TopicMetadata], refused: Mapping[str, ErrorCode]) -> ClusterMetadata:
-        return ClusterMetadata(
-            brokers=dict(self._brokers),
-            topics=topics,
-            controller=self._controller,
-            cluster_id=self._cluster_id,
-            refused=refused,
-        )
+                    self._cache.brokers[int(found.node_id)] = BrokerAddress(found.host, int(found.port))
 
     def _own_process(self) -> None:
+        # After a fork both processes share the sockets, and each would read the other's responses. The child drops its
+        # copies of the descriptors without a shutdown, which would end the parent's connections as well.
         if self._process != os.getpid():
             inherited = self._connections.values()
             self._begin()

@@ -96,6 +96,9 @@ class ProcessTree:
         # The kernel does not reuse a group's number while it has members, so the group of a dead leader is still ours.
         groups = {entry.pid for entry in self._known.values()}
         self._known = {pid: table[pid] for pid, entry in self._known.items() if _is_same(entry, table.get(pid))}
+        # Parents are known before their children only by luck of the listing's order, so the scan repeats until nothing
+        # is new. Descendants are found by parent, or by process group: a daemon that was orphaned has init as its
+        # parent.
         found: list[int] = []
         spared = _untouchable()
         growing = True

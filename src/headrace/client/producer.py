@@ -91,6 +91,8 @@ class Producer:
         if partition is not None:
             self._encode(topic, partition, keys, values, when, headers, None)
             return
+        # Rows are grouped by partition with one stable sort, so that each partition's rows keep their order and are
+        # encoded with one call.
         targets = self._targets(topic, keys, len(values))
         # NumPy sorts 16-bit integers with a radix sort, about ten times as fast as its merge sort for wider ones.
         order = np.argsort(targets.astype(np.int16) if targets.max() < 1 << 15 else targets, kind="stable")

@@ -215,6 +215,8 @@ class ClientSecurity:
         if settings.get("ssl.endpoint.identification.algorithm") == "":
             kept["ssl.endpoint.identification.algorithm"] = ""
         security = cls(protocol=protocol, values=kept, token_provider=token_provider)
+        # Build everything once, so that a wrong file or password is reported at the user's line instead of by the first
+        # connection on some thread.
         if security.uses_tls:
             security._context()
         if security.uses_sasl:
@@ -269,6 +271,8 @@ class ClientSecurity:
         if self.mechanism == PLAIN:
             ask(plain_message(username, password))
             return
+        # `verify` checks the broker's signature: SCRAM proves both sides, and a server without
+        # a valid signature does not have the password (RFC 5802).
         client = ScramClient(MECHANISMS[self.mechanism], username, password, secrets.token_urlsafe(24))
         client.verify(ask(client.final(ask(client.first()))))
 

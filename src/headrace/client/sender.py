@@ -131,11 +131,16 @@ class Sender:
         if self._wants_identity:
             self._wants_identity = False
             self._identity = self._init_producer_id()
+        # 1. Only the header is read, for the number of records; the batch stays one block of bytes from its encoder to
+        #    the socket.
         header = next(iter_batch_headers(batch))
         state = self._partitions.get((topic, partition))
         if state is None:
             state = PartitionBatches(topic, partition, self._sequences.get((topic, partition), 0))
             self._partitions[topic, partition] = state
+        # 2. The producer's identity and the sequence number are written into the encoded batch, as the broker does with
+        #    offsets. They belong to the batch from here on: a retry sends the same bytes, which is how the broker
+        #    recognises it (KIP-98).
         if self._identity is not None:
             stamped = bytearray(batch)
             identity, transactional = self._identity, self._transactional_id is not None
@@ -148,11 +153,15 @@ class Sender:
             )
             batch = bytes(stamped)
         state.add(batch, header.records_count)
+        # 3. The delivery timeout counts from the first batch of a quiet sender; later, every success restarts it
+        #    (`_receive`).
         if not self._exchanges and not self._waiting_bytes:
             self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
         self._waiting_bytes += len(batch)
         if self._waiting_bytes >= SEND_FROM_BYTES:
             self._send_ready()
+        # 4. Back pressure: the caller waits for the network instead of the buffer growing (Kafka: buffer.memory,
+        #    max.block.ms).
         while self._waiting_bytes > self._buffer_bytes:
             self._step()
 
@@ -169,6 +178,8 @@ class Sender:
         Raises:
             BrokerError: The first error of a partition; `facts["partitions"]` lists all that failed.
         """
+        # First every batch gets a response, then errors are raised, and only then the stored batches are counted: an
+        # error must not be raised while batches are in flight that may still be stored.
         while self._exchanges or self._waiting_bytes:
             self._step()
         self._raise_errors()
@@ -192,11 +203,15 @@ class Sender:
     def _send_ready(self) -> None:
         ready = [key for key, state in self._partitions.items() if self._may_send(state)]
         if self._register is not None:
+            # Below transaction.version 2 the coordinator must know a partition before its first batch, or an abort
+            # would leave that batch open for ever (KIP-98). From version 2 on Produce adds it by itself (KIP-890).
             unregistered = [key for key in ready if not self._partitions[key].registered]
             if unregistered:
                 self._register(unregistered)
             for key in unregistered:
                 self._partitions[key].registered = True
+        # Rounds, because a partition with an identity may have several batches in flight: each round takes one batch
+        # per partition, until windows or requests per node are used up.
         while ready:
             leaders = self._client.leaders(ready, refresh=self._stale)
             self._stale = False
@@ -219,6 +234,8 @@ class Sender:
         size = 0
         for key in keys:
             batch = self._partitions[key].waiting[0]
+            # A batch that does not fit waits for the next request, while smaller ones behind it may still go: their
+            # order matters within a partition only. The first is always taken, however large.
             if taken and size + len(batch.data) > MAX_REQUEST_BYTES:
                 continue
             taken[key] = self._partitions[key].take()

@@ -25,6 +25,7 @@ Answer = TypeVar("Answer")
 _FENCED: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 _ABORTABLE: Final = frozenset(
     {
+        # KIP-890, part 2: the broker itself marks errors after which an abort is the remedy.
         ErrorCode.transaction_abortable,
         ErrorCode.unknown_producer_id,
         ErrorCode.invalid_producer_id_mapping,

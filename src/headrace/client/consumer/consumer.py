@@ -292,6 +292,7 @@ class Consumer:
         wanted = self._mine(partitions)
         self._core.need_positions(wanted)
         states = {each: self._core.positions[each] for each in wanted}
+        # Every Fetch response contains the end, so a request is needed only for partitions that were not fetched yet.
         unknown = [each for each, state in states.items() if state.end_offset is None]
         ends = {each: state.end_offset for each, state in states.items()}
         if unknown:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import logging
 import random
-import re
 import threading
 import time
 import uuid
@@ -32,7 +31,7 @@ from headrace.client.consumer.start_positions import StartPositions
 from headrace.client.consumer.subscription_state import SubscriptionState
 from headrace.client.membership.classic_membership import ClassicMembership
 from headrace.client.membership.consumer_membership import ConsumerMembership
-from headrace.client.membership.group_events import GroupIdentity, SubscribedTopics, SubscriptionPattern
+from headrace.client.membership.group_events import GroupIdentity, SubscribedTopics, Topics, parse_topics
 from headrace.client.membership.group_member import GroupMemberState
 from headrace.client.network_client import NetworkClient
 from headrace.client.security import ClientSecurity
@@ -44,7 +43,6 @@ __all__ = ["ConsumerCore", "DrivenConsumer", "Topics"]
 
 log = logging.getLogger("headrace.client")
 
-Topics = str | re.Pattern[str] | SubscriptionPattern | Sequence[str]
 Rows = TypeVar("Rows")
 LONGEST_WAIT_S = 1.0
 REBALANCE_LOOK_S = 0.01
@@ -155,7 +153,7 @@ class ConsumerCore:
         self._need_group("subscribe")
         if self._wanted is None and len(self.positions):
             raise ConfigError("wrong-usage", "a consumer either subscribes or assigns", "call unsubscribe first")
-        wanted = _wanted(topics)
+        wanted = parse_topics(topics)
         if wanted.broker_regex is not None and self._configuration["group.protocol"] == "classic":
             raise ConfigError(
                 "wrong-usage",
@@ -467,18 +465,3 @@ class _OneThread:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-
-def _wanted(topics: Topics) -> SubscribedTopics:
-    match topics:
-        case str():
-            names: tuple[str, ...] = (topics,)
-        case re.Pattern():
-            return SubscribedTopics(matching=topics)
-        case SubscriptionPattern():
-            return SubscribedTopics(broker_regex=topics.pattern)
-        case _:
-            names = tuple(sorted(dict.fromkeys(topics)))
-    if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ConfigError("wrong-usage", "subscribe names no topic", "name at least one, or call unsubscribe")
-    return SubscribedTopics(names=names)

@@ -55,6 +55,7 @@ def _take_from(each: TopicPartition, state: PartitionState, taken: list[Consumer
                 rows.records, rows.next = next(rows.batches, []), 0
             except CorruptBatch as error:
                 raise corrupt_batch(each, error) from error
+        # A slice per batch, not a loop per record: the position moves once per slice.
         part = rows.records[rows.next : rows.next + max_records - len(taken)]
         if part:
             taken += part

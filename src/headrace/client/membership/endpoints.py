@@ -99,6 +99,8 @@ class OwnEndpoint:
 
     def on_server_error(self) -> bool:
         """Handle a server error: return True if the endpoint may be the cause, and leave it out from now on."""
+        # UNKNOWN_SERVER_ERROR has other causes too. Leaving the endpoint out is harmless then: it is sent again as soon
+        # as a heartbeat succeeds and the topics are in order (`for_heartbeat`).
         may_be_why = self._is_on_its_way or self._is_told
         self._is_on_its_way = False
         self._is_held_back = self._is_held_back or may_be_why

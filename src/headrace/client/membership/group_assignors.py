@@ -81,6 +81,7 @@ class GroupAssignors:
                 )
             except MalformedUserData as error:
                 self._notice(f"{self._group_id}: the subscription of {member.member_id} cannot be decoded: {error}")
+                # Refusing the whole assignment was rejected: one faulty client would stop every group that it joins.
                 members[member.member_id] = Subscription(topics=(), instance_id=member.group_instance_id)
         return members
 
@@ -92,6 +93,8 @@ class GroupAssignors:
         """
 
         def divide() -> dict[str, bytes]:
+            # Every member must be in the SyncGroup, also without partitions: the coordinator sends an empty assignment
+            # to members that are missing, but Kafka's own leader lists them, and other clients rely on it.
             assigned = self._assignors[name].assign(counts, members)
             return {member_id: encode_assignment(assigned.get(member_id, Assignment())) for member_id in members}
 
@@ -116,6 +119,8 @@ class GroupAssignors:
         return given
 
     def _subscribed(self, assignment: Assignment, topics: set[str]) -> tuple[TopicPartition, ...]:
+        # Kafka's Java client fails on such an assignment and leaves. Reading what was not subscribed to would be worse,
+        # and leaving makes the same leader assign the same again; so it is ignored and reported.
         given = sorted(dict.fromkeys(assignment.partitions))
         kept = tuple(each for each in given if each[0] in topics and each[1] >= 0)
         if len(kept) < len(given):

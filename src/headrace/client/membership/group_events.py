@@ -8,11 +8,11 @@ were not begun.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
@@ -25,7 +25,9 @@ __all__ = [
     "Rebalance",
     "SubscribedTopics",
     "SubscriptionPattern",
+    "Topics",
     "identity_to_retry_with",
+    "parse_topics",
 ]
 
 
@@ -67,6 +69,30 @@ class SubscribedTopics:
 
 TopicPartition = tuple[str, int]
 LostReason = Literal["fenced", "session-expired", "max-poll-exceeded"]
+
+
+Topics = str | re.Pattern[str] | SubscriptionPattern | Sequence[str]
+"""What `subscribe` accepts: a name, names, a pattern that the client resolves, or one that the coordinator resolves."""
+
+
+def parse_topics(topics: Topics) -> SubscribedTopics:
+    """Return the subscription for what a user passed to `subscribe`.
+
+    Raises:
+        ConfigError: `wrong-usage` if it names no topic.
+    """
+    match topics:
+        case str():
+            names: tuple[str, ...] = (topics,)
+        case re.Pattern():
+            return SubscribedTopics(matching=topics)
+        case SubscriptionPattern():
+            return SubscribedTopics(broker_regex=topics.pattern)
+        case _:
+            names = tuple(sorted(dict.fromkeys(topics)))
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigError("wrong-usage", "subscribe names no topic", "name at least one, or call unsubscribe")
+    return SubscribedTopics(names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ names of Kafka's Java client (`MemberState`); diagrams in the documentation are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, tasks_of
 from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint, EndpointMap, OwnEndpoint
 from headrace.client.membership.events import StatusTracker
 from headrace.client.membership.request_manager import NEVER_MS, CoordinatorLookup, HeartbeatSchedule
@@ -22,6 +22,7 @@ from headrace.client.membership.streams_heartbeat import (
     HeartbeatVersion,
     MemberIdentity,
     OwnedReport,
+    TaskId,
     TaskOffsetReport,
     fatal_error,
 )
@@ -30,7 +31,7 @@ from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["RESTING", "VALID_PREVIOUS", "InFlight", "MemberCore", "MemberState"]
+__all__ = ["ACKNOWLEDGING", "RESTING", "VALID_PREVIOUS", "InFlight", "MemberCore", "MemberState"]
 
 
 class MemberState(Enum):
@@ -63,6 +64,8 @@ VALID_PREVIOUS = MappingProxyType(
 
 
 RESTING = frozenset({MemberState.UNSUBSCRIBED, MemberState.FATAL})
+LEAVE_TIMEOUT_MS = 5_000
+ACKNOWLEDGING = frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
 InFlight = Literal["lookup", "versions", "join", "steady", "leave", "release", "look", "holder"]
 
 
@@ -169,6 +172,93 @@ class MemberCore:
         taken = tuple(self._events)
         self._events.clear()
         return taken
+
+    # Calls of the application.
+
+    def join(self, now_ms: int) -> None:
+        """Start joining: the next poll looks up the coordinator."""
+        self._discard_answer = self._in_flight is not None
+        self._enter(MemberState.JOINING)
+        self._schedule.heartbeat_now(now_ms)
+
+    def acknowledge(
+        self,
+        owned: Mapping[str, Sequence[int]],
+        now_ms: int,
+        *,
+        standby: Mapping[str, Sequence[int]] | None = None,
+        warmup: Mapping[str, Sequence[int]] | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Acknowledge an assignment: the application works on exactly these active tasks now.
+
+        The coordinator is notified at once.
+
+        Args:
+            owned: The active tasks.
+            now_ms: The time now.
+            standby: The standby tasks; None: as assigned.
+            warmup: The warm-up tasks; None: as assigned.
+            version: Version of the snapshot that the application acted on; None: the newest. Tasks of later snapshots
+                still count as possibly opened.
+        """
+        if self._state not in ACKNOWLEDGING:
+            return
+        # 1. Acknowledgements name a version because they cross new assignments: the application answers the one it has
+        #    seen. An older version updates what is owned, but the member stays RECONCILING.
+        told = self._assignment
+        tasks = OwnedTasks(
+            active=tasks_of(owned),
+            standby=told.standby if standby is None else tasks_of(standby),
+            warmup=told.warmup if warmup is None else tasks_of(warmup),
+        )
+        is_newest = version is None or version >= told.version
+        self._owned.acknowledge(tasks, is_newest=is_newest)
+        # 2. Tasks revoked but still open (`within` is false) keep the member RECONCILING: the coordinator gives them to
+        #    others as soon as they are missing from the lists.
+        if is_newest:
+            self._expect_changes(now_ms)
+            self._schedule.heartbeat_now(now_ms)
+            self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
+
+    def report_offsets(
+        self,
+        offsets: Mapping[TaskId, int],
+        end_offsets: Mapping[TaskId, int] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Set cumulative changelog offsets of stores and the ends of their changelogs, replacing the last call.
+
+        Heartbeats carry them, once per interval of the coordinator, if it supports version 1. `at_once`: with the next
+        heartbeat, because another instance waits for a copy.
+        """
+        self._offsets.update(offsets, end_offsets or {}, at_once=at_once)
+
+    def request_shutdown(self, now_ms: int) -> None:
+        """Ask all members of the group to stop; this one receives `ShutdownRequested` as well."""
+        self._shutdown_wanted = True
+        if self._state in ACKNOWLEDGING:
+            self._schedule.heartbeat_now(now_ms)
+
+    def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
+        """Leave when the request in flight is answered; the tasks are given up at once.
+
+        Args:
+            now_ms: The time now.
+            for_a_while: A static member's tasks wait for its return until its session ends. A dynamic member leaves,
+                unless it keeps its member id: then it sends nothing.
+        """
+        if self._state in RESTING or self._state is MemberState.LEAVING:
+            return
+        self._lose("left")
+        self._enter(MemberState.LEAVING)
+        self._leaving_for_a_while = for_a_while
+        self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
+        if self._leaves_silently:
+            self._finish_leave(confirmed=False)
+            return
+        self._schedule.heartbeat_now(now_ms)
 
     # Transitions.
 

@@ -100,6 +100,8 @@ class CoordinatorLookup:
 
     def on_failure(self, now_ms: int) -> None:
         """Back off after no answer, or after a retriable error."""
+        # Exponential backoff with jitter, as in Kafka's RequestState (KIP-580): after a broker fails, thousands of
+        # members ask the others for their coordinator at the same time.
         self._not_before_ms = now_ms + max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())))
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 
@@ -253,8 +255,11 @@ class HeartbeatSchedule:
         self._interval_ms = min(interval_ms, self._max_interval_ms) if interval_ms > 0 else self._max_interval_ms
         self._backoff_ms = RETRY_BACKOFF_MS
         self._not_before_ms = now_ms + throttle_ms
+        # 1. While the coordinator delays an assignment (group.initial.rebalance.delay), it computes it with the first
+        #    heartbeat after the delay, not with a timer. So some member must send one soon.
         if delayed and self._fast_step_ms is None:
             self._fast_step_ms = DELAYED_BEAT_MS
+        # 2. Then the shorter of the sequence of fast heartbeats and the interval, and 100 ms while tasks are to come.
         step_ms = min(self._next_step(delayed=delayed), self._interval_ms)
         if self._expect_until_ms > now_ms:
             step_ms = min(step_ms, EXPECTING_BEAT_MS)
@@ -270,6 +275,7 @@ class HeartbeatSchedule:
         step_ms = self._fast_step_ms
         if step_ms is None:
             return self._interval_ms
+        # The sequence ends when it reaches the interval: from then on nothing is left to find.
         following = min(step_ms * 2, DELAYED_BEAT_MS) if delayed else step_ms * 2
         self._fast_step_ms = following if following < self._interval_ms else None
         return step_ms

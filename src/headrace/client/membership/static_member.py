@@ -81,6 +81,8 @@ class StaticMember:
 
     def on_conflict(self, code: ErrorCode, now_ms: int) -> None:
         """Handle a conflict; `release_first` or `look_is_due` determine the next request."""
+        # 1. The holder may be this member: then a release with its own id ends the conflict without any other member
+        #    noticing. A release never harms another holder, because the coordinator compares the member id (KIP-345).
         if code == ErrorCode.unreleased_instance_id and self.maybe_held_by_us:
             self.release_first = True
             return

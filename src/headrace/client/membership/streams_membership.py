@@ -14,19 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference, tasks_of
+from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference
 from headrace.client.membership.endpoints import Endpoint, endpoints_in
 from headrace.client.membership.events import Status, is_ready
-from headrace.client.membership.member_core import RESTING, InFlight, MemberCore, MemberState
+from headrace.client.membership.member_core import ACKNOWLEDGING, RESTING, InFlight, MemberCore, MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
 from headrace.client.membership.streams_heartbeat import (
     INSTANCE_CONFLICTS,
     Extras,
     Reaction,
-    TaskId,
     join_request,
     leave_request,
     reaction_to,
@@ -40,9 +37,7 @@ from headrace.protocol.kio_units import to_ms
 
 __all__ = ["StreamsMembership"]
 
-LEAVE_TIMEOUT_MS = 5_000
 EXPECT_MS = 30_000  # how long fast heartbeats go on for tasks to come, if nothing changes
-_ACKNOWLEDGING = frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
 
 Heartbeat = m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse
 FindCoordinator = m.find_coordinator_response.FindCoordinatorResponse
@@ -56,13 +51,7 @@ class StreamsMembership(MemberCore):
     Call `join`, then `poll`, and after each request `on_response` or `on_failure`.
     """
 
-    # What the runner calls.
-
-    def join(self, now_ms: int) -> None:
-        """Start joining: the next poll looks up the coordinator."""
-        self._discard_answer = self._in_flight is not None
-        self._enter(MemberState.JOINING)
-        self._schedule.heartbeat_now(now_ms)
+    # Calls of the runner.
 
     def poll(self, now_ms: int) -> PollResult:
         """Return the request to send now, if any, and the latest time of the next poll."""
@@ -140,88 +129,7 @@ class StreamsMembership(MemberCore):
         self._schedule.on_failure(now_ms)
         self._forget_coordinator()
 
-    # What the application says.
-
-    def acknowledge(
-        self,
-        owned: Mapping[str, Sequence[int]],
-        now_ms: int,
-        *,
-        standby: Mapping[str, Sequence[int]] | None = None,
-        warmup: Mapping[str, Sequence[int]] | None = None,
-        version: int | None = None,
-    ) -> None:
-        """Acknowledge an assignment: the application works on exactly these active tasks now.
-
-        The coordinator is notified at once.
-
-        Args:
-            owned: The active tasks.
-            now_ms: The time now.
-            standby: The standby tasks; None: as assigned.
-            warmup: The warm-up tasks; None: as assigned.
-            version: Version of the snapshot that the application acted on; None: the newest. Tasks of later snapshots
-                still count as possibly opened.
-        """
-        if self._state not in _ACKNOWLEDGING:
-            return
-        # 1. Acknowledgements name a version because they cross new assignments: the application answers the one it has
-        #    seen. An older version updates what is owned, but the member stays RECONCILING.
-        told = self._assignment
-        tasks = OwnedTasks(
-            active=tasks_of(owned),
-            standby=told.standby if standby is None else tasks_of(standby),
-            warmup=told.warmup if warmup is None else tasks_of(warmup),
-        )
-        is_newest = version is None or version >= told.version
-        self._owned.acknowledge(tasks, is_newest=is_newest)
-        # 2. Tasks revoked but still open (`within` is false) keep the member RECONCILING: the coordinator gives them to
-        #    others as soon as they are missing from the lists.
-        if is_newest:
-            self._expect_changes(now_ms)
-            self._schedule.heartbeat_now(now_ms)
-            self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
-
-    def report_offsets(
-        self,
-        offsets: Mapping[TaskId, int],
-        end_offsets: Mapping[TaskId, int] | None = None,
-        *,
-        at_once: bool = False,
-    ) -> None:
-        """Set cumulative changelog offsets of stores and the ends of their changelogs, replacing the last call.
-
-        Heartbeats carry them, once per interval of the coordinator, if it supports version 1. `at_once`: with the next
-        heartbeat, because another instance waits for a copy.
-        """
-        self._offsets.update(offsets, end_offsets or {}, at_once=at_once)
-
-    def request_shutdown(self, now_ms: int) -> None:
-        """Ask all members of the group to stop; this one receives `ShutdownRequested` as well."""
-        self._shutdown_wanted = True
-        if self._state in _ACKNOWLEDGING:
-            self._schedule.heartbeat_now(now_ms)
-
-    def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
-        """Leave when the request in flight is answered; the tasks are given up at once.
-
-        Args:
-            now_ms: The time now.
-            for_a_while: A static member's tasks wait for its return until its session ends. A dynamic member leaves,
-                unless it keeps its member id: then it sends nothing.
-        """
-        if self._state in RESTING or self._state is MemberState.LEAVING:
-            return
-        self._lose("left")
-        self._enter(MemberState.LEAVING)
-        self._leaving_for_a_while = for_a_while
-        self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
-        if self._leaves_silently:
-            self._finish_leave(confirmed=False)
-            return
-        self._schedule.heartbeat_now(now_ms)
-
-    # One step each.
+    # Requests.
 
     def _send_when_due(self, kind: InFlight, due_ms: int, now_ms: int) -> PollResult:
         if due_ms > now_ms:
@@ -289,7 +197,7 @@ class StreamsMembership(MemberCore):
                 self.stop(self._static.fatal_error())
             return
         target = None if group is None else self._target_poller.on_group(group, self._identity.member_id, now_ms)
-        if target is None or self._state not in _ACKNOWLEDGING:
+        if target is None or self._state not in ACKNOWLEDGING:
             return
         before, self._target = self._target, target
         if target.tasks != (before.tasks if before is not None else self._assignment.tasks):

@@ -91,6 +91,8 @@ class TargetAssignmentPoller:
         """Return this member's target from an answer; None without one."""
         if group.error_code != ErrorCode.none:
             self._wait(now_ms, 0)
+            # A refusal (no DESCRIBE permission, an old broker) will not change; a missing group may only not be written
+            # yet.
             if not is_retriable(group.error_code) and group.error_code != ErrorCode.group_id_not_found:
                 self._permitted = False
                 self.end()
@@ -109,6 +111,8 @@ class TargetAssignmentPoller:
         return None
 
     def _wait(self, now_ms: int, members: int) -> None:
+        # In a group of 1,000 members all of them may poll, and each answer lists all 1,000: an interval that grows with
+        # the number of members keeps the coordinator's work per second constant.
         self._pause_ms = min(self._pause_ms * 2, LONGEST_PAUSE_MS)
         self._due_ms = now_ms + max(self._pause_ms, members * PAUSE_PER_MEMBER_MS)
 

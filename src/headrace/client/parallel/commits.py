@@ -53,6 +53,7 @@ class PipelineCommits:
     def commit_if_due(self) -> None:
         """Start a commit if the interval has passed, or if work waits for one, and none is in flight."""
         with self._work_queue.lock:
+            # One commit in flight: two could arrive in the other order, and the older one would move the offset back.
             pressing = self._work_queue.plan.needs_commit()
             if self._under_way or (time.monotonic() < self._due and not pressing):
                 return

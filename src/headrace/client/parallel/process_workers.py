@@ -128,6 +128,8 @@ class ProcessWorkers:
         return True
 
     def _exchange(self, worker: _Worker, work: Work) -> Failure | None:
+        # The pipe is polled at intervals instead of read: reading would block past the time limit and past the end of
+        # the consumer. A killed process ends the pipe, which shows as EOFError.
         limit_ms = None if self._handler_timeout is None else now_ms() + round(self._handler_timeout * 1000)
         try:
             worker.pipe.send(work.records)

@@ -166,6 +166,8 @@ class WorkQueue:
     def try_take(self) -> Work | None:
         """Return the next unit of work if one may begin now."""
         with self.lock:
+            # Workers pull, so a slow poll delays no handler. The poller is woken only for what it alone can do: commit
+            # because work waits for a commit, resume a partition, or stop.
             work = None if self.closed else self.plan.take(now_ms())
             if work is None and self.plan.needs_commit():
                 self._wake_poller()
@@ -256,6 +258,7 @@ class WorkQueue:
             counted = self.plan.finish(work)
             if counted and well:
                 self.plan.counts.done += len(work.records)
+            # Not with every record: a wake-up costs the poller a turn, and its parked Fetch.
             wake = counted and (self.plan.can_resume(work.partition) or self.plan.needs_commit())
             wake |= self.wakes_when_idle and not self.plan.held
             self.notify()

@@ -49,6 +49,8 @@ class ThreadWorkers:
         if self._handler_timeout is None:
             return
         with self._work_queue.lock:
+            # `_given_up` is changed under the queue's lock, as it is in `_run`: a handler that returns at this moment
+            # is either counted as finished or as abandoned, never both.
             overdue = self._work_queue.plan.overdue(now_ms() - round(self._handler_timeout * 1000))
             fresh = [work for work in overdue if work.number not in self._given_up]
             self._given_up |= {work.number: work for work in fresh}
