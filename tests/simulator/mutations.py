@@ -140,10 +140,10 @@ def _never_stable(replaced: Any) -> Any:
 
 def _claims_what_it_has(request: Any) -> Any:
     def broken(self: Any, member_epoch: int, *, full: bool) -> Any:
-        told, target = self._told, self._target
-        self._told = self._target = frozenset()
+        announced, target = self._announced, self._target
+        self._announced = self._target = frozenset()
         made = request(self, member_epoch, full=full)
-        self._told, self._target = told, target
+        self._announced, self._target = announced, target
         return made
 
     return broken
@@ -270,7 +270,7 @@ MUTATIONS = (
         text="an eager member joins with what it has in its hands",
         groups="classic",
         owner=ClassicMember,
-        name="_prepare",
+        name="_revoke_before_join",
         broken=_prepare_at_once,
         hint=2,
         told=("both work on", "which it does not hold", "which"),
