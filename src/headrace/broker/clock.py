@@ -95,6 +95,7 @@ class WakeUpTimer:
         if deadline_ms is None or self._stopped:
             return
         if self._pending is not None:
+            # An earlier wake-up is pending: it will ask for the next deadline itself.
             if self._deadline_ms <= deadline_ms:
                 return
             self._pending.cancel()

@@ -70,6 +70,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
         if not asked_to_stop.done():
             asked_to_stop.set_result(number)
 
+    # Before the start, which may take long: a stop during recovery ends the process in order, too.
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop, number)
     notify_service("STATUS=Reading the logs.")
@@ -77,6 +78,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
     _say_hello(server)
     if ready_callback is not None:
         ready_callback(server)
+    # From the loop itself, not from a thread: a loop that is stuck must not feed its watchdog.
     watchdog = loop.create_task(_feed_watchdog())
     rules = loop.create_task(asyncio.to_thread(load_rules))
     try:

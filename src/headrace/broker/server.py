@@ -94,14 +94,18 @@ class Server:
 
     async def start(self) -> None:
         """Returns when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
+        # 1. The port first: a second broker on the same port fails before it touches the data directory of the first.
         self.port = self.listeners.bind()
         try:
+            # 2. Health probes are answered while the logs are read, which may take long after a crash.
             if self.metrics_port is not None:
                 self.metrics_port = await self._metrics_server.start(self.metrics_host, self.metrics_port)
+            # 3. Lock, recovery, replay.
             self.services = await self._open_services()
             if self.scram_users:
                 self.services.scram_credentials.replace(self.scram_users)
             self.apis = ApiTable(self.services)
+            # 4. Clients, when everything they could ask for is there.
             await self.listeners.open(
                 partial(ClientConnection, self),
                 timeout_ms=self.configuration.integer("headrace.authentication.timeout.ms"),
@@ -119,14 +123,18 @@ class Server:
         if services is None:
             return
         self._stopping = True
+        # 1. No new connections; parked requests are answered with what there is.
         self._stop_listening()
         services.delayed_fetches.wake_all()
         if self.faults is not None:
             self.faults.release()
+        # 2. Requests in progress get their responses, for at most headrace.shutdown.drain.ms.
         await self._say_goodbye()
+        # 3. Nothing wakes any more that could write.
         services.coordinator.stop()
         services.transactions.stop()
         services.hanging.stop()
+        # 4. The disk, as long as it takes; then the marker of a clean stop, which spares the next start its checks.
         services.flusher.close()
         self.services = None
         services.logs.close()
@@ -272,6 +280,8 @@ class Server:
     def _start_chores(self, services: Services) -> None:
         configuration = self.configuration
         retention_ms = configuration.integer("log.retention.check.interval.ms")
+        # On the broker's clock, so that tests can move retention and compaction; what protects the process itself stays
+        # on real time.
         self._chore(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
         if configuration.flag("log.cleaner.enable"):
             cleaning_ms = configuration.integer("log.cleaner.backoff.ms")

@@ -90,18 +90,24 @@ def coordinator_records(
     never. Those without a marker come with their producer id: what a later record has overtaken before everything
     else, so that it is overtaken again, the others last.
     """
+    # 1. The newest value of each key, in the order of the log: a dictionary keeps insertion order, and a key that comes
+    #    again is taken out first, so that it moves to its new place.
     last: dict[bytes, bytes | None] = {}
     transactions: OpenTransactions[bytes, bytes] = OpenTransactions()
     while position < end_offset:
         chunk = read(position, READ_BYTES)
         if not chunk:
             break
+        # 2. Batch by batch, with its checksum: a shard must not be built from bytes that changed on the disk.
         for header in iter_batch_headers(chunk):
             check_crc(chunk, header)
+            # 3. A marker ends a transaction: its records count from here on, or never.
             if header.is_control:
                 _end(chunk, header, last, transactions)
                 continue
+            # 4. The log may start in the middle of its first batch (DeleteRecords, compaction).
             skipped = position - header.base_offset  # of the first batch: what lies before the position
+            # 5. Without transactions, which is nearly always, a record costs two dictionary operations.
             is_usual = not transactions and not header.is_transactional
             for _, _, _, delta, key, value in raw_records(chunk, header)[1]:
                 if key is None or delta < skipped:
@@ -112,9 +118,12 @@ def coordinator_records(
                 else:
                     _note(header, key, value, last, transactions)
         position = max(end_of(chunk), position + 1)
+        # 6. A bound on memory. Not within a transaction, whose outcome decides about keys already seen.
         if len(last) >= MOST_HELD and not transactions:
             yield from _decoded(last, decode)
             last = {}
+    # 7. Transactions without a marker. Offsets that a later commit has overtaken go first, so that replaying overtakes
+    #    them again; pending ones last.
     yield from _undecided(transactions, decode, counts=False)
     yield from _decoded(last, decode)
     yield from _undecided(transactions, decode, counts=True)

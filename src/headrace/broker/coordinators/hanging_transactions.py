@@ -51,6 +51,7 @@ class HangingTransactions:
 
     def opened(self, log: PartitionLog) -> None:
         """A log was opened. Checked in a later turn of the loop: the caller is in the midst of an operation."""
+        # Called inside of an operation on the log, so only noted here.
         if not self._stopped and any(True for _ in log.producers.open_transactions()):
             if not self._waiting:
                 self._loop.call_soon(self._look)
@@ -72,12 +73,16 @@ class HangingTransactions:
         from headrace.coordinator.transactions.transitions import fate_of_open
 
         partition = log.topic, log.partition
+        # 1. Who has this producer id, or had it. The pure rule decides by that.
         holder = self._transactions.holder(producer_id)
         fate = fate_of_open(holder[1] if holder is not None else None, producer_id, producer_epoch, partition)
+        # 2. An ordinary open transaction: its client or its timeout ends it.
         if fate == "known":
             return True
+        # 3. The coordinator has the transaction and lost the partition: adding it brings it back under the usual end.
         if fate == "adopt" and holder is not None:
             return self._adopted(holder[0], producer_id, producer_epoch, partition)
+        # 4. Aborting needs certainty. While a shard of the coordinator is not loaded, it may be the one that knows.
         try:
             self._transactions.check_complete()
         except CoordinatorError as error:
@@ -89,6 +94,8 @@ class HangingTransactions:
                 *(producer_id, *partition, first_offset, error.message),
             )
             return True
+        # 5. Either the coordinator's log has the decision, or there was none: then nothing was acknowledged as
+        #    committed, and the transaction is aborted.
         committed = fate == "commit"
         logger.warning(
             "The transaction of producer %d (epoch %d) in %s-%d from offset %d on is %s: %s.",

@@ -185,6 +185,7 @@ class TransactionCoordinator:
                 code, _ = self.missing(transactional_id, producer, partitions)
         except CoordinatorError as error:
             return error.code
+        # Kafka translates here as well (AddPartitionsToTxnManager): producers of records know the older code.
         return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
     def transaction(self, transactional_id: str) -> TransactionLogValue | None:
@@ -244,6 +245,7 @@ class TransactionCoordinator:
             return Answer(code=ErrorCode.invalid_producer_id_mapping)
         partition = _partition_of(transactional_id, topic)
         outcome = self._runtime.run(partition, rule)
+        # The decision is in the log: the markers follow in the same call, before the answer.
         self._end_prepared(self._runtime.shard(partition))
         answer: Answer = outcome.replies[0].response  # type: ignore[assignment]
         return answer

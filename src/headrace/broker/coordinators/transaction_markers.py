@@ -112,17 +112,22 @@ class TransactionCompletion:
     def end_prepared(self, shard: TransactionCoordinatorShard) -> None:
         """Brings decided transactions to their end, at once where nothing has to wait for the disk."""
         for transactional_id in shard.prepared():
+            # 1. A task brings it to its end already.
             if transactional_id in self._ending:
                 continue
             value = shard.transaction(transactional_id)
             if value is None:
                 continue
+            # 2. Sorted: a set has no order, and every run shall write the markers in the same one.
             left = dict.fromkeys(sorted(value.transaction_partitions))
             unflushed: Unflushed = {}
+            # 3. Nothing waits for the disk: markers and Complete in this call, so no reader meets a half-ended
+            #    transaction.
             if not self._coordinator.wait_for_flush(transactional_id):
                 self._write_markers(value, left, unflushed)
                 if not left and not unflushed and self._complete(transactional_id):
                     continue
+            # 4. Otherwise a task, which survives refusals of the disk.
             task = asyncio.get_running_loop().create_task(self._end(transactional_id, value, left, unflushed))
             self._ending[transactional_id] = task
 
@@ -144,9 +149,11 @@ class TransactionCompletion:
     async def _ended(
         self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
     ) -> bool:
+        # 1. The decision first: a marker that survives a power loss which the decision did not would commit for ever.
         if self._coordinator.wait_for_flush(transactional_id):
             await self._coordinator.flushed(transactional_id)
         self._write_markers(value, left, unflushed)
+        # 2. All markers are on the disk before Complete, since Complete is what forgets them.
         for (name, partition), topic in tuple(unflushed.items()):
             if self._logs.exists(topic, partition) and self._logs.wait_for_flush(topic, partition):
                 await self._logs.flushed(topic, partition)
@@ -164,6 +171,7 @@ class TransactionCompletion:
         )
         for name, partition in tuple(left):
             topic = self._metadata.topic(name)
+            # The topic was deleted meanwhile: nothing is left to end.
             if topic is None or partition >= topic.partitions:
                 del left[name, partition]
                 continue

@@ -343,6 +343,7 @@ def authorize_offset_fetch(guarded: GuardedRequest) -> Any:
         name = guarded.topic_name(item.name, item.topic_id)
         return name is None or allow.on_topic(context, Operation.DESCRIBE, name)
 
+    # 1. Groups without DESCRIBE are answered here. Of the others, topics that the client may not see are taken out.
     for position, group in enumerate(guarded.request.groups):
         if not allow.on_group(context, Operation.DESCRIBE, group.group_id):
             answers[position] = r.OffsetFetchResponseGroup(
@@ -355,6 +356,7 @@ def authorize_offset_fetch(guarded: GuardedRequest) -> Any:
         asked.append((position, group))
 
     def merged(answer: Any) -> Any:
+        # 2. The handler's answers go to their places; "all topics" is filtered now that they are known.
         for (position, group), found in zip(asked, answer.groups, strict=True):
             topics = found.topics
             if group.topics is None:

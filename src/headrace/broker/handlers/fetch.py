@@ -49,6 +49,8 @@ def handle_fetch(
     reading = _Reading(session, request, context, by_id, broker)
     read = reading.read()
     max_wait_ms = to_ms(request.max_wait)
+    # Answer at once: enough bytes, an error the client should know now, a client that does not wait, or no partitions,
+    # which nothing could wake.
     if reading.bytes >= request.min_bytes or reading.refused or max_wait_ms <= 0 or not reading.partitions:
         return session.answer(read)
     return _wait_and_read(reading, max_wait_ms)
@@ -59,6 +61,8 @@ async def _wait_and_read(reading: _Reading, max_wait_ms: int) -> m.fetch_respons
     broker, min_bytes = reading.broker, reading.request.min_bytes
     clock = asyncio.get_running_loop().time
     until, left_ms = clock() + max_wait_ms / 1000, float(max_wait_ms)
+    # Woken by appends, never by polling. Each pass reads anew, because records may be gone, and the first ones that
+    # woke it may belong to a transaction that is open still.
     while True:
         parked = broker.delayed_fetches.wait(
             reading.partitions, missing_bytes=min_bytes - reading.bytes, timeout_ms=left_ms
@@ -98,6 +102,8 @@ class _Reading:
         version, incremental = self.broker.metadata.version, self.session.incremental
         read = []
         for partition in self.session.partitions:
+            # Of a session with thousands of partitions nearly all have no news, and this look is much cheaper than
+            # reading one.
             if incremental and not partition.has_news(version):
                 self.partitions.append(partition.parked_as)
             else:
@@ -127,15 +133,23 @@ class _Reading:
             log = logs.view(topic, part.partition)
             if (diverging := self._diverging(log, part)) is not None:
                 return diverging
+            # 1. KIP-74: what is left of the response's bytes, but for the first records at all (`min_one_batch`), or a
+            #    batch above the limit would stop its reader for ever.
             limit = max(0, min(part.partition_max_bytes, self._left))
+            # 2. A reader of committed records stops at the first open transaction; others at the high watermark.
             end = log.last_stable_offset if self._committed_only else log.high_watermark
+            # 3. A span names bytes of a file and reads none of them; the connection sends it with `sendfile`. Bytes
+            #    only where a fault may have to look into the response.
             read = log.span if self.context.sends_files else log.read
             records = read(part.fetch_offset, limit, min_one_batch=self.bytes == 0, end_offset=end)
+            # 4. Aborted transactions among these records, which the client skips. After the read, whose size they
+            #    depend on.
             aborted = self._aborted_in(log, part.fetch_offset, len(records), end)
         except ReadRefused as refused:
             return self._refuse(part, refused.code)
         self.bytes += len(records)
         self._left -= len(records)
+        # 5. What a session needs to skip this partition next time, and what a delayed fetch waits for.
         partition.parked_as = (topic.name, part.partition)
         partition.log, partition.metadata_version = logs.log(topic, part.partition), self.broker.metadata.version
         self.partitions.append(partition.parked_as)

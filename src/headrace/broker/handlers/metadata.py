@@ -258,6 +258,7 @@ def authorize_metadata(guarded: GuardedRequest) -> Any:
     denied: dict[Any, Any] = {}
     if everything:
         return map_response(guarded.handle(), finished)
+    # A refused topic and a missing one look alike to a client without DESCRIBE, so that names cannot be probed.
     denied = {item: _metadata_refusal(item) for item in request.topics if not _may_see(guarded, item)}
     # Nothing is left of a list that means "none", not "all", in all versions that get here.
     rest = tuple(item for item in request.topics if item not in denied)

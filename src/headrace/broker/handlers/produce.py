@@ -70,6 +70,7 @@ def sole_batch(records: bytes | None, produce_version: int) -> bytes:
         raise AppendRefused(
             ErrorCode.invalid_record, f"A record batch has magic byte {records[_MAGIC_AT]}; only 2 may be produced."
         )
+    # A second whole batch is refused; the rest of a cut one is dropped, as UnifiedLog.trimInvalidBytes does.
     if end < len(records):
         if _end_of_batch(records, end) is not None:
             raise AppendRefused(
@@ -124,6 +125,8 @@ def check_transaction(
         return 0
     if not transactional_id:
         raise AppendRefused(ErrorCode.invalid_request, "Transactional records come without a transactional id.")
+    # KIP-890, part 2: from version 12 on the broker adds the partition; older clients have sent AddPartitionsToTxn, and
+    # are only checked.
     adds = produce_version >= ADDS_PARTITIONS_SINCE
     code = transactions.verify(
         transactional_id, header.producer_id, header.producer_epoch, ((topic.name, partition),), add=adds
@@ -161,6 +164,8 @@ def handle_produce(
     appending = _Appending(request, context, broker)
     try:
         appending.run()
+    # Validation has to unpack compressed records. Up to AT_ONCE_BYTES that happens on the loop; a thread does the rest,
+    # because a batch may unpack to a thousand times its size.
     except DecompressionTooLarge:
         return _later(appending, apart=True)
     return appending.answer() if appending.complete else _later(appending)
@@ -174,6 +179,7 @@ async def _later(appending: _Appending, *, apart: bool = False) -> m.produce_res
             if apart:
                 await appending.append_apart()
             else:
+                # Others have their turn between each PARTITIONS_A_TURN partitions.
                 await asyncio.sleep(0)
             apart = False
             appending.run()
@@ -220,6 +226,7 @@ class _Appending:
     async def append_apart(self) -> None:
         """Append the batch of the next partition, looked at in a thread. Others may append to it in the meantime."""
         data, part = self._parts[len(self._answers)]
+        # The thread judges the batch only. The append stays on the loop, where it is ordered with all others.
         rest = self._budget.for_thread()
         topic = self._topic(data)
         assert topic is not None  # run() has come to its batch
@@ -249,10 +256,13 @@ class _Appending:
         if refusal is not None:
             return _failed(part.index, *refusal)
         try:
+            # 1. Kafka's rules about the bytes around the batch.
             batch = sole_batch(part.records, version)
+            # 2. KIP-890: before the append, since a record outside a transaction could never be ended.
             transaction_version = check_transaction(
                 batch, topic, part.index, request.transactional_id, version, broker.transactions
             )
+            # 3. The log validates what is inside and assigns offsets.
             result = broker.logs.append(
                 topic,
                 part.index,

@@ -51,6 +51,7 @@ def handle_streams_group_heartbeat(
         return refuse_heartbeat(ErrorCode.unsupported_version, STREAMS_GROUPS_OFF)
     if request.topology is not None:
         names = tuple(dict.fromkeys(_topic_names(request.topology)))
+        # Kafka checks these in KafkaApis, before the coordinator: the order decides which error a wrong topology gets.
         internal = ",".join(name for name in names if name in INTERNAL_TOPICS)
         if internal:
             return refuse_heartbeat(

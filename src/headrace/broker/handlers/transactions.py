@@ -57,6 +57,7 @@ def answer_durably(
         answer = ask()
     except CoordinatorError as error:
         return respond(Answer(code=error.code))
+    # Only success waits: a refusal tells of nothing that a power loss could take back.
     if answer.code is ErrorCode.none and broker.transactions.wait_for_flush(transactional_id):
         return _answer_when_flushed(broker, transactional_id, answer, respond)
     return respond(answer)
@@ -175,6 +176,8 @@ def _add_for(
         (str(topic.name), int(index)) for topic in transaction.topics for index in topic.partitions
     )
     missing = {each for each in asked if not _exists(broker, each)}
+    # One partition that does not exist refuses the whole transaction, as in Kafka: half of it added would be half of an
+    # atomic write.
     if missing:
         codes = {
             each: ErrorCode.unknown_topic_or_partition if each in missing else ErrorCode.operation_not_attempted

@@ -48,6 +48,7 @@ def handle_txn_offset_commit(
         code = _code_for_client(code, context.api_version)
         return _response([*(_refuse_partitions(asked, code) for asked in known), *unknown])
 
+    # 1. The transaction first: the group's partition must be part of it, or joins it (KIP-890).
     code = broker.transactions.verify(
         request.transactional_id,
         request.producer_id,
@@ -58,12 +59,14 @@ def handle_txn_offset_commit(
     if code is not ErrorCode.none:
         return refuse(code)
     resolved = dataclasses.replace(request, topics=tuple(known))
+    # 2. Then the group: member, generation, and the pending offsets.
     answer = broker.coordinator.answer(
         request.group_id,
         context,
         lambda shard, now_ms: shard.txn_offset_commit(resolved, context.coordinator, now_ms=now_ms),
         lambda code, _message: refuse(code),
     )
+    # 3. Both logs have to be on the disk where the flush policy asks for it.
     if isinstance(answer, Awaitable) or broker.transactions.wait_for_flush(request.transactional_id):
         return _complete_later(answer, request.transactional_id, known, unknown, context, broker)
     return _response([*answer.topics, *unknown])

@@ -46,6 +46,7 @@ class DelayedFetches:
         woken: asyncio.Future[bool] = loop.create_future()
         fetch = DelayedFetch(tuple(dict.fromkeys(partitions)), missing_bytes, woken)
         timer = loop.call_later(timeout_ms / 1000, fetch.wake)
+        # Parked under every partition: any of them may bring the bytes that are missing.
         for key in fetch.partitions:
             self.parked.setdefault(key, {})[fetch] = None
         try:

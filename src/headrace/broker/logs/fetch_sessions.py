@@ -77,6 +77,7 @@ class AskedPartition:
     def has_news(self, metadata_version: int) -> bool:
         """False when it is certain that an incremental answer would leave this partition out."""
         log = self.log
+        # Only attributes of the log, no look into it: this runs for every partition of every fetch.
         return (
             log is None
             or self.metadata_version != metadata_version
@@ -210,9 +211,11 @@ class FetchSessions:
 
         A session is another principal's secret: to all others there is none of that id, and they cannot end it.
         """
+        # 1. A session of another principal is treated as none: neither its contents nor its existence shows.
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
             session = None
+        # 2. A full request. It ends the session it names, so that a client that lost a response can always start over.
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
                 del self._sessions[session.session_id]
@@ -220,18 +223,23 @@ class FetchSessions:
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(partitions)
             return FetchContext(partitions, answer=lambda answered: self._begin(answered, by_id, owner, now_ms))
+        # 3. The three ways in which client and broker can disagree; each makes the client begin anew
+        #    (FetchSessionHandler).
         if session is None:
             return FetchContext(error=ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
             return FetchContext(error=ErrorCode.invalid_fetch_session_epoch)
         if session.by_id != by_id:
             return FetchContext(error=ErrorCode.fetch_session_topic_id_error)
+        # 4. An incremental request: only what changed. A session without partitions has no use.
         session.update(request)
         if not session.partitions:
             del self._sessions[session.session_id]
             return FetchContext(_asked_for(request))
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
+        # 5. The epoch rises when the request is taken, not when it is answered: a retry of the same request while this
+        #    one waits for records is a mismatch, see `_incremental`.
         session.epoch = expected = next_epoch(session.epoch)
         return FetchContext(
             session.partitions.values(),
@@ -259,6 +267,8 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
+        # The one used longest ago goes if it is idle. Else a session may be displaced by a larger one, which saves
+        # more; never one younger than two minutes, or clients would displace one another in turn.
         if now_ms - oldest.last_used_ms <= MIN_EVICTION_MS:
             grown_up = [each for each in self._sessions.values() if now_ms - each.created_ms > MIN_EVICTION_MS]
             smallest = min(grown_up, key=lambda each: len(each.partitions), default=None)

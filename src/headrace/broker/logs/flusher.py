@@ -61,6 +61,7 @@ class Flusher:
             else:
                 future.set_exception(FlushFailed(str(error)))
 
+        # Always the next round: the one that runs may have passed this log before its last append.
         self._dirty.setdefault(log, []).append(settle)
         self.start_round()
         return future
@@ -84,6 +85,7 @@ class Flusher:
     def close(self) -> None:
         """Finish the running flush and begin no other."""
         if self._round is not None:
+            # A cancelled round does not stop the thread; `shutdown` waits for its fsync.
             self._round.cancel()
         self._dirty.clear()
         self._executor.shutdown(wait=True)
@@ -91,6 +93,8 @@ class Flusher:
     async def _rounds(self) -> None:
         loop = asyncio.get_running_loop()
         while self._dirty:
+            # Group commit: whatever became dirty during a round is in the next one, so a slow disk makes rounds larger
+            # and not longer.
             batch, self._dirty = self._dirty, {}
             outcomes = await loop.run_in_executor(self._executor, _flush_each, tuple(batch))
             for waiting, (error, seconds) in zip(batch.values(), outcomes, strict=True):

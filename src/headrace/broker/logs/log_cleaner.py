@@ -117,6 +117,7 @@ class LogCleaner:
         if self._stopping.is_set():
             raise _Stopped
         worked = time.monotonic() - self._slice_began
+        # As long a pause as the work before it: at most half of the interpreter's time.
         if worked >= _SLICE_SECONDS:
             self._stopping.wait(worked)
             self._slice_began = time.monotonic()

@@ -202,6 +202,7 @@ class PartitionLogs:
 
         Raises AppendRefused.
         """
+        # Only logs that are open: making directories belongs to the general path.
         log = self._open_logs.get((topic.name, partition))
         if log is None:
             return None
@@ -221,6 +222,7 @@ class PartitionLogs:
         )
 
     def _appended(self, log: PartitionLog, topic: str, partition: int, size: int) -> None:
+        # The disk takes records again: the health page reports it.
         self.no_room = None
         if log.fsync != "never":
             self._flusher.dirty(log)
@@ -298,6 +300,7 @@ class PartitionLogs:
 
     def checkpoint(self) -> None:
         """Log start offsets and recovery points are noted; without it DeleteRecords would be undone by a crash."""
+        # Written only when something moved: an idle broker writes nothing.
         reached = {key: (log.recovery_point, log.log_start_offset) for key, log in self._open_logs.items()}
         if reached != self._noted:
             self._directory.checkpoint()

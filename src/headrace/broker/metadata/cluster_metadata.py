@@ -159,6 +159,7 @@ class ClusterMetadata:
         return producer_id
 
     def _refresh(self) -> None:
+        # Rebuilt whole: changes of topics are rare, and readers hold descriptions that never change.
         self._by_name = {
             entry.name: TopicDescription(
                 name=entry.name,

@@ -272,6 +272,7 @@ class RequestLog:
         self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float
     ) -> None:
         """`answered` for a Produce request of the fast path, which went well and waited for nothing."""
+        # A debug log has a line for this request too, and a slow one its warning; both are the general way.
         if self._each or seconds > _NEVER_SLOW_SECONDS:
             self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
         else:

@@ -92,6 +92,8 @@ class ClientSocket(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def pause_writing(self) -> None:
+        # asyncio calls this when the write buffer is over its limit. The requests behind wait (`ready`); only when all
+        # clients together hold too much does the slow one lose its connection.
         self._writable = False
         if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
             self._close_because("headrace.unsent.max.bytes is reached: too many answers that the client does not read")
@@ -112,6 +114,8 @@ class ClientSocket(asyncio.Protocol):
     def _gather(self, answer: bytes, request_bytes: int) -> None:
         """To be written together with those that follow in this turn of the event loop: one system call, and one
         waking of the client, for some. `_hand_over` ends it, at the latest before anything else is written."""
+        # A producer has up to five requests in flight (max.in.flight.requests.per.connection), and a busy broker finds
+        # two or three of them in one read. Each write of its own is a system call here and a wake-up there.
         self._gathered.append(answer)
         self._gathered_for_bytes += request_bytes
         if len(self._gathered) >= _MOST_GATHERED or self._gathered_for_bytes >= _MOST_BYTES_GATHERED:
@@ -125,6 +129,7 @@ class ClientSocket(asyncio.Protocol):
     def close(self) -> None:
         """After the answers that are already written."""
         self._hand_over()
+        # `sendfile` writes beside the transport: closing now would cut the response in two.
         if self._files is not None and self._files.under_way:
             self._leaving = True  # see `_files_sent`
         elif self._transport is not None:
@@ -141,6 +146,7 @@ class ClientSocket(asyncio.Protocol):
 
     def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
         self._hand_over()
+        # One writer per connection, made with the first response that has spans: most connections never fetch.
         if self._files is None:
             if self._secure:
                 self._files = ChunkedWriter(transport, self._files_sent, lambda: self._writable)

@@ -133,6 +133,8 @@ class ClientConnection(ClientSocket):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        # Two ways lead here: asyncio's own server for plain sockets, and `TlsAcceptor`, which has counted the
+        # connection before its handshake.
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:  # `arrived` was asked before the handshake
             self._take_certificate(secured.getpeercert(binary_form=True))
@@ -168,6 +170,7 @@ class ClientConnection(ClientSocket):
 
     def _begin(self) -> None:
         assert self._transport is not None
+        # Above this many unsent bytes the transport calls `pause_writing`, and no further request is answered.
         unsent = self._server.configuration.integer("headrace.connection.write.buffer.bytes")
         # Behind TLS lies a second buffer, which takes what is encrypted and is counted nowhere.
         self._transport.set_write_buffer_limits(min(unsent, PIECE_BYTES) if self._secure else unsent)
@@ -196,16 +199,22 @@ class ClientConnection(ClientSocket):
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._leaving or self._transport.is_closing():
             return
+        # 1. One reading of the clock serves all requests of this read: as time of arrival, and for the idle check.
         self.last_active = time.monotonic()
+        # 2. Cached responses, before frames are even cut. Only while nothing of this connection is in progress: a
+        #    cached response must not overtake the response to an earlier request.
         if self._response_cache and self.idle and self.ready and not self._frames.buffered_bytes:
             data = self._repeat_answers(data)
             if not data:
                 return
+        # 3. Whole frames queue up; the rest of a frame stays in the buffer, and is counted over all connections, so
+        #    that ten thousand half requests cannot fill the memory (Kafka's counterpart is queued.max.request.bytes).
         self._frames.feed(data)
         try:
             for frame in self._frames.frames():
                 self._waiting.append((self.last_active, frame))
         except FrameTooLarge as error:
+            # Most often not an attack but a client with the wrong security.protocol, so the reason names that.
             self._close_because(_TLS_HERE if data[:2] == _TLS_HELLO else str(error))
             return
         held = self._frames.buffered_bytes
@@ -260,6 +269,7 @@ class ClientConnection(ClientSocket):
     def _advance(self) -> None:
         """Answers what can be answered at once, until a request has to wait or the client stops reading."""
         waiting, began = self._waiting, time.monotonic()
+        # A loop and not a task per request: most requests are answered at once, and a task costs more than they do.
         while waiting and self._transport is not None and self.ready:
             arrived, frame = waiting.popleft()
             self._answer(arrived, frame)
@@ -267,7 +277,9 @@ class ClientConnection(ClientSocket):
             if waiting and time.monotonic() - began > TURN_SECONDS:
                 asyncio.get_running_loop().call_soon(self._advance)
                 break
+        # Responses of the fast path were gathered; nothing follows them in this turn.
         self._hand_over()
+        # Back pressure: a client with requests that wait is not read from, so its socket buffer fills and TCP slows it.
         wanted = not self._waiting and self._muted is None
         if wanted != self._reading:
             self._read_on(wanted=wanted)
@@ -289,13 +301,19 @@ class ClientConnection(ClientSocket):
         return data[position:]
 
     def _answer(self, arrived: float, frame: bytes) -> None:
+        # 1. The API key is the frame's first two bytes, and Produce is 0. Anything else ends the gathering of responses
+        #    first, so that they keep their order.
         is_produce = frame.startswith(_PRODUCE)
         if not is_produce:
             self._hand_over()
+        # 2. On a SASL listener the session takes the frame until the client has logged in, and again when it has to log
+        #    in anew. Nothing below runs for a stranger.
         if self._authentication is not None and self._authentication.take(frame):
             return
+        # 3. A request that waited behind another one may be cached as well; `data_received` could not answer it then.
         if not is_produce and self._response_cache and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
             return
+        # 4. From here on the request's own time counts: what it waited is `queued`, what it will park is added later.
         header: RequestHeader | None = None
         self._began = time.monotonic()
         self._queued_seconds = self._began - arrived
@@ -303,16 +321,23 @@ class ClientConnection(ClientSocket):
         try:
             if is_produce and self._append_on_fast_path(frame):
                 return
+            # 5. The general path. Small requests are decoded here on the loop; those that may hold it for long take a
+            #    turn in the fair queue, and so does every request of a connection whose last response was large. Not
+            #    all requests go there: a thread switch each way would come on top of every small one.
             most = most_items(peek_api_key(frame), self._most_items)
             decoded = None if self._expensive else decode_cheap_request(frame, most)
             if decoded is None:
                 self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
                 return
             header, request = decoded
+            # 6. The handler runs on the loop, without a lock, because only this thread changes state.
             outcome = self._handle(header, request, len(frame))
+        # 7. One request's fault must not reach other connections. Only this connection ends.
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
             self._refuse_request(header, error)
             return
+        # 8. A long poll or a flush is awaited in a task; the connection's next request waits behind it (Kafka's
+        #    contract: responses in the order of the requests).
         if isinstance(outcome, Awaitable):
             self._park(header, outcome)
         else:
@@ -326,17 +351,24 @@ class ClientConnection(ClientSocket):
             client = self._client_host
         header: RequestHeader | None = None
         try:
+            # 1. The client's share is that of its principal; clients that do not log in share by address, or a hundred
+            #    connections would have a hundred shares.
             async with queue.turn(client):
                 self._began = time.monotonic()
                 self._queued_seconds = self._began - arrived
                 most = most_items(peek_api_key(frame), self._most_items)
+                # 2. Pure work runs in the queue's one thread. The handler below runs on the loop again.
                 known, request = await queue.beside(decode_request, frame, most)
                 header = known
+                # 3. The broker may have stopped while this request waited for its turn.
                 if self._server.services is None:
                     raise asyncio.CancelledError  # stopped in the meantime; the connection is being closed
                 outcome = self._handle(known, request, len(frame))
+                # 4. Encoding belongs to the turn: responses are what makes small requests expensive.
                 if not isinstance(outcome, Awaitable):
                     encoded = await self._encode_beside(known, outcome)
+            # 5. A parked request gives its turn back while it waits, or one long poll would hold up all expensive
+            #    requests.
             if isinstance(outcome, Awaitable):
                 self._parked_at = time.monotonic()
                 outcome = await outcome
@@ -345,6 +377,7 @@ class ClientConnection(ClientSocket):
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
+            # 6. The connection is free before anything is written, because writing may advance it.
             self._at_work = None
             self._refuse_request(header, error)
         else:
@@ -392,15 +425,18 @@ class ClientConnection(ClientSocket):
             return False
         services, faults = self._server.services, self._server.faults
         assert services is not None
+        # 1. Read by hand: None for every layout that the fast path does not know, hostile ones among them.
         request = fast_path.produce_request(frame)
         if request is None:
             return False
+        # 2. Appended, or None and nothing has happened.
         outcome = append_produce(request, frame, self.request_context, services)
         if outcome is None:
             return False
         if faults is not None:
             faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
         self._context = None
+        # 3. A finished frame is gathered with those of the same read; a message goes the way of every response.
         if isinstance(outcome, bytes):
             if outcome is not NO_ANSWER:
                 self._gather(outcome, len(frame))
@@ -486,7 +522,10 @@ class ClientConnection(ClientSocket):
         services, context = self._server.services, self._context
         if services is None or context is None or not services.quotas.active:
             return response
+        # 1. A handler may have set a throttle time already: that of topic changes (KIP-599).
         told_ms = round(getattr(response, "throttle_time", NO_THROTTLE) / MILLISECOND)
+        # 2. The quotas' own: bytes of Produce and Fetch, time of everything. The time counts up to where the request
+        #    was parked, since a parked request uses no thread.
         waiting_ms = throttle_ms(
             services.quotas,
             context,
@@ -496,8 +535,10 @@ class ClientConnection(ClientSocket):
             seconds=(self._parked_at or time.monotonic()) - self._began,
             now_ms=self._server.now_ms(),
         )
+        # 3. The response carries the longer of the two, and the client waits by itself (KIP-219).
         if waiting_ms > told_ms and response is not None:
             response = dataclasses.replace(cast("Any", response), throttle_time=from_ms(waiting_ms))
+        # 4. A client that does not wait finds the connection muted for that long, as Kafka's channels are.
         if max(waiting_ms, told_ms) > 0:
             self._mute(max(waiting_ms, told_ms))
         return response
@@ -533,6 +574,8 @@ class ClientConnection(ClientSocket):
 
     def _refuse_request(self, header: RequestHeader | None, error: Exception) -> None:
         """A request that cannot be decoded, is not to be, or has failed."""
+        # Ordered by how much can still be answered: a version error has an answer of its own (KIP-511), a size error
+        # where the response has room for a code, nonsense has none.
         if isinstance(error, UnsupportedVersion):
             self._refuse_version(error)
         elif isinstance(error, OversizedRequest):

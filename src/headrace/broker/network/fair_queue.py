@@ -53,6 +53,7 @@ def decode_cheap_request(frame: bytes, most_items: int) -> tuple[RequestHeader, 
     """
     if len(frame) <= SMALL_FRAME_BYTES:
         return decode_request(frame, most_items)
+    # Its size is that of its items, which nothing but decoding tells apart from long names.
     if peek_api_key(frame) != ApiKey.PRODUCE:
         return None
     try:
@@ -111,6 +112,7 @@ class FairQueue:
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = _Client(self._virtual_s)
+        # Without competition a turn costs nothing but this look.
         if not self._busy:
             self._busy = True
             return
@@ -125,25 +127,33 @@ class FairQueue:
 
     def _end(self, name: str, used_s: float) -> None:
         client = self._clients.setdefault(name, _Client(self._virtual_s))
+        # The cost is the time used, not the number of requests: a request of 100 ms counts as a hundred of 1 ms.
         client.used_s += used_s
         self._grant_next()
 
     def _grant_next(self) -> None:
         """The next turn is that of the client that has used the least. Clients that wait for nothing and have used no
         more than it are forgotten: they would begin where it is."""
+        # 1. The client with the smallest virtual time is next. Linear in the clients that wait, which are few: those of
+        #    expensive requests only. A heap would have to be repaired at every cost that is added.
         chosen: _Client | None = None
         for client in self._clients.values():
             while client.waiting and client.waiting[0].done():  # cancelled
                 client.waiting.popleft()
             if client.waiting and (chosen is None or client.used_s < chosen.used_s):
                 chosen = client
+        # 2. No client waits: all start from zero again, so an old debt is not carried into the next congestion.
         if chosen is None:
             self._busy = False
             self._clients.clear()
             self._virtual_s = 0.0
             return
+        # 3. The queue's virtual time never goes back. A client that was idle begins here, and cannot save up a claim
+        #    (start-time fair queueing).
         self._virtual_s = max(self._virtual_s, chosen.used_s)
         chosen.waiting.popleft().set_result(None)
+        # 4. Forgotten clients would begin at the virtual time, which is where they are: the table stays as small as the
+        #    competition.
         self._clients = {
             name: client
             for name, client in self._clients.items()

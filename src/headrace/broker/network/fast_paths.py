@@ -151,16 +151,23 @@ class ResponseCache:
 
     def keep(self, frame: bytes, answer: bytes, repeatable: Repeatable) -> None:
         """`frame` without its length, `answer` with it."""
+        # 1. Long requests are joins and reports of offsets, which do not repeat.
         if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
             return
+        # 2. The key is everything behind the correlation id: client id, tagged fields and body. The API and its version
+        #    stand before the correlation id and are compared on their own.
         key = frame[_CORRELATION_END - _LENGTH_BYTES :]
         size = len(key) + len(answer) + _OVERHEAD_BYTES
+        # 3. A full cache is emptied, not evicted one by one: a member repeats one request, so a client that fills the
+        #    cache with different ones has no use for it.
         if len(self._known) >= MOST_ANSWERS or self._bytes + size > MOST_BYTES:
             self.clear()
+        # 4. The bound of all connections together; those above it are answered by the rules.
         if self._generation.kept_bytes + size > self._generation.most_bytes:
             return
         self._forget(key)
         self._count(size)
+        # 5. Kept in two pieces, so that a repetition joins head, correlation id and tail without copying the rest.
         self._known[key] = _Answer(
             int.from_bytes(frame[:4], "big", signed=True),
             self._generation.version,
@@ -182,14 +189,21 @@ class ResponseCache:
         known, generation = self._known, self._generation.version
         pieces: list[bytes] = []
         position, size = 0, len(data)
+        # 1. Frame after frame: a client with several members pipelines their heartbeats in one write.
         while size - position > _CORRELATION_END:
             length, api = _FRAME_HEAD.unpack_from(data, position)
             end = position + _LENGTH_BYTES + length
+            # 2. An incomplete frame, or one that was never kept. Stop here: later frames must not be answered before
+            #    it.
             if end > size or length > LONGEST_BYTES:
                 break
+            # 3. Same bytes, same API and version, and no change of access rules, quotas or features since.
             answer = known.get(data[position + _CORRELATION_END : end])
             if answer is None or answer.api != api or answer.generation != generation:
                 break
+            # 4. The rule's permission: the group has not changed, and the member's session starts anew with this
+            #    heartbeat. It costs one comparison (`StreamsGroupSoftState.version`), and is asked last, because it
+            #    renews.
             if not answer.repeatable.renew(now_ms):
                 self._forget(data[position + _CORRELATION_END : end])
                 break
@@ -215,6 +229,8 @@ def append_produce(
 
     `context` makes the request context, which is needed only where access is checked.
     """
+    # 1. Eligible as a whole, or not at all: from the first append on, the handler cannot take over any more. Access is
+    #    asked for each topic; a refusal is the handler's to answer.
     topics = _known(request, frame, broker)
     if topics is None or (broker.authorizer.enabled and not _permitted(topics, context(request.header), broker)):
         return None
@@ -223,6 +239,8 @@ def append_produce(
     for asked, topic in zip(request.topics, topics, strict=True):
         outcomes: list[Outcome] = []
         offsets: list[tuple[int, int, int]] = []
+        # 2. Each batch is appended from its place in the frame, without a copy. None: the log needs the general way for
+        #    this batch (compression, a producer id, a timestamp of its own).
         for partition, start, end in asked.batches:
             try:
                 result = logs.append_fast_path(topic, partition, frame, start, end)
@@ -231,13 +249,17 @@ def append_produce(
                     all_is_well = all_is_well and result.log_append_time_ms < 0
                 outcomes.append((partition, result))
                 offsets.append((partition, result.base_offset, result.log_start_offset))
+            # 3. A refused batch is answered for its partition alone, as by the handler.
             except AppendRefused as refused:
                 outcomes.append((partition, refused))
                 all_is_well = False
         appended.append(outcomes)
         told.append((asked.key, offsets))
+    # 4. acks=0: nothing is sent, not even for errors.
     if not request.acks:
         return NO_ANSWER
+    # 5. The usual response is written by hand. Errors, append timestamps and flushes that have to be awaited take the
+    #    handler's messages. `some_wait` spares a look at each log where the flush policy is never `always`.
     if all_is_well and not (logs.some_wait and _waiting(topics, appended, broker)):
         return fast_path.produced(request.correlation_id, told)
     return _answer(request, topics, appended, broker)
@@ -246,6 +268,7 @@ def append_produce(
 def _known(request: ProduceFrame, frame: bytes, broker: Services) -> list[TopicDescription] | None:
     if request.acks not in _ACKS:
         return None
+    # A frame below this size cannot hold more than the bound.
     if len(frame) > _COUNTED_FROM_BYTES and sum(len(asked.batches) for asked in request.topics) > _MOST_BATCHES:
         return None
     topics = []

@@ -65,6 +65,7 @@ class Listeners:
     def bind(self) -> int:
         """Takes the ports and makes TLS and SASL ready; the first listener's port. Raises ConfigError."""
         try:
+            # Certificates and users are read before the port is taken: a mistake in them leaves nothing to undo.
             for each in self._configurations:
                 security = listener_security(each)
                 bound = bind(each.host, each.port)
@@ -233,6 +234,7 @@ class TlsAcceptor:
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._listening)
+            # EMFILE and its like: the socket stays in the backlog. Without the pause this loop would take a whole core.
             except OSError as error:
                 logger.error("A connection could not be taken in: %s.", error.strerror or error)
                 await asyncio.sleep(_PAUSE_S)
@@ -250,6 +252,7 @@ class TlsAcceptor:
         except OSError:  # it left before it was looked at
             accepted.close()
             return
+        # Limits count the connection before its handshake, which is the expensive part of it.
         if not connection.arrived(peer, local):
             accepted.close()
             return
@@ -339,6 +342,8 @@ class ConnectionLimits:
             return False
         rate = self._rates.get(whose)
         if rate is None:
+            # Forgetting all meters lets an address off once; keeping one for every address that ever came would not
+            # end.
             if len(self._rates) >= MOST_METERS:
                 self._rates.clear()
             windows = self._configuration.integer("quota.window.num")

@@ -56,6 +56,7 @@ class SendfileWriter:
     def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
         """Begins with what the socket takes now; see `under_way`."""
         if self._socket is None:
+            # A duplicate of the descriptor, because event loops refuse `add_writer` on a transport's own.
             whole: socket.socket = self._transport.get_extra_info("socket")
             self._socket = socket.socket(whole.family, whole.type, whole.proto, fileno=os.dup(whole.fileno()))
             self._socket.setblocking(False)
@@ -77,15 +78,20 @@ class SendfileWriter:
 
     def _go_on(self) -> None:
         try:
+            # 1. The transport may still hold the end of the response before: its bytes go first, and `_writable` comes
+            #    back.
             if self._transport.get_write_buffer_size() == 0:
                 self._send_some()
+        # 2. The socket is full: the loop calls again when it takes more.
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
+            # 3. Half a response is out, so nothing sensible can follow. A client that left is no error of ours.
             self._left.clear()
             if error.errno not in _CLIENT_GONE:
                 logger.error("A connection ends in the midst of an answer, whose records could not be sent: %s", error)
             self._transport.abort()
+        # 4. Wait only while something is left, or the loop would spin on a writable socket.
         if self._left and not self._waits and self._socket is not None:
             asyncio.get_running_loop().add_writer(self._socket.fileno(), self._writable)
             self._waits = True
@@ -100,6 +106,8 @@ class SendfileWriter:
             if isinstance(piece, FileSpan):
                 sent += self._send_span(piece, self._socket)
                 continue
+            # Heads and records of one response share a packet: TCP_NODELAY is set, so without MSG_MORE each head would
+            # be a packet of its own.
             more = socket.MSG_MORE if len(self._left) > 1 else 0
             size = self._socket.send(piece, more)
             if size == len(piece):
@@ -110,10 +118,12 @@ class SendfileWriter:
     def _send_span(self, span: FileSpan, to: socket.socket) -> int:
         try:
             size = os.sendfile(to.fileno(), span.descriptor.number, span.position, span.size)
+        # Some file systems (and spans beyond 2 GiB on old kernels) have no sendfile; their records are copied.
         except OSError as error:
             if error.errno not in _NOT_FROM_THIS_FILE:
                 raise
             size = to.send(FileSpan(span.descriptor, span.position, min(span.size, _READ_BYTES)).read())
+        # Retention and compaction replace segments as a whole, so another program has cut the file.
         if size == 0:
             raise OSError(errno.EIO, "the file is shorter than it was")
         if size == span.size:

@@ -112,8 +112,10 @@ class ApiTable:
         module = import_module(f"headrace.broker.handlers.{SERVED[key]}")
         api: Api = module.APIS[key]
         handler: Handler = partial(api.handle, broker=self._services)
+        # No authorizer, no rule: the handler is called without a detour, which is the case of every broker in a test.
         if api.authorize is not None and self._services.authorizer.enabled:
             handler = partial(_authorize, key, api.authorize, handler, self._services)
+        # Outermost, so that access is not checked twice for a name that is given twice.
         handler = answer_once(key, handler)
         self._bound[key] = handler
         return handler

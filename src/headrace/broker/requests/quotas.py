@@ -67,6 +67,8 @@ class Rate:
 
     def elapsed_ms(self, now_ms: float) -> float:
         """How long the samples last. Windows yet to come count as full, or a burst would look like a rate."""
+        # SampledStat of Kafka: a broker that has run for a second must not divide a burst by one second, but by the
+        # time that all windows would take.
         elapsed = now_ms - self._samples[0][0] if self._samples else 0.0
         missing = self._windows - 1 - int(elapsed // self._size_ms)
         return elapsed + max(0, missing) * self._size_ms
@@ -75,6 +77,8 @@ class Rate:
         """How long to wait; 0 within the quota. `quota` per second."""
         self._forget(now_ms)
         elapsed = max(self.elapsed_ms(now_ms), 1.0)
+        # The wait is so long that the mean over the windows is the quota again: with rate r over T, T·(r − q)/q more
+        # without any amount (ClientQuotaManager.throttleTime).
         rate = sum(amount for _, amount in self._samples) / elapsed * 1000
         return round((rate - quota) / quota * elapsed) if rate > quota else 0
 
@@ -165,6 +169,7 @@ class Quotas:
             return 0
         bucket = self._bucket(found)
         waiting_ms = bucket.throttle_ms(found.quota, now_ms)
+        # A token bucket, not a rate (KIP-599): a single large CreateTopics is let through once, and the next one waits.
         if not waiting_ms:
             bucket.take(count, found.quota, now_ms)
         return waiting_ms
@@ -186,6 +191,7 @@ class Quotas:
         return self._found[key]
 
     def _look_up(self, kind: str, user: str, client_id: str) -> _Found | None:
+        # The first that is set counts, even if a less specific one is lower.
         for users, clients in _ENTITIES:
             entity: list[tuple[str, str | None]] = []
             if clients:

@@ -178,6 +178,8 @@ class AclIndex:
 
     def of_resource(self, kind: ResourceType, name: str) -> list[Acl]:
         """The rules that speak of this resource."""
+        # Three look-ups by hash instead of a walk over all rules: the literal name, the wildcard, and one prefix of the
+        # name for each length that a prefixed rule has.
         found = [*self._by_literal.get((kind, name), ())]
         if name != WILDCARD:
             found += self._by_literal.get((kind, WILDCARD), ())
@@ -191,11 +193,13 @@ class AclIndex:
     ) -> bool:
         """Whether it is allowed. `otherwise`: what holds for a resource that no rule speaks of."""
         acls = self.of_resource(kind, name)
+        # allow.everyone.if.no.acl.found: it speaks of resources without any rule, not of principals without one.
         if not acls:
             return otherwise
         allowed = False
         for acl in acls:
             if is_about(acl, principal, host) and grants(acl, operation):
+                # Deny wins whatever the order, so the first one ends the search.
                 if acl.permission is Permission.DENY:
                     return False
                 allowed = True
@@ -206,6 +210,8 @@ class AclIndex:
 
         Included operations do not count here, as in Kafka (Authorizer.authorizeByResourceType).
         """
+        # 1. Only rules that name the operation, or ALL. Included operations do not count here, as in Kafka
+        #    (Authorizer.authorizeByResourceType).
         about = [
             acl
             for acl in self._by_type.get(kind, ())
@@ -214,8 +220,11 @@ class AclIndex:
         denied = [acl for acl in about if acl.permission is Permission.DENY]
         literals = {acl.resource_name for acl in denied if acl.pattern_type is PatternType.LITERAL}
         prefixes = {acl.resource_name for acl in denied if acl.pattern_type is PatternType.PREFIXED}
+        # 2. Denied on every name: no allow helps.
         if WILDCARD in literals:
             return False
+        # 3. Look for one allow that some name escapes the denials with. A literal escapes unless the same literal or a
+        #    prefix of it is denied; a prefixed one unless a prefix of its prefix is, because then all its names are.
         for acl in about:
             if acl.permission is not Permission.ALLOW:
                 continue

@@ -108,11 +108,16 @@ class SaslSession:
 
     def take(self, frame: bytes) -> SaslReply:
         """The answer to the next frame, while the gate is not open."""
+        # 1. KIP-368: a new login must use the mechanism of the first. Kafka notices at this frame and not at the
+        #    handshake, and closes without a word.
         if self._state is _State.AUTHENTICATE and self._changed_mechanism:
             return self._fail("it changed its mechanism at re-authentication")  # Kafka's moment, and its silence
+        # 2. After a handshake of version 0 frames are bare tokens, without a request header.
         if self._state is _State.AUTHENTICATE and self._bare_tokens:
             return self._bare_token(frame)
         try:
+            # 3. Only three APIs are decoded for a stranger, whose bytes could otherwise choose the most expensive
+            #    decoder.
             if peek_api_key(frame) not in _OF_LOGINS:
                 return self._unexpected(decode_header(frame))
             header, request = decode_request(frame, MOST_ITEMS)
@@ -120,10 +125,12 @@ class SaslSession:
             return self._unsupported(error.header)
         except MalformedRequest as error:
             return self._fail(str(error))
+        # 4. Between handshake and success nothing but tokens is legal.
         if self._state is _State.AUTHENTICATE:
             if header.api_key == ApiKey.SASL_AUTHENTICATE:
                 return self._authenticate(header, request)
             return self._unexpected(header)
+        # 5. ApiVersions once, and only first, as in Kafka; then the handshake.
         if header.api_key == ApiKey.API_VERSIONS and self._state is _State.HANDSHAKE_OR_VERSIONS:
             self._state = _State.HANDSHAKE
             return SaslReply(reply=self._answer_versions(header, request))
@@ -193,6 +200,7 @@ class SaslSession:
         answer = self._login.evaluate(message)
         if self._login.complete:
             principal = Principal(name=self._login.username)
+            # The connection keeps its principal: fetch sessions and cached responses belong to it.
             if self._again and principal != self.principal:
                 raise SaslError(
                     f"Cannot change principals during re-authentication from {_dotted(self.principal)}: "
@@ -316,6 +324,7 @@ class Authentication:
 
     def _begins_again(self, frame: bytes) -> bool:
         """A handshake, where sessions have an end, not sooner than a second behind the last one."""
+        # Without connections.max.reauth.ms a second handshake is an ordinary request, and its handler refuses it.
         if self._session_ends_ms is None or int.from_bytes(frame[:2], "big") != ApiKey.SASL_HANDSHAKE:
             return False
         now_ms = self._server.now_ms()
@@ -343,6 +352,8 @@ class Authentication:
         self._timer.cancel()
         self._count("failed-reauthentication" if self._again else "failed-authentication")
         reply = answer.reply
+        # A mechanism that is not offered is no guess at a password: its answer names those that are, and needs no
+        # delay.
         if reply is not None and not answer.late:
             self._connection.write(reply)
             reply = None
