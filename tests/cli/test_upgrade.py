@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.upgrade.group_state import look_at
-from headrace.cli.upgrade.plan import plan_upgrade, with_state
-from headrace.cli.upgrade.save_file import SaveFile
+from headrace.cli.upgrade.plan import carry_out, plan_upgrade, with_state
+from headrace.cli.upgrade.saved_state import SaveFile
 from headrace.cli.upgrade.state_plan import plan_state
-from headrace.cli.upgrade.steps import carry_out
 from headrace.client.admin import Admin
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.membership.events import Fatal
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.client.streams_member import StreamsMember
 from headrace.errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.broker.embedded import EmbeddedBroker
 
 AT = "2026-11-21T06:00:00Z"
 POSITIONS = {

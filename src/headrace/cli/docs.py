@@ -12,8 +12,7 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.advice.advise import RULES
-from headrace.cli.advice.templates import TEMPLATES
+from headrace.cli.advice.advise import RULES, TEMPLATES
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.compatibility_page import broker_apis_page, compatibility_page
 from headrace.cli.configuration_page import configuration_page

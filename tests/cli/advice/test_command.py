@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cli.command_lines import Command
-from tests.harness.commands import CommandResult
 
-from headrace.cli.advice.corrected_file import corrected_text
-from headrace.cli.advice.given_configuration import GivenConfiguration
-from headrace.cli.advice.templates import TEMPLATES, template
+from headrace.cli.advice.advise import TEMPLATES, template
+from headrace.cli.advice.given_configuration import GivenConfiguration, corrected_text
 from headrace.client.client_settings import parse_properties
 from headrace.client.consumer.consumer_settings import ConsumerConfiguration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.command_lines import Command
+    from tests.harness.commands import CommandResult
 
 ORDERS = """# The team's settings
 bootstrap.servers=kafka:9092

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given as with_drawn
 from hypothesis import strategies as st
 
-from headrace.cli.advice.advise import RULES, Advice, advise
+from headrace.cli.advice.advise import RULES, TEMPLATES, Advice, advise, template
 from headrace.cli.advice.given_configuration import Client, GivenConfiguration, Version, client_version
 from headrace.cli.advice.situation import Situation, duration_ms, in_words, size_bytes
-from headrace.cli.advice.templates import TEMPLATES, template
 from headrace.cli.error_pages import rule_names, rule_page
 
 _STRATEGY = "partition.assignment.strategy"

@@ -6,14 +6,16 @@ rebalancing), and what the clients of Kafka 4.3 and librdkafka 2.x refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from headrace.cli.advice.finding import Finding, Level
 from headrace.cli.advice.given_configuration import DEFAULTS, Client, GivenConfiguration, Version, assignor_for
-from headrace.cli.advice.situation import Situation
+from headrace.cli.advice.situation import Finding, Level, Situation
 from headrace.client.configuration import IGNORED_UNDER_STREAMS
 from headrace.near_names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "client_release",

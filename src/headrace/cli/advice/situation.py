@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Deploy", "GroupKind", "Situation", "duration_ms", "in_words", "size_bytes"]
+from headrace.cli.advice.given_configuration import GivenConfiguration
+
+__all__ = [
+    "Check",
+    "Deploy",
+    "Finding",
+    "GroupKind",
+    "Level",
+    "Rule",
+    "Situation",
+    "duration_ms",
+    "in_words",
+    "size_bytes",
+]
 
 GroupKind = Literal["classic", "consumer", "streams"]
 Deploy = Literal["changing-names", "kept-names"]
@@ -63,3 +77,31 @@ def in_words(milliseconds: int) -> str:
     if milliseconds >= 120_000 and milliseconds % 60_000 == 0:
         return f"{milliseconds // 60_000} min"
     return f"{milliseconds // 1_000} s"
+
+
+Level = Literal["error", "risk", "hint"]
+"""error: the client does not start or the group breaks. risk: it works until a bad day. hint: it could be calmer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`changes`: setting → its new value, None to take it out; empty where only a person can decide."""
+
+    rule: str
+    setting: str
+    given: str | None
+    level: Level
+    word: str
+    reason: str
+    changes: dict[str, str | None] = field(default_factory=dict)
+
+
+Check = Callable[[GivenConfiguration, Situation], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """`name` is also that of its page."""
+
+    name: str
+    check: Check

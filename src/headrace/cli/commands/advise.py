@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from headrace.cli.advice.advise import advise
-from headrace.cli.advice.corrected_file import corrected_text
+from headrace.cli.advice.advise import TEMPLATES, advice_document, advice_lines, advise, situation_words, template_text
 from headrace.cli.advice.given_configuration import (
     Client,
     GivenConfiguration,
     Version,
     client_version,
+    corrected_text,
     read_configuration,
 )
-from headrace.cli.advice.report import advice_document, advice_lines, situation_words
 from headrace.cli.advice.situation import Deploy, GroupKind, Situation, duration_ms, size_bytes
-from headrace.cli.advice.templates import TEMPLATES, template_text
 from headrace.cli.options import json_option
 from headrace.cli.terminal import data, print_json, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["command"]
 

@@ -81,7 +81,7 @@ def command(
       headrace upgrade flight-delays --program flights.py --state keep --dry-run
       headrace upgrade --rollback flight-delays.positions.json
     """
-    from headrace.cli.upgrade.steps import carry_out
+    from headrace.cli.upgrade.plan import carry_out
 
     if (group is None) == (rollback is None):
         raise click.UsageError("Give GROUP, or --rollback FILE.")
@@ -113,7 +113,7 @@ def command(
 
 def _free_or_unfinished(group: str) -> Path:
     """`GROUP.positions.json`, or with a number where that belongs to an upgrade that was finished."""
-    from headrace.cli.upgrade.save_file import SaveFile
+    from headrace.cli.upgrade.saved_state import SaveFile
 
     name, number = group.replace("/", "_"), 1
     path = Path(f"{name}.positions.json")
@@ -125,9 +125,8 @@ def _free_or_unfinished(group: str) -> Path:
 
 def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupState, Plan]:
     from headrace.cli.upgrade.group_state import no_such_group
-    from headrace.cli.upgrade.plan import plan_upgrade
-    from headrace.cli.upgrade.save_file import SaveFile
-    from headrace.cli.upgrade.steps import utc_now, wait_until_empty
+    from headrace.cli.upgrade.plan import plan_upgrade, utc_now, wait_until_empty
+    from headrace.cli.upgrade.saved_state import SaveFile
 
     found = SaveFile.read(path)
     state = wait_until_empty(admin, group, wait, talk)
@@ -172,9 +171,8 @@ def _with_state(
 
 
 def _rollback(admin: Admin, path: Path, wait: float) -> tuple[GroupState, Plan]:
-    from headrace.cli.upgrade.plan import plan_rollback
-    from headrace.cli.upgrade.save_file import SaveFile
-    from headrace.cli.upgrade.steps import utc_now, wait_until_empty
+    from headrace.cli.upgrade.plan import plan_rollback, utc_now, wait_until_empty
+    from headrace.cli.upgrade.saved_state import SaveFile
 
     found = SaveFile.read(path)
     assert found is not None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import AWAY_EPOCH, PartitionLag, lag_by_partition
-from headrace.cli.upgrade.save_file import SavedPosition, SavedSubtopology, SaveFile
+from headrace.cli.upgrade.saved_state import SavedPosition, SavedSubtopology, SaveFile
 from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from headrace.client.admin import Admin
     from headrace.client.admin_results import CommittedOffset, StreamsGroupDescription, StreamsMemberDescription
     from headrace.client.cluster_metadata import TopicMetadata
