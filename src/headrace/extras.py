@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 
-from headrace.errors import MissingExtra
+from headrace.errors import ConfigError, MissingExtra
 
-__all__ = ["EXTRAS", "missing_extra"]
+__all__ = ["EXTRAS", "missing_extra", "missing_package", "require_extra"]
 
 EXTRAS: Mapping[str, str] = MappingProxyType(
     {
@@ -23,6 +24,9 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Import name of a package → the smallest extra that installs it."""
+
+# Each extra contains the ones to its right (see pyproject.toml).
+_ORDER = ("demo", "spark", "cluster", "client")
 
 
 def missing_extra(error: ModuleNotFoundError, what: str, *, extra: str | None = None) -> MissingExtra | None:
@@ -41,4 +45,33 @@ def missing_extra(error: ModuleNotFoundError, what: str, *, extra: str | None = 
         f'pip install "headrace[{wanted}]"{managed}',
         package=package,
         extra=wanted,
+    )
+
+
+def require_extra(extra: str) -> None:
+    """Check that the packages of an extra are installed, without importing them.
+
+    Args:
+        extra: A name of `project.optional-dependencies`, such as `spark`.
+
+    Raises:
+        ConfigError: `extra-missing`, with the command that installs the extra.
+    """
+    contained = _ORDER[_ORDER.index(extra) :]
+    for package, provided_by in EXTRAS.items():
+        if provided_by in contained and find_spec(package) is None:
+            raise missing_package(package, extra)
+
+
+def missing_package(package: str, extra: str) -> ConfigError:
+    """Return the error `extra-missing` of a command whose package is not installed.
+
+    `missing_extra` is its counterpart for imports: `MissingExtra` is also an ImportError, as `import` promises.
+    """
+    return ConfigError(
+        "extra-missing",
+        f"this command needs the package {package}, which is not installed",
+        f"pip install 'headrace[{extra}]'",
+        package=package,
+        extra=extra,
     )

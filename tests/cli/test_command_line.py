@@ -15,8 +15,8 @@ from tests.cli.command_lines import Command, headrace_process
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
-from headrace.cli.extras import EXTRA_OF_PACKAGE
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
+from headrace.extras import EXTRAS
 
 HEAVY = {"pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy", "rich"}
 WORK_WITHOUT_ARGUMENTS = {"demo", "top", "prepare", "explain"}
@@ -224,7 +224,7 @@ def test_extras_of_commands_are_those_of_the_distribution() -> None:
         for requirement in requirements
         if not requirement.startswith("headrace[")
     }
-    assert {name: EXTRA_OF_PACKAGE.get(name.removesuffix("-api")) for name in declared} == declared
+    assert {name: EXTRAS.get(name.removesuffix("-api")) for name in declared} == declared
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path) -> None:

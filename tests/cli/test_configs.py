@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.command_lines import Command
 
-from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli.release_versions import levels_of_release, metadata_version_name
+from headrace.cli.commands.features import levels_of_release, metadata_version_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.command_lines import Command
+
+    from headrace.broker.embedded import EmbeddedBroker
 
 STANDBYS = "streams.num.standby.replicas"
 

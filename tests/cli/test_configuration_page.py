@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import headrace
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS
 from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
-from headrace.cli.configuration_page import MEMBER_SETTINGS
-from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
+from headrace.cli.configuration_page import ENVIRONMENT_VARIABLES, MEMBER_SETTINGS
 from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS
 from headrace.client.configuration import SETTINGS as MEMBER_AND_SHARED_SETTINGS
 from headrace.client.consumer.consumer_settings import CONSUMER_SETTINGS
 from headrace.coordinator.settings import GROUP_SETTINGS
 from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SOURCE = Path(headrace.__file__).parent
 PAGE = (SOURCE.parents[1] / "docs" / "reference" / "settings.md").read_text()

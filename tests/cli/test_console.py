@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.command_lines import Command, headrace_process
 
-from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli.line_reader import LineReader
+from headrace.cli.commands.console_producer import LineReader
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.embedded import EmbeddedBroker
 
 
 def lines_of(headrace: Command, broker: EmbeddedBroker, *options: str) -> list[str]:

@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.cli.command_lines import headrace_process
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli import sample_data
-from headrace.cli.dev_broker import DevBroker
+from headrace.cli import dev_broker
+from headrace.cli.dev_broker import DevBroker, SampleFeed, generated_days, rest_of
 from headrace.cli.instances import answers, free_port
-from headrace.cli.sample_data import SampleFeed, generated_days, rest_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -101,8 +103,8 @@ def test_sample_needs_dev() -> None:
 
 
 def test_sample_records_continue_where_an_earlier_run_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_data, "_has_year", lambda: False)
-    monkeypatch.setattr("headrace.cli.demo.play.DAY_SECONDS", 0.0)
+    monkeypatch.setattr(dev_broker, "_has_year", lambda: False)
+    monkeypatch.setattr("headrace.cli.demo.replay.DAY_SECONDS", 0.0)
     flights = [value for day in generated_days() for value in day.values]
     with EmbeddedBroker() as broker:
         for _ in range(2):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -13,8 +13,11 @@ import pytest
 import headrace
 from headrace.cli import docs
 from headrace.cli.command_table import COMMANDS
-from headrace.cli.error_pages import error_codes, error_page
+from headrace.cli.commands.explain import error_codes, error_page
 from headrace.cli.main import headrace as root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCE = Path(headrace.__file__).parent
 ROOT = SOURCE.parents[1]

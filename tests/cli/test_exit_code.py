@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROGRAM = """
-from headrace.cli.exit_code import end_with
+from headrace.cli.terminal import end_with
 try:
     exec("raise KeyboardInterrupt")
 except KeyboardInterrupt:

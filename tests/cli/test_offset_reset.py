@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
-from tests.cli.command_lines import Command
 
-from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli.group_offsets.moments import duration_ms, moment_ms
-from headrace.cli.group_offsets.offset_csv import plan_lines, read_plan
-from headrace.cli.streams_groups.internal_topics import is_inferred
+from headrace.cli.group_offsets import duration_ms, moment_ms, plan_lines, read_plan
+from headrace.cli.streams_group_changes import is_inferred
 from headrace.client.admin import Admin
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.command_lines import Command
+
+    from headrace.broker.embedded import EmbeddedBroker
 
 RESET = ("streams-groups", "--reset-offsets")
 

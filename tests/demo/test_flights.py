@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.cli.demo.flights import FlightYear, load_year
+from headrace.cli.demo.replay import FlightYear, load_year
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import pytest
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli.demo.flights import FlightDay, FlightYear
-from headrace.cli.demo.play import Play
+from headrace.cli.demo.replay import FlightDay, FlightYear, Play
 from headrace.errors import BrokerError
 
 DAYS = tuple(

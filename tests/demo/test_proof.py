@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cli.demo.flights import Departures, FlightYear
-from headrace.cli.demo.proof import figures, kept_guarantee, shortfalls
-from headrace.cli.verdict_report import ending, sink_lines
+from headrace.cli.commands.verify import ending, sink_lines
+from headrace.cli.demo.replay import Departures, FlightYear
+from headrace.cli.demo.steps import figures, kept_guarantee, shortfalls
 from headrace.spark.verdict import SinkVerdict, Verdict
 
 YEAR = FlightYear(days=(), by_origin={"JFK": Departures(flights=12, departed=10, delay_minutes=25.0)}, by_carrier={})

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import re
 import tomllib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,11 +17,14 @@ from tests.docs.pages import PAGES, ROOT, Quotation, command_lines, fences, inli
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS
 from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
-from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
+from headrace.cli.configuration_page import ENVIRONMENT_VARIABLES
 from headrace.cli.main import headrace
 from headrace.client.client_settings import CLIENT_SETTINGS
 from headrace.client.consumer.consumer_settings import CONSUMER_SETTINGS
 from headrace.coordinator.settings import GROUP_SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 SETTINGS = {*BROKER_SETTINGS, *TOPIC_SETTINGS, *GROUP_SETTINGS, *CLIENT_SETTINGS, *CONSUMER_SETTINGS}

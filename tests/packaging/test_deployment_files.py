@@ -21,7 +21,7 @@ from kubernetes_validate import validate
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.config.server_properties import read_server_properties
 from headrace.cli.commands.broker import command
-from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
+from headrace.cli.configuration_page import ENVIRONMENT_VARIABLES
 from headrace.client.client_settings import parse_properties
 from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
 

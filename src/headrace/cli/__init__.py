@@ -1,1 +1,1 @@
-"""The command line: thin. Parse, call, print; the other rooms do the work."""
+"""The command line: parse arguments, call the other packages, print. No rule of a broker or client is made here."""

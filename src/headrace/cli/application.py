@@ -6,23 +6,34 @@ workers by value, and its directory is on their path, so nothing needs installin
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from headrace.cli.terminal import talk
 from headrace.errors import ConfigError, HeadraceError, UserCodeError
 from headrace.near_names import nearest
+from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
     from headrace.spark.streams_app import StreamsApp
 
-__all__ = ["announce_spark", "check_application_path", "configure", "configure_by_file", "load_application"]
+__all__ = [
+    "announce_spark",
+    "check_application_path",
+    "configure",
+    "configure_by_file",
+    "load_application",
+    "spark_quietly",
+]
 
 
 def check_application_path(application: str) -> None:
@@ -182,3 +193,38 @@ def _is_theirs(filename: str) -> bool:
         and "importlib" not in filename
         and f"{os.sep}headrace{os.sep}" not in filename
     )
+
+
+@contextlib.contextmanager
+def spark_quietly() -> Iterator[None]:
+    """File descriptor 2 goes to a temporary file inside the block; sys.stderr (Python's own talk) does not."""
+    if os.environ.get("HEADRACE_DEBUG"):
+        yield
+        return
+    directory = OwnedDirectory("headrace-cli-")
+    path = directory.path / "spark.log"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    terminal = os.dup(2)
+    ours = os.fdopen(os.dup(2), "w", buffering=1)
+    python_stderr = sys.stderr
+    keep = False
+    try:
+        sys.stderr.flush()
+        os.dup2(handle, 2)
+        sys.stderr = ours
+        yield
+    except (HeadraceError, SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:
+        keep = True
+        raise
+    finally:
+        sys.stderr = python_stderr
+        os.dup2(terminal, 2)
+        ours.close()
+        os.close(terminal)
+        os.close(handle)
+        if keep:
+            directory.keep()
+            talk(f"what Spark wrote: {path}")
+        directory.remove()

@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace import EmbeddedBroker
 from headrace.child_process import python_module
 from headrace.cli.application import configure_by_file, load_application
-from headrace.cli.demo.stage import TOPIC, example_path, spark_environment
+from headrace.cli.demo.environment import TOPIC, example_path, spark_environment
 from headrace.errors import HeadraceError
 from headrace.spark.class_archive import SILENT
 

@@ -15,8 +15,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from headrace.cli.error_fixes import complete_fix
-from headrace.cli.extras import require_extra
 from headrace.errors import HeadraceError
+from headrace.extras import require_extra
 from headrace.near_names import nearest
 
 __all__ = ["COMMANDS", "CommandEntry", "CommandTable", "ReaderGone"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS
 from headrace.broker.config.kafka_setting_names import SETTINGS_WITHOUT_EFFECT
 from headrace.broker.config.topic_configuration import TOPIC_SETTINGS
-from headrace.cli.environment_variables import ENVIRONMENT_VARIABLES
 from headrace.client.client_settings import SECURITY_SETTINGS, ClientSetting
 from headrace.client.configuration import SETTINGS
 from headrace.client.consumer.consumer_settings import CONSUMER_SETTINGS
@@ -16,7 +15,10 @@ from headrace.coordinator.settings import GROUP_SETTINGS, GroupSetting
 from headrace.settings import Setting, render_value
 from headrace.spark.settings import SETTINGS as APPLICATION_SETTINGS
 
-__all__ = ["MEMBER_SETTINGS", "configuration_page"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["ENVIRONMENT_VARIABLES", "MEMBER_SETTINGS", "configuration_page"]
 
 _HEAD = """\
 # Configuration
@@ -213,3 +215,35 @@ def _bounds(setting: Setting) -> str:
     if setting.choices:
         parts.append(f"{'of' if setting.kind == 'list' else 'one of'} {', '.join(setting.choices)}")
     return ", ".join(parts)
+
+
+ENVIRONMENT_VARIABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "HEADRACE_BOOTSTRAP_SERVERS": (
+            "clients, commands, applications",
+            "The brokers, where neither an argument nor an option names them. Default: localhost:9092.",
+        ),
+        "HEADRACE_CONFIG": (
+            "clients, commands, applications",
+            "A properties file with client settings. An application reads only its addresses and security settings.",
+        ),
+        "HEADRACE_STATE_DIR": (
+            "applications",
+            (
+                "Where applications keep their state, each in a subdirectory of its name. Default: `headrace` below "
+                "XDG_STATE_HOME or `~/.local/state` (macOS: `~/Library/Application Support`)."
+            ),
+        ),
+        "HEADRACE_CACHE_DIR": (
+            "applications, prepare",
+            "Where `headrace prepare` keeps the class archive. Default: `headrace` below XDG_CACHE_HOME or `~/.cache`.",
+        ),
+        "HEADRACE_DEBUG": ("commands", "Any value: print the traceback of an error, and what Spark prints."),
+        "HEADRACE_PLAIN": ("commands", "Any value: text without live tables, as when stdout is no terminal."),
+        "NO_COLOR": ("commands", "Any value: no colour on a terminal either."),
+        "JAVA_HOME": ("applications", "The Java runtime for Spark. Default: `java` in PATH."),
+        "MASTER": ("applications", "Spark's master, where the application names none. Default: local[*]."),
+        "NOTIFY_SOCKET": ("broker", "Set by systemd: the broker reports that it is ready, and that it is alive."),
+    }
+)
+"""Variable → who reads it, and what it means."""

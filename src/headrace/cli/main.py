@@ -11,17 +11,19 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace import __version__
 from headrace.cli.command_table import CommandTable, ReaderGone
-from headrace.cli.exit_code import end_with
-from headrace.cli.extras import EXTRA_OF_PACKAGE, missing_extra
-from headrace.cli.terminal import print_error, talk
+from headrace.cli.terminal import end_with, print_error, talk
 from headrace.errors import CannotConnect, HeadraceError
+from headrace.extras import EXTRAS, missing_package
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CONNECTION", "WRONG_USAGE", "headrace", "main", "run"]
 
@@ -113,8 +115,8 @@ def _as_headrace_error(error: Exception) -> HeadraceError:
         return error
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        if package in EXTRA_OF_PACKAGE:
-            return missing_extra(package, EXTRA_OF_PACKAGE[package])
+        if package in EXTRAS:
+            return missing_package(package, EXTRAS[package])
     return _unexpected(error)
 
 

@@ -6,23 +6,22 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from headrace.cli.dev_broker import STATE_DIRECTORY, DevBroker
+from headrace.cli.dev_broker import STATE_DIRECTORY, DevBroker, SampleFeed
 from headrace.cli.group_table import Row, clock_text, group_line, instance_rows, short_line, table
 from headrace.cli.group_view import GroupView, GroupWatch
 from headrace.cli.instances import Instance, stop_all
-from headrace.cli.keys import keys
-from headrace.cli.sample_data import SampleFeed
-from headrace.cli.terminal import console, is_terminal, print_error, talk
+from headrace.cli.terminal import console, is_terminal, keys, print_error, talk
 from headrace.errors import CannotConnect, HeadraceError
 from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from types import FrameType
+
     from rich.console import RenderableType
 
 __all__ = ["RunOptions", "names", "run_instances", "terminable"]

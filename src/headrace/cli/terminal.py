@@ -1,29 +1,50 @@
-"""Output streams: data to stdout, messages to stderr, errors in one form; colour only on a terminal.
+"""Output and input of a terminal: data to stdout, messages to stderr, errors in one form, single keys.
 
-rich is imported only where something is drawn, so that a listing starts fast.
+Colour and live tables appear only on a terminal. rich is imported only where something is drawn, so that a listing
+starts fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import shutil
 import sys
-from collections.abc import Callable
+import termios
+import time
+import tty
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 import click
 
-from headrace.errors import HeadraceError
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from rich.console import Console
 
-__all__ = ["console", "data", "is_terminal", "print_error", "print_json", "talk", "width"]
+    from headrace.errors import HeadraceError
+
+__all__ = [
+    "Column",
+    "Keys",
+    "align",
+    "console",
+    "data",
+    "end_with",
+    "is_terminal",
+    "kafka_table",
+    "keys",
+    "print_error",
+    "print_json",
+    "talk",
+    "width",
+]
 
 
 def data(line: str = "") -> None:
@@ -99,3 +120,71 @@ def _plain(value: Any) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     return str(value)
+
+
+Column = tuple[str, int]  # title, least width; 0: the last column, not padded
+
+
+def kafka_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, grow: Iterable[str] = ()) -> list[str]:
+    """Lines of the table, header first. Columns in `grow` become as wide as their longest value."""
+    texts = [[str(value) for value in row] for row in rows]
+    growing = set(grow)
+    widths = []
+    for index, (title, least) in enumerate(columns):
+        longest = max((len(row[index]) for row in texts), default=0) if title in growing else 0
+        widths.append(max(least, longest))
+    return [_line([title for title, _ in columns], widths), *(_line(row, widths) for row in texts)]
+
+
+def align(rows: Sequence[Sequence[str]], *, indent: str = "", gap: str = "  ") -> list[str]:
+    """Our own tables: columns as wide as they need, trailing blanks cut."""
+    if not rows:
+        return []
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return [
+        indent + gap.join(text.ljust(size) for text, size in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _line(values: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(value.ljust(size) for value, size in zip(values, widths, strict=True))
+
+
+class Keys:
+    """`wait(seconds)` gives the key pressed in that time, an empty string when none was."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def wait(self, seconds: float) -> str:
+        if self._descriptor is None:
+            time.sleep(seconds)
+            return ""
+        ready, _, _ = select.select([self._descriptor], [], [], seconds)
+        return os.read(self._descriptor, 1).decode("ascii", "ignore").lower() if ready else ""
+
+
+@contextlib.contextmanager
+def keys() -> Iterator[Keys]:
+    """Keys of the terminal on standard input; where there is none, nothing is ever pressed."""
+    if not sys.stdin.isatty():
+        yield Keys(None)
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)  # Ctrl-C still interrupts
+        yield Keys(descriptor)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def end_with(code: int) -> NoReturn:
+    """Ends the program with this exit code.
+
+    Under `python -m`, CPython ends by SIGINT instead when a KeyboardInterrupt ever went through code that was executed
+    from a string, even if caught (`dataclass` and `namedtuple` make their methods that way, so an interrupt
+    in the middle of an import is enough). Executing another string makes it forget that.
+    """
+    exec("")
+    sys.exit(code)

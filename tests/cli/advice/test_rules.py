@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.cli.advice.advise import RULES, TEMPLATES, Advice, advise, template
 from headrace.cli.advice.given_configuration import Client, GivenConfiguration, Version, client_version
 from headrace.cli.advice.situation import Situation, duration_ms, in_words, size_bytes
-from headrace.cli.error_pages import rule_names, rule_page
+from headrace.cli.commands.explain import rule_names, rule_page
 
 _STRATEGY = "partition.assignment.strategy"
 JAVA = "org.apache.kafka.clients.consumer."

@@ -192,7 +192,7 @@ def test_other_groups_can_only_be_computed_anew(group):
 
 @pytest.mark.parametrize("broken_at", [pytest.param("delete", marks=longer), "state"])
 def test_after_a_crash_the_same_command_goes_on(group, monkeypatch, broken_at):
-    from headrace.cli.upgrade import steps
+    from headrace.cli.upgrade import plan as steps
 
     group.send(range(20))
     group.run(OLD)

@@ -1,7 +1,8 @@
-"""The rules in the order in which they are asked, each seeing what those before it have changed.
+"""`headrace advise` as a function: the rules in order, the printed report, and the templates of the four stages.
 
-So the advice is one whole: the heartbeat fits the session that is proposed, not the one that was found. Advice taken
-has no further advice (a property test).
+Each rule sees the configuration as corrected by the rules before it, so that the proposed heartbeat fits the proposed
+session. A corrected configuration has no findings, and neither has a template in its situation (property tests; each
+template is also passed to librdkafka and to our own Consumer).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from headrace.cli.advice import liveness_rules, protocol_rules
 from headrace.cli.advice.given_configuration import Client, GivenConfiguration, assignor_for
 from headrace.cli.advice.situation import Finding, Rule, Situation, in_words
-from headrace.cli.text_table import align
+from headrace.cli.terminal import align
 
 __all__ = [
     "RULES",

@@ -1,7 +1,7 @@
-"""A client's configuration as it was written: properties or JSON, with the names of Java or of librdkafka.
+"""A client's configuration as it was written (properties or JSON, Java's or librdkafka's names), and its rewriting.
 
-Values stay the texts they were; what is not given has the default of that client (Kafka 4.3, librdkafka 2.x). Nothing
-here judges: a value that is not a number is reported by a rule, with its setting.
+Values remain texts, and a missing setting has the default of that client (Kafka 4.3, librdkafka 2.x). A value that is
+not a number is reported by a rule, not here. The corrected file keeps unchanged lines, comments and order.
 """
 
 from __future__ import annotations

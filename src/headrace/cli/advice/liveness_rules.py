@@ -1,8 +1,7 @@
-"""Rules about who counts as dead, and when: session, heartbeats, polls, and names that outlive a restart.
+"""Rules about liveness and progress: session, heartbeats, polls, static members, commits and first positions.
 
-Sources: KIP-62 (heartbeats on their own thread, max.poll.interval.ms), KIP-345 (static members), KIP-735 (45 s), and
-the guidance of the seed "rebalance in production": 60 s and 15 s where a process pauses, the poll interval above the
-worst batch, static members where names are kept.
+Sources: KIP-62 (heartbeats on their own thread, max.poll.interval.ms), KIP-345 (static members), KIP-735 (45 s). Where
+a process pauses, 60 s and 15 s; the poll interval above the longest batch; static members where names are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The situation that a configuration file does not describe: kind of group, duration of a batch, way of deploying."""
+"""Inputs and outputs of a rule: the situation that a configuration file does not describe, and the finding."""
 
 from __future__ import annotations
 

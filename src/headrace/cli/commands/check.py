@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.error_fixes import address_fix
 from headrace.cli.options import application_argument, application_config_option, json_option
 from headrace.cli.terminal import data, print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["command"]
 
@@ -32,8 +35,7 @@ def command(application: str, bootstrap_servers: str | None, config_file: Path |
 
     Exit code 0: it can run; 1: there is a problem; 3: no broker answers. APP is flights.py or package.module:app.
     """
-    from headrace.cli.application import announce_spark, configure_by_file, load_application
-    from headrace.cli.spark_silence import spark_quietly
+    from headrace.cli.application import announce_spark, configure_by_file, load_application, spark_quietly
 
     announce_spark(application, as_json=as_json)
     with spark_quietly():

@@ -6,14 +6,13 @@ Where Kafka's tool ends with a Java stack trace, stderr has one sentence here, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from headrace.cli.client_quotas import CLIENTS, IPS, NAME_ORDER, QUOTAS, USERS, Part, quota_parts
+from headrace.cli.entity_configs import CLIENTS, IPS, NAME_ORDER, QUOTAS, USERS, Part, quota_parts
 from headrace.cli.options import (
     bootstrap_option,
     command_config_option,
@@ -27,6 +26,8 @@ from headrace.cli.terminal import data, print_json
 from headrace.client.admin_access import ANY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from headrace.client.admin import Admin
     from headrace.client.admin_access import QuotaEntity
     from headrace.client.admin_cluster import ResourceType
@@ -126,8 +127,14 @@ def _of_clients(
     action: str, parts: Sequence[Part], changes: Mapping[str, str | None], given: Mapping[str, Any]
 ) -> None:
     """Clients have quotas; users have SCRAM credentials as well, `--add-config 'SCRAM-SHA-512=[password=…]'`."""
-    from headrace.cli.client_quotas import alter_quotas, describe_quotas, print_quotas
-    from headrace.cli.scram_users import alter_user, described_users, print_users
+    from headrace.cli.entity_configs import (
+        alter_quotas,
+        alter_user,
+        describe_quotas,
+        described_users,
+        print_quotas,
+        print_users,
+    )
 
     if action == "--alter" and (any(name == ANY for _, name in parts) or not changes):
         raise click.UsageError("--alter needs --entity-name or --entity-default, and --add-config or --delete-config.")

@@ -1,13 +1,11 @@
-"""`headrace console-producer`: lines of standard input become records, as with kafka-console-producer."""
+"""`headrace console-producer`: lines of standard input as records, with kafka-console-producer's reader properties."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -15,15 +13,18 @@ import click
 from headrace.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
 from headrace.cli.terminal import talk
 from headrace.client.broker_errors import unknown_topic_error
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, HeadraceError
+from headrace.near_names import nearest
+from headrace.protocol.record_batches import PlainRecord
 
 if TYPE_CHECKING:
-    from headrace.cli.line_reader import LineReader
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
     from headrace.client.network_client import NetworkClient
     from headrace.client.sender import Sender
-    from headrace.protocol.record_batches import PlainRecord
 
-__all__ = ["command"]
+__all__ = ["LineReader", "command"]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CHUNK_BYTES = 256 * 1024
@@ -61,7 +62,7 @@ def command(
       echo 'JFK=12' | headrace console-producer --topic delays --reader-property parse.key=true \\
                           --reader-property key.separator==
     """
-    from headrace.cli.line_reader import LineReader
+    from headrace.cli.commands.console_producer import LineReader
     from headrace.client.network_client import NetworkClient
     from headrace.client.sender import Sender
 
@@ -128,3 +129,87 @@ def _chunks() -> Iterator[list[bytes]]:
         *lines, rest = (rest + read).split(b"\n")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
+
+
+_KNOWN = (
+    "parse.key", "key.separator", "parse.headers", "headers.delimiter", "headers.separator", "headers.key.separator",
+    "null.marker", "ignore.error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineReader:
+    """`[headers⇥][key⇥]value`, the parts only when asked for; `null_marker` stands for null."""
+
+    parse_key: bool = False
+    key_separator: bytes = b"\t"
+    parse_headers: bool = False
+    headers_delimiter: bytes = b"\t"
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    null_marker: bytes | None = None
+    ignore_error: bool = False
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
+        """Raises wrong usage for a property that does not exist."""
+        unknown = [name for name in properties if name not in _KNOWN]
+        if unknown:
+            near = nearest(unknown[0], _KNOWN)
+            hint = f"Did you mean {near!r}?" if near else f"Properties: {', '.join(_KNOWN)}."
+            raise click.UsageError(f"There is no reader property {unknown[0]!r}. {hint}")
+
+        def flag(name: str) -> bool:
+            return properties.get(name, "false").strip().lower() == "true"
+
+        def text(name: str, default: bytes) -> bytes:
+            given = properties.get(name)
+            return default if given is None else given.replace("\\t", "\t").encode()
+
+        marker = properties.get("null.marker")
+        return cls(
+            parse_key=flag("parse.key"),
+            key_separator=text("key.separator", b"\t"),
+            parse_headers=flag("parse.headers"),
+            headers_delimiter=text("headers.delimiter", b"\t"),
+            headers_separator=text("headers.separator", b","),
+            headers_key_separator=text("headers.key.separator", b":"),
+            null_marker=None if marker is None else marker.encode(),
+            ignore_error=flag("ignore.error"),
+        )
+
+    def record(self, line: bytes, number: int) -> PlainRecord:
+        """Raises HeadraceError `bad-line`, naming the line, when a separator is missing."""
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        key: bytes | None = None
+        rest = line
+        if self.parse_headers:
+            text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
+            headers = () if self._is_null(text) else self._headers(text, number)
+        if self.parse_key:
+            found, rest = self._split(rest, self.key_separator, "key separator", number)
+            key = None if self._is_null(found) else found
+        return PlainRecord(value=None if self._is_null(rest) else rest, key=key, headers=headers)
+
+    def _split(self, line: bytes, separator: bytes, what: str, number: int) -> tuple[bytes, bytes]:
+        before, found, after = line.partition(separator)
+        if found:
+            return before, after
+        if self.ignore_error:
+            return self.null_marker or b"", line
+        shown = line[:80].decode("utf-8", "replace")
+        raise HeadraceError(
+            "bad-line",
+            f"line {number} has no {what} {separator.decode()!r}: {shown}",
+            "mend the line, name the separator (--reader-property key.separator=:), or set ignore.error=true",
+        )
+
+    def _headers(self, text: bytes, number: int) -> tuple[tuple[str, bytes | None], ...]:
+        pairs = []
+        for part in text.split(self.headers_separator):
+            name, value = self._split(part, self.headers_key_separator, "header key separator", number)
+            pairs.append((name.decode("utf-8", "replace"), None if self._is_null(value) else value))
+        return tuple(pairs)
+
+    def _is_null(self, text: bytes) -> bool:
+        return self.null_marker is not None and text == self.null_marker

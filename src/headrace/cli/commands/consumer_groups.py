@@ -8,21 +8,28 @@ code here is 1, and stderr has the way out.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.consumer_groups.options import STATES, TYPES, ConsumerGroupOptions
-from headrace.cli.group_options import action_options, connection_options, coordinator_address, reset_options
+from headrace.cli.group_options import (
+    CONSUMER_GROUP_STATES,
+    CONSUMER_GROUP_TYPES,
+    ConsumerGroupOptions,
+    action_options,
+    connection_options,
+    coordinator_address,
+    reset_options,
+)
 from headrace.cli.options import open_admin
-from headrace.cli.terminal import data, print_json, talk
-from headrace.cli.text_table import Column, kafka_table
+from headrace.cli.terminal import Column, data, kafka_table, print_json, talk
 from headrace.client.admin_groups import plain_name
 from headrace.client.broker_errors import unknown_group_error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.client.admin import Admin
     from headrace.client.admin_groups import ConsumerGroupDescription
     from headrace.client.admin_results import GroupListing
@@ -93,12 +100,12 @@ def _act(admin: Admin, options: ConsumerGroupOptions) -> int:
     if options.action == "--delete-offsets":
         return _delete_offsets(admin, options)
     if options.action == "--delete":
-        from headrace.cli.consumer_groups.deletion import delete_groups
+        from headrace.cli.consumer_group_changes import delete_groups
 
         return delete_groups(
             admin,
             _chosen(admin, options),
-            kinds=TYPES,
+            kinds=CONSUMER_GROUP_TYPES,
             bootstrap_servers=options.bootstrap_servers,
             as_json=options.as_json,
         )
@@ -118,14 +125,16 @@ def _validate_regex(expression: str) -> int:
     return 0
 
 
-def _listed(admin: Admin, states: tuple[str, ...] = (), types: tuple[str, ...] = TYPES) -> tuple[GroupListing, ...]:
+def _listed(
+    admin: Admin, states: tuple[str, ...] = (), types: tuple[str, ...] = CONSUMER_GROUP_TYPES
+) -> tuple[GroupListing, ...]:
     return admin.list_groups(states=states, types=types, protocols=PROTOCOLS)
 
 
 def _list(admin: Admin, options: ConsumerGroupOptions) -> int:
-    states = _named(options.state, STATES, "state")
-    types = tuple(name.lower() for name in _named(options.type_, TYPES, "type"))
-    listed = _listed(admin, states, types or TYPES)
+    states = _named(options.state, CONSUMER_GROUP_STATES, "state")
+    types = tuple(name.lower() for name in _named(options.type_, CONSUMER_GROUP_TYPES, "type"))
+    listed = _listed(admin, states, types or CONSUMER_GROUP_TYPES)
     if options.as_json:
         print_json(listed)
     elif options.state is None and options.type_ is None:
@@ -157,7 +166,9 @@ def _described(admin: Admin, options: ConsumerGroupOptions) -> Mapping[str, Cons
     described = admin.try_describe_consumer_groups(_chosen(admin, options))
     for group_id, error in described.errors.items():
         if error.code == "group-missing":
-            raise unknown_group_error(group_id, admin.list_groups(), options.bootstrap_servers, kinds=TYPES)
+            raise unknown_group_error(
+                group_id, admin.list_groups(), options.bootstrap_servers, kinds=CONSUMER_GROUP_TYPES
+            )
         raise error
     return described.done
 
@@ -174,7 +185,7 @@ def _describe_groups(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGroupOptions) -> None:
     """Kafka's tool says on stderr why there is little to see, and prints an empty table of members all the same."""
-    from headrace.cli.consumer_groups.report import (
+    from headrace.cli.consumer_group_report import (
         member_lines,
         offset_lines,
         partition_rows,
@@ -203,7 +214,7 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
 
 def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object]:
     """User data of members stands decoded in it, and as hexadecimal digits, which need no knowledge of the assignor."""
-    from headrace.cli.consumer_groups.report import partition_rows, user_data_of
+    from headrace.cli.consumer_group_report import partition_rows, user_data_of
 
     document = asdict(group)
     for member, described in zip(document["members"], group.members, strict=True):
@@ -220,7 +231,7 @@ def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object
 
 
 def _delete_offsets(admin: Admin, options: ConsumerGroupOptions) -> int:
-    from headrace.cli.group_offsets.offset_deletion import delete_offsets
+    from headrace.cli.group_offsets import delete_offsets
 
     return delete_offsets(
         admin,
@@ -234,12 +245,12 @@ def _delete_offsets(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _reset(admin: Admin, options: ConsumerGroupOptions) -> int:
     """Kafka's table grows with its names."""
-    from headrace.cli.consumer_groups.offset_reset import reset_offsets
-    from headrace.cli.group_offsets.reset_report import tell
+    from headrace.cli.consumer_group_changes import reset_offsets
+    from headrace.cli.group_offsets import print_reset
 
     if not options.execute and not options.dry_run:
         talk("note   nothing is changed: --execute is missing; say --dry-run to plan only")
-    return tell(
+    return print_reset(
         reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000)),
         executed=options.execute,
         as_csv=options.export,

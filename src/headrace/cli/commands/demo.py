@@ -16,6 +16,6 @@ def command(fast: bool, keep: bool) -> int:
     Starts a broker and everything else by itself, in a temporary directory. About two minutes, with --fast less than
     one. Needs the extra `demo` and Java 17 or later. Exit code 0: nothing was lost and nothing repeated.
     """
-    from headrace.cli.demo.acts import DemoOptions, run_demo
+    from headrace.cli.demo.steps import DemoOptions, run_demo
 
     return run_demo(DemoOptions(fast=fast, keep=keep))

@@ -27,8 +27,7 @@ def command(application: str, format_: str, as_json: bool, principal: str | None
 
     APP is flights.py or package.module:app.
     """
-    from headrace.cli.application import announce_spark, load_application
-    from headrace.cli.spark_silence import spark_quietly
+    from headrace.cli.application import announce_spark, load_application, spark_quietly
 
     announce_spark(application, as_json=as_json or format_ == "json")
     with spark_quietly():

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
-from headrace.cli.release_versions import METADATA_VERSIONS, levels_of_release, metadata_version_name
 from headrace.cli.terminal import data, print_error, print_json, talk
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from headrace.client.admin import Admin
     from headrace.client.admin_cluster import UpgradeType
     from headrace.client.admin_results import FeatureDescription
 
-__all__ = ["command"]
+__all__ = ["METADATA_VERSIONS", "command", "levels_of_release", "metadata_version_name"]
 
 ACTIONS = ("describe", "upgrade", "downgrade", "disable", "version-mapping")
 _METADATA_VERSION = "metadata.version"
@@ -158,3 +160,46 @@ def _version_mapping(release: str, as_json: bool) -> int:
     for name, level in levels.items():
         data(f"{name}={level}")
     return 0
+
+
+# metadata.version 7, 8, …
+METADATA_VERSIONS: Final = (
+    "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1",
+    "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0",
+    "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0",
+)  # fmt: skip
+_FIRST: Final = 7
+
+# Feature → (from this metadata.version on, its level), newest first.
+_SINCE: Final[Mapping[str, tuple[tuple[int, int], ...]]] = MappingProxyType(
+    {
+        "kraft.version": ((21, 1),),
+        "transaction.version": ((24, 2),),
+        "group.version": ((22, 1),),
+        "eligible.leader.replicas.version": ((26, 1),),
+        "share.version": ((28, 1),),
+        "streams.version": ((29, 1),),
+    }
+)
+
+
+def metadata_version_name(level: int) -> str:
+    """`4.3-IV0` for 30; the number where this release of the tool does not know it."""
+    known = 0 <= level - _FIRST < len(METADATA_VERSIONS)
+    return METADATA_VERSIONS[level - _FIRST] if known else str(level)
+
+
+def levels_of_release(release: str) -> dict[str, int] | None:
+    """Level of each feature, in Kafka's order: `4.2` is its last metadata.version. None for an unknown release."""
+    matching = [
+        number
+        for number, name in enumerate(METADATA_VERSIONS, _FIRST)
+        if name == release or name.partition("-")[0] == release
+    ]
+    if not matching:
+        return None
+    metadata_version = max(matching)
+    levels = {
+        name: next((level for since, level in steps if metadata_version >= since), 0) for name, steps in _SINCE.items()
+    }
+    return {"metadata.version": metadata_version, **levels}

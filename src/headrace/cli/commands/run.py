@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.dev_broker import SAMPLES
 from headrace.cli.options import DEFAULT_BOOTSTRAP_SERVERS, application_argument, application_config_option
-from headrace.cli.sample_data import SAMPLES
 from headrace.client.client_settings import SECURITY_SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["command"]
 

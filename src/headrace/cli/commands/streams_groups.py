@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.group_options import action_options, connection_options, coordinator_address, reset_options
-from headrace.cli.group_report import member_lines, offset_lines, state_lines
+from headrace.cli.group_options import (
+    STREAMS_GROUP_STATES,
+    StreamsGroupOptions,
+    action_options,
+    connection_options,
+    coordinator_address,
+    reset_options,
+)
 from headrace.cli.options import open_admin
-from headrace.cli.streams_groups.options import STATES, StreamsGroupOptions
-from headrace.cli.terminal import data, print_json, talk
-from headrace.cli.text_table import kafka_table
+from headrace.cli.streams_group_report import member_lines, offset_lines, state_lines
+from headrace.cli.terminal import data, kafka_table, print_json, talk
 from headrace.client.admin_groups import plain_name
 from headrace.client.broker_errors import unknown_group_error
 
@@ -79,7 +84,7 @@ def command(**given: Any) -> int:
         if options.action == "--delete-offsets":
             return _delete_offsets(admin, options)
         if options.action == "--delete":
-            from headrace.cli.streams_groups.deletion import delete_groups
+            from headrace.cli.streams_group_changes import delete_groups
 
             return delete_groups(
                 admin,
@@ -93,9 +98,9 @@ def command(**given: Any) -> int:
 
 def _list(admin: Admin, options: StreamsGroupOptions) -> int:
     wanted = [part for part in (options.state or "").split(",") if part.strip()]
-    known = {plain_name(state) for state in STATES}
+    known = {plain_name(state) for state in STREAMS_GROUP_STATES}
     if unknown := [state.strip() for state in wanted if plain_name(state) not in known]:
-        raise click.UsageError(f"There is no state {', '.join(unknown)}. States: {', '.join(STATES)}.")
+        raise click.UsageError(f"There is no state {', '.join(unknown)}. States: {', '.join(STREAMS_GROUP_STATES)}.")
     listed = admin.list_groups(states=wanted, types=("streams",))
     if options.as_json:
         print_json(listed)
@@ -169,8 +174,7 @@ def _document(admin: Admin, group: StreamsGroupDescription) -> dict[str, object]
 
 
 def _delete_offsets(admin: Admin, options: StreamsGroupOptions) -> int:
-    from headrace.cli.group_offsets.offset_deletion import delete_offsets
-    from headrace.cli.group_offsets.partitions import input_topics
+    from headrace.cli.group_offsets import delete_offsets, input_topics
 
     (group_id,) = options.groups
     partitions = []
@@ -189,10 +193,10 @@ def _delete_offsets(admin: Admin, options: StreamsGroupOptions) -> int:
 
 def _reset(admin: Admin, options: StreamsGroupOptions) -> int:
     """Kafka's table has columns of 30 that do not grow."""
-    from headrace.cli.group_offsets.reset_report import tell
-    from headrace.cli.streams_groups.offset_reset import reset_offsets
+    from headrace.cli.group_offsets import print_reset
+    from headrace.cli.streams_group_changes import reset_offsets
 
-    return tell(
+    return print_reset(
         reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000)),
         executed=options.execute,
         as_csv=options.export,

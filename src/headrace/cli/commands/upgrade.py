@@ -137,8 +137,7 @@ def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupSt
 
 def _compiled(program: str) -> CompiledTopology:
     """The new version's topology; nothing of it runs."""
-    from headrace.cli.application import load_application
-    from headrace.cli.spark_silence import spark_quietly
+    from headrace.cli.application import load_application, spark_quietly
 
     with spark_quietly():
         return load_application(program).compile()

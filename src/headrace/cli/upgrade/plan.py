@@ -1,7 +1,7 @@
-"""Plan of an upgrade, from the state of the group and of the save file. Pure functions; no requests.
+"""Plan of an upgrade and its execution: keep, save, delete, state, restore, and a check of all positions.
 
-Every step may be repeated: what a crash in the middle leaves behind is recognised by looking at the group and the file,
-and the same command goes on from there.
+The plan is made by pure functions from the state of the group and of the save file. Every step may be repeated: a run
+that was interrupted is recognised by looking at the group and the file, and the same command continues.
 """
 
 from __future__ import annotations

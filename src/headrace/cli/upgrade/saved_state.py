@@ -1,7 +1,8 @@
-"""The `state` of a save file: the choice for the stored state, and the saved part of it.
+"""The save file of an upgrade: a group's positions and the saved part of its state. Format: docs/how-to/upgrade.md.
 
-Two choices. `recompute`: every changelog is emptied and the sources are read again from their beginning. `keep`:
-the stored values of the aggregates that both versions keep are taken over, and new aggregates begin now.
+It is written as a whole before anything is deleted (temporary file, fsync, rename), and never overwritten by another
+upgrade. The state has two choices. `recompute`: every changelog is emptied and the sources are read again from their
+beginning. `keep`: stored values of aggregates that both versions have are taken over, and new aggregates begin now.
 """
 
 from __future__ import annotations

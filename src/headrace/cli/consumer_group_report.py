@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.assignors.user_data_report import Role, UserDataReport, report_user_data
-from headrace.cli.text_table import Column, kafka_table
+from headrace.cli.terminal import Column, kafka_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from headrace.client.admin import Admin
     from headrace.client.admin_groups import ConsumerGroupDescription, ConsumerMemberDescription
 

@@ -1,23 +1,28 @@
-"""Environment of the demo: a directory, a log, a broker and two application instances.
+"""Environment of the demo: the machine, a temporary directory, a log, a broker and two application instances.
 
-Everything lies in one temporary directory; whatever way the demo ends, its processes are ended and the directory is
-removed (`--keep` leaves it). The log survives a failure, so that there is something to look at.
+The processes end and the directory is removed however the demo ends (`--keep` leaves the directory). The log survives a
+failure, so that there is something to look at.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import re
 import shutil
+import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from headrace.cli.instances import BrokerProcess, Instance, free_port, stop_all
 from headrace.errors import HeadraceError
 from headrace.temporary_directories import OwnedDirectory
 
-__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "spark_environment"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "machine_line", "spark_environment"]
 
 GROUP = "flight-delays"
 TOPIC = "flights"
@@ -125,3 +130,33 @@ def example_path() -> Path:
     raise HeadraceError(
         "app-missing", "the demo's program examples/flight_delays.py is not there", "install headrace anew"
     )
+
+
+def machine_line() -> str:
+    """`Python 3.11.7 · Java 17.0.15 · 2 cores · 24 GiB`. Raises ConfigError `java-missing`."""
+    from headrace.spark.spark_session import check_java
+
+    parts = [f"Python {platform.python_version()}", f"Java {_java_version(check_java())}", f"{_cores()} cores"]
+    memory = _memory_gib()
+    if memory:
+        parts.append(f"{memory} GiB")
+    return " · ".join(parts)
+
+
+def _java_version(java: str) -> str:
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    match = re.search(r'version "([^"]+)"', told.stderr + told.stdout)
+    return match.group(1) if match else "of unknown version"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gib() -> int:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    except (ValueError, OSError):
+        return 0

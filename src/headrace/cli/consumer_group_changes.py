@@ -1,0 +1,132 @@
+"""`consumer-groups --delete` and `--reset-offsets`, for groups without members.
+
+As in kafka-consumer-groups (4.3.1), any partition may be named, whether the group read it or not, and a reset creates a
+group that does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.cli.error_fixes import report_error
+from headrace.cli.group_offsets import (
+    GroupReset,
+    NewPositions,
+    TopicPartition,
+    missing_partitions,
+    named_partitions,
+    no_plan,
+    not_empty,
+    read_plan,
+)
+from headrace.cli.terminal import data, print_json
+from headrace.client.broker_errors import unknown_group_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.cli.group_options import ConsumerGroupOptions
+    from headrace.client.admin import Admin
+    from headrace.errors import BrokerError, ConfigError
+
+__all__ = ["delete_groups", "reset_offsets"]
+
+_REASONS = {"NON_EMPTY_GROUP": "The group is not empty.", "GROUP_ID_NOT_FOUND": "The group id does not exist."}
+
+
+def delete_groups(
+    admin: Admin, group_ids: Iterable[str], *, kinds: tuple[str, ...], bootstrap_servers: str, as_json: bool
+) -> int:
+    """Exit code 1 when a group was refused. What is of another kind is deleted as well, as Kafka's tool does it."""
+    chosen = list(dict.fromkeys(group_ids))
+    outcomes = admin.try_delete_groups(chosen)
+    if as_json:
+        print_json(
+            [
+                {"group": each, "deleted": each in outcomes.done, "error": _code(outcomes.errors.get(each))}
+                for each in chosen
+            ]
+        )
+    else:
+        _tell(list(outcomes.done), outcomes.errors)
+    for group_id, error in outcomes.errors.items():
+        missing = error.code == "group-missing"
+        listed = admin.list_groups() if missing else ()
+        told = unknown_group_error(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
+        report_error(told, as_json=as_json)
+    return 1 if outcomes.errors else 0
+
+
+def _code(error: BrokerError | None) -> str | None:
+    return None if error is None else error.code
+
+
+def _tell(deleted: list[str], refused: Mapping[str, BrokerError]) -> None:
+    names = ", ".join(f"'{group_id}'" for group_id in deleted)
+    if not refused:
+        data(f"Deletion of requested consumer groups ({names}) was successful.")
+        return
+    data("\nError: Deletion of some consumer groups failed:")
+    for group_id, error in refused.items():
+        reason = _REASONS.get(error.kafka_name or "", error.message)
+        data(f"* Group '{group_id}' could not be deleted due to: {reason}")
+    if deleted:
+        data(f"\nThese consumer groups were deleted successfully: {names}")
+
+
+INACTIVE = ("Empty", "Dead")
+
+
+def reset_offsets(
+    admin: Admin, group_ids: Iterable[str], options: ConsumerGroupOptions, *, now_ms: int
+) -> list[GroupReset]:
+    """One result per group, in order. Raises BrokerError `group-kind`, ConfigError `bad-value`."""
+    chosen = list(dict.fromkeys(group_ids))
+    plan = read_plan(options.from_file, options.groups) if options.from_file is not None else None
+    described = admin.try_describe_consumer_groups(chosen)
+    results = []
+    for group_id in chosen:
+        error = described.errors.get(group_id)
+        if error is not None and error.code != "group-missing":
+            raise error
+        group = described.done.get(group_id)
+        if group is not None and group.state not in INACTIVE:
+            results.append(not_empty(group_id, group.state))
+            continue
+        result = _planned(admin, group_id, options, plan, now_ms)
+        if options.execute and result.error is None:
+            admin.alter_offsets(group_id, dict(result.after))
+        results.append(result)
+    return results
+
+
+def _planned(
+    admin: Admin,
+    group_id: str,
+    options: ConsumerGroupOptions,
+    plan: Mapping[str, Mapping[TopicPartition, int]] | None,
+    now_ms: int,
+) -> GroupReset:
+    committed = admin.committed_offsets(group_id)
+    positions = NewPositions(admin, committed, now_ms)
+    after: Mapping[TopicPartition, int] = {}
+    error: BrokerError | ConfigError | None
+    if plan is not None and group_id not in plan:
+        return no_plan(group_id, options.from_file)
+    if plan is not None:
+        error = missing_partitions(admin, plan[group_id])
+        after = {} if error is not None else positions.inside(plan[group_id])
+    else:
+        partitions, absent = list(committed), list[str]()
+        if not options.all_topics:
+            partitions, absent = named_partitions(admin, options.topics, option="--topic")
+        error = missing_partitions(admin, [*partitions, *((topic, 0) for topic in absent)])
+        after = {} if error is not None or not partitions else positions.planned(options, partitions)
+    return GroupReset(
+        group_id=group_id,
+        before={key: committed[key] for key in after if key in committed},
+        after=dict(sorted(after.items())),
+        sentences=tuple(positions.sentences),
+        warnings=tuple(positions.warnings),
+        error=error,
+    )

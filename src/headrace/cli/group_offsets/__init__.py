@@ -1,1 +1,0 @@
-"""Positions of groups on the command line, whatever their kind: partitions, moments, CSV plans, resets, deletions."""
