@@ -19,7 +19,18 @@ from tests.structure import (
     wording_of,
 )
 
-CLEAN_PACKAGES = ("assignors", "cli", "client", "coordinator", "metrics", "protocol", "simulator", "storage", "testing")
+CLEAN_PACKAGES = (
+    "assignors",
+    "cli",
+    "client",
+    "coordinator",
+    "metrics",
+    "protocol",
+    "simulator",
+    "spark",
+    "storage",
+    "testing",
+)
 CLEAN_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/tutorials", "docs/how-to", "docs/explanation")
 """Directories and files, relative to the repository."""
 

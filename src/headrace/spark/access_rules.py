@@ -18,7 +18,13 @@ _FLAGS = {"TOPIC": "--topic", "GROUP": "--group", "TRANSACTIONAL_ID": "--transac
 
 
 def rules_for(compiled: CompiledTopology, *, principal: str, exactly_once: bool) -> tuple[AclBinding, ...]:
-    """What `principal` (User:etl) must be allowed."""
+    """Return the ACL bindings that an instance of the application needs, ordered by resource.
+
+    Args:
+        compiled: The compiled application.
+        principal: The Kafka principal, for example `User:etl`.
+        exactly_once: Include the rules for transactional ids.
+    """
     name = compiled.app_name
     wanted: list[tuple[str, str, str, tuple[str, ...]]] = [("GROUP", name, "LITERAL", ("READ",))]
     wanted += [("TOPIC", topic, "LITERAL", ("READ",)) for topic in _read(compiled)]
@@ -38,7 +44,7 @@ def rules_for(compiled: CompiledTopology, *, principal: str, exactly_once: bool)
 
 
 def as_commands(rules: Iterable[AclBinding]) -> list[str]:
-    """`headrace acls` and `kafka-acls` command lines, one for each resource; `--bootstrap-server` is left to say."""
+    """Return the `headrace acls` and `kafka-acls` command lines, one per resource, without `--bootstrap-server`."""
     lines = []
     for (kind, name, pattern, principal), found in groupby(
         rules, lambda rule: (rule.resource_type, rule.name, rule.pattern, rule.principal)
@@ -55,7 +61,7 @@ def _read(compiled: CompiledTopology) -> list[str]:
 
 
 def _written(compiled: CompiledTopology) -> dict[str, bool]:
-    """Topic → whether the application creates it when it is missing."""
+    """Return the topics that the application writes: topic → whether it creates the topic when it is missing."""
     found: dict[str, bool] = {}
     for part in compiled.subtopologies:
         for source in part.sources:

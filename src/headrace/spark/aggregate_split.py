@@ -74,6 +74,8 @@ _TWO_STEPS = "compute arguments with withColumn before groupBy, and results with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateSplit:
+    """The three parts of a split aggregate: the projection in front, the mergeable buffers, the results over them."""
+
     projection: ProjectForGroup
     group_columns: tuple[tuple[str, str], ...]
     buffers: tuple[Buffer, ...]
@@ -84,7 +86,11 @@ class AggregateSplit:
 
 
 def split_aggregate(before: DataFrame, aggregated: DataFrame, where: str) -> AggregateSplit:
-    """The split of `aggregated`, which is `before.groupBy(..).agg(..)`."""
+    """Return the split of `aggregated`, which is `before.groupBy(..).agg(..)`.
+
+    Raises:
+        TopologyError: aggregate-not-mergeable, not-supported-here.
+    """
     return _Splitter(before, where).split(aggregated)
 
 
@@ -112,6 +118,7 @@ class _Splitter:
         self._buffers: dict[tuple[str, str | None], Buffer] = {}
 
     def split(self, aggregated: DataFrame) -> AggregateSplit:
+        """Split the analysed plan of `aggregated`, and check the result against Spark."""
         plan = analysed(aggregated)
         if class_of(plan) != "Aggregate":
             raise self._refuse("not-supported-here", f"{class_of(plan)} stands around this aggregate", _TWO_STEPS)
@@ -362,6 +369,7 @@ class _Splitter:
 
 
 def columns_needed(projected: DataFrame) -> tuple[str, ...]:
+    """Return the source columns that the grouping values and inputs of a projection refer to."""
     return columns_read(projected)
 
 

@@ -1,7 +1,7 @@
-"""What an application has declared so far: its settings, its sources and its outputs.
+"""Declared parts of an application: its settings, its sources and its outputs.
 
-`StreamsApp` is the user's side of it. `check`, `verify` and `run` work on this base, and the runtime on the frozen
-`ApplicationSettings`, so that none of them depends on the public class.
+`StreamsApp` is the public class on top of this base. `check`, `verify` and `run` use the base, and the runtime the
+frozen `ApplicationSettings`, so that none of them depends on the public class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ __all__ = ["ApplicationDeclaration"]
 
 @checked_api()
 class ApplicationDeclaration:
-    """Mutable while the program builds its application. `StreamsApp.__init__` checks the arguments."""
+    """Settings and outputs while the program builds its application. Mutable.
+
+    `StreamsApp.__init__` checks the arguments.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class ApplicationDeclaration:
         )
 
     def compile(self) -> CompiledTopology:
-        """Return the application as plain data: what the runtime runs. Raises TopologyError."""
+        """Return the application as plain data, in the form that the runtime executes. Raises TopologyError."""
         return compile_outputs(self.name, self._outputs, self._template_of_source, where=self._where)
 
     def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
@@ -104,7 +107,7 @@ class ApplicationDeclaration:
         return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
 
     def _leave(self, rows: Rows, sink: Leaving) -> None:
-        """Add an output. Raises TopologyError where one application cannot have both this one and another."""
+        """Add an output. Raises TopologyError if it conflicts with an existing one."""
         output = Output(rows=rows, sink=sink)
         check_new_output(self._outputs, output)
         self._outputs.append(output)

@@ -1,7 +1,7 @@
-"""An application's metrics as families for Prometheus: Kafka Streams' names where Kafka Streams has the thing.
+"""Application metrics as metric families for Prometheus, under Kafka Streams' names where Kafka Streams has the metric.
 
-Everything is looked up when somebody asks; micro-batches only add to a few sums. Kafka Streams tells most of these per
-thread and task; here a task has no thread, so `task_id` (`<subtopology>_<partition>`) is the label.
+Values are read on each scrape; micro-batches only add to a few sums. Kafka Streams reports most of these per thread and
+task. Tasks have no threads here, so the label is `task_id` (`<subtopology>_<partition>`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLIENT_STATES: Final = {"starting": 1, "not-ready": 1, "running": 2, "stopped":
 
 
 def application_families(runtime: RunningInstance) -> Iterator[Family]:
-    """All families, also those that have nothing to tell at the moment."""
+    """Return all metric families of a running application. Families without a current value have no samples."""
     yield from _client(runtime)
     yield from _tasks(runtime)
     yield from _restoring(runtime)

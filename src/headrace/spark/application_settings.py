@@ -1,4 +1,4 @@
-"""Settings of an application that starts. The runtime depends on these and not on the public `StreamsApp`."""
+"""Settings of an application that starts. The runtime depends on these instead of the public `StreamsApp`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ __all__ = ["ApplicationSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationSettings:
-    """The arguments of `StreamsApp` at the time of its start. What a program changes afterwards has no effect.
+    """Arguments of `StreamsApp` at the time of its start. Later changes by the program have no effect.
 
-    `name` is the group id and the prefix of internal topics. `config` has every setting by Kafka's name, defaults
-    included, but for the settings of security, which are in `security`.
+    Attributes:
+        name: Group id, and prefix of internal topics.
+        config: Every setting by Kafka's name, defaults included, except those of security.
+        security: Connection settings, which hold secrets.
     """
 
     name: str

@@ -63,7 +63,7 @@ class CanonicalExpressions:
             self._joined[expression_id(column)] = f"joined({side}).{column.name()}"
 
     def _substituted(self, expression: Any) -> Any:
-        """`expression` over the columns of the source."""
+        """Return `expression` with every column replaced by its definition over the columns of the source."""
         if class_of(expression) == "AttributeReference":
             number = expression_id(expression)
             alias = self._definitions.get(number)

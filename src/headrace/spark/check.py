@@ -1,6 +1,6 @@
-"""`check`: a look at the cluster, the topics, the disk and the session before an application runs.
+"""Preflight checks of the cluster, the topics, the disk and the Spark session, made before an application runs.
 
-Findings are returned, nothing is raised: a preflight that stops at the first problem hides the second.
+All findings are returned and none is raised: a preflight that stopped at the first problem would hide the second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REACH_MS = 5_000
 
 
 def check(app: ApplicationDeclaration) -> list[Finding]:
-    """All findings, problems first."""
+    """Return all findings for `app`, problems first."""
     findings = [*_state_directory(app), *_session(app)]
     try:
         compiled = app.compile()
@@ -69,7 +69,7 @@ def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: Ne
 
 
 def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """One look that fails says so and leaves the others."""
+    """Yield the findings of one check. An exception in it becomes a finding, so the other checks still run."""
     try:
         yield from list(look())
     except HeadraceError as error:
@@ -110,7 +110,7 @@ def _group(app: ApplicationDeclaration, admin: Admin) -> Iterator[Finding]:
 
 
 def _stored_state(app: ApplicationDeclaration, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
-    """Whether the changelogs hold what this program keeps."""
+    """Yield a finding if the changelogs hold rows with another schema than this program stores."""
     from headrace.spark.runtime.stored_schemas import StoredSchemas
 
     for topic in StoredSchemas(app.name, compiled).check(client):

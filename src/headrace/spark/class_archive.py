@@ -1,9 +1,9 @@
-"""The class data archive of Spark's JVM: what it reads and checks of Spark's classes at every start, done once.
+"""Class data sharing (CDS) archive for Spark's JVM: a cache of parsed and verified classes, mapped at start.
 
-Most of the CPU of an application's start goes into loading some 16,000 classes. Java can keep them, parsed and
-verified, in a file that the next JVM maps (JEP 310 and 350). `headrace prepare` makes that file; `session` names it to
-the JVM. An archive that does not fit (another Java, another pyspark) is ignored by the JVM, and the start is as slow
-as without one: nothing here can fail an application.
+Most of the CPU time of an application's start goes into loading about 16,000 classes. Java can keep them, parsed and
+verified, in a file that the next JVM maps (JEP 310 and JEP 350). `headrace prepare` writes that file; `session` passes
+it to the JVM. A JVM ignores an archive that does not match its Java or pyspark version and starts without it, so an
+archive can never make an application fail.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 __all__ = ["SILENT", "archive_options", "archive_path"]
 
 SILENT = "-Xlog:cds*=off"
-"""The JVM would tell at each start which archive it does not like, and at the end which classes it left out."""
+"""Suppresses JVM warnings about an archive that does not match, and about classes left out of a new one."""
 
 
 def archive_path(java: str) -> Path:
-    """Where the archive for this Java and this pyspark lies, whether it is there or not."""
+    """Return the path of the archive for this Java and this pyspark version, whether or not the file exists."""
     spark = importlib.util.find_spec("pyspark")
     home = Path(str(spark.origin)).parent if spark is not None else Path()
     stamps = [f"{path} {_changed_at(path)}" for path in (Path(java).resolve(), home / "jars", home / "version.py")]
@@ -31,7 +31,11 @@ def archive_path(java: str) -> Path:
 
 
 def archive_options(java: str) -> str:
-    """What the JVM is told on its command line; empty without an archive, or with one that others may have written."""
+    """Return JVM options that use the archive.
+
+    Empty if there is no archive, or if another user could have written it: a JVM does not verify the classes of an
+    archive again.
+    """
     path = archive_path(java)
     try:
         seen, above = path.stat(), path.parent.stat()

@@ -1,7 +1,7 @@
-"""From what the user declared to the `CompiledTopology` that runs.
+"""Compilation of the declared streams into the `CompiledTopology` that the runtime executes.
 
-A subtopology per source, one per repartitioned aggregate behind it. Sources that share an aggregate without a
-repartition never meet: a union is always repartitioned.
+There is one subtopology per source, and one per repartitioned aggregate behind it. Sources that share an aggregate
+always repartition: a union has no common partitioning otherwise.
 """
 
 from __future__ import annotations
@@ -37,19 +37,23 @@ from headrace.spark.topology.nodes import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One place where rows leave the application."""
+    """One sink together with the rows that are written to it."""
 
     rows: Rows
     sink: Leaving
 
 
 def _common_policy(policies: list[ErrorPolicy]) -> ErrorPolicy:
-    """The policy of a topic that several streams write: theirs where they agree, else the careful one."""
+    """Return the `on_error` policy for a topic that several streams write: the common one, or the strictest of them."""
     return policies[0] if all(policy == policies[0] for policy in policies) else "fail"
 
 
 def check_new_output(outputs: Sequence[Output], new: Output) -> None:
-    """Refuse what one application cannot hold twice: a sink's name, a state's name, a table's second way out."""
+    """Refuse outputs that conflict within one application.
+
+    Raises:
+        TopologyError: if a sink or state name is used twice, or a table would have a second output.
+    """
     if isinstance(new.sink, TableSink):
         _check_new_table(outputs, new.sink)
     if not isinstance(new.rows, StreamTable):
@@ -193,7 +197,10 @@ class _Building:
         return f"{self._app_name}-{name}-{kind}"
 
     def _carried_needs(self, arm: Arm, output: Output) -> tuple[str, ...]:
-        """Columns the sink reads behind the arm's calls; `_kafka` only when the user's own columns come from it."""
+        """Return the hidden columns that the sink reads.
+
+        `_kafka` is one of them only if the user's own columns are computed from it.
+        """
         frame = apply_calls(self._template_of_source(arm.source), arm.calls)
         wanted = output.rows.columns
         return columns_read(frame.select(*("`" + name.replace("`", "``") + "`" for name in wanted)))
@@ -233,4 +240,5 @@ def _of_arm(declared: KeyedAggregate) -> ProjectForGroup:
 
 
 def source_name(topics: Sequence[str]) -> str:
+    """Return the default name of a source: its topics joined by hyphens, at most 120 characters."""
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", "-".join(topics))[:120]

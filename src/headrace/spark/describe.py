@@ -1,4 +1,4 @@
-"""What an application looks like before it runs: text for people, JSON for programs, Mermaid for pages."""
+"""Descriptions of an application's topology before it runs: text for people, JSON for programs, Mermaid for pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from headrace.spark.topology.nodes import (
 
 
 def describe(compiled: CompiledTopology, format: str = "text") -> str:
-    """Raises ConfigError for a format that is none of text, json, mermaid."""
+    """Return the topology in one of the formats `text`, `json` and `mermaid`.
+
+    Raises:
+        ConfigError: for any other format.
+    """
     if format == "json":
         return json.dumps(as_document(compiled), indent=2)
     if format == "mermaid":
@@ -34,7 +38,7 @@ def describe(compiled: CompiledTopology, format: str = "text") -> str:
 
 
 def as_document(compiled: CompiledTopology) -> dict[str, Any]:
-    """The topology as plain dictionaries and lists, in an order that depends on the program only."""
+    """Return the topology as dictionaries and lists, in an order that depends only on the program."""
     return {
         "application": compiled.app_name,
         "subtopologies": [

@@ -1,4 +1,4 @@
-"""What `check` finds: plain data."""
+"""Findings of `check` as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at. `level`: "ok", "note" (it runs, at a price), "problem" (it will not run, or not rightly)."""
+    """Result of one preflight check.
+
+    Attributes:
+        level: "ok"; "note": the application runs, but less well; "problem": it will not start, or not work correctly.
+    """
 
     level: Literal["ok", "note", "problem"]
     code: str

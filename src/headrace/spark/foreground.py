@@ -1,7 +1,7 @@
-"""`StreamsApp.run`: an application in the foreground of a process, ended by a signal or when it has caught up.
+"""`StreamsApp.run`: an application in the foreground of a process, until a signal arrives or it has caught up.
 
-Everything it reports is logged, at INFO and above: the start, topics that are missing, assignments, a progress line
-every few seconds, the end and its reason. `application_log` shows that on stderr.
+The start, missing topics, assignments, a progress line every few seconds, and the end with its reason are logged at
+INFO and above. `application_log` sends these records to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["WaitingListener", "run_in_foreground"]
 log = logging.getLogger("headrace.spark")
 
 WaitingListener = Callable[[Sequence[BrokerError]], None]
-"""Called with the `topic-missing` errors of source topics that are waited for, and with none when all are there."""
+"""Called with the `topic-missing` error of each missing source topic, and with an empty sequence once all exist."""
 
 _LOOK_S = 0.2  # a signal's handler runs only between waits of the main thread
 _TOPIC_LOOK_S = 0.5
@@ -40,7 +40,10 @@ _REMINDER_S = 60.0
 
 
 class _StopRequested(BaseException):
-    """A signal came before the application was running. No Exception: nothing may take it for a failure."""
+    """A signal arrived before the application was running.
+
+    A BaseException: no `except Exception` between the start and `run` may handle it as a failure.
+    """
 
 
 def run_in_foreground(
@@ -97,7 +100,7 @@ def _ignore(_missing: Sequence[BrokerError]) -> None:
 
 
 def _await_sources(app: ApplicationDeclaration, on_waiting: WaitingListener) -> None:
-    """Wait until all source topics exist. Raises what waiting does not help against."""
+    """Wait until all source topics exist. Raises errors that waiting cannot resolve."""
     compiled = app.compile()
     shown: list[str] = []
     shown_s = 0.0
@@ -154,10 +157,11 @@ def _wait_for_ends(running: RunningApp, caught_up: threading.Event) -> None:
 
 
 class _StopSignals:
-    """SIGTERM and SIGINT during the block: noted, and raised as _StopRequested inside `interrupting`.
+    """Handlers of SIGTERM and SIGINT during the block.
 
-    While an application starts there is no micro-batch to finish. What its start has begun is undone by the same paths
-    as after a failure, and what it had announced to the guardian is ended by that.
+    A signal is recorded, and raised as _StopRequested inside `interrupting`. While an application starts there is no
+    micro-batch to finish: partial start-up is undone by the same code paths as after a failure, and the guardian ends
+    what it was asked to watch.
     """
 
     def __init__(self) -> None:
@@ -177,7 +181,7 @@ class _StopSignals:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise _StopRequested inside the block as soon as a signal comes."""
+        """Raise _StopRequested inside the block as soon as a signal arrives."""
         self._interrupts = True
         try:
             if self.asked.is_set():

@@ -21,7 +21,13 @@ from headrace.spark.topology.nodes import HIDDEN_PREFIX, NarrowCall
 def apply_calls(
     dataframe: DataFrame, calls: Iterable[NarrowCall], *, carried: Sequence[str] | None = None
 ) -> DataFrame:
-    """`dataframe` after `calls`; `carried` are the hidden columns to keep (None: all that `dataframe` has)."""
+    """Return `dataframe` after `calls`.
+
+    Args:
+        dataframe: The frame to start from.
+        calls: The recorded calls of the user, in order.
+        carried: Hidden columns to keep; None keeps all that `dataframe` has.
+    """
     for call in calls:
         hidden = [name for name in dataframe.columns if is_hidden(name) and (carried is None or name in carried)]
         dataframe = _APPLY.get(call.method, _plain)(dataframe, call, hidden)
@@ -30,16 +36,17 @@ def apply_calls(
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark SQL reads it whatever it contains."""
+    """Return a column name quoted for Spark SQL, whatever characters it contains."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def empty_frame(spark: Any, schema: StructType) -> DataFrame:
-    """A DataFrame without rows and with a leaf of its own: what a template starts from."""
+    """Return an empty DataFrame with a leaf node of its own, as the start of a template."""
     return spark.createDataFrame([], schema)
 
 
 def without_hidden(dataframe: DataFrame) -> DataFrame:
+    """Return `dataframe` with only the columns that the user sees."""
     return dataframe.select(*(quoted(name) for name in visible(dataframe.columns)))
 
 
@@ -97,7 +104,7 @@ def _replace(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> Data
 
 
 def _chosen(dataframe: DataFrame, subset: Any) -> Any:
-    """The columns that a call for all columns means: those the user sees."""
+    """Return the columns that a call applies to by default: all that the user sees."""
     return [quoted(name) for name in visible(dataframe.columns)] if subset is None else subset
 
 
@@ -121,7 +128,7 @@ def _is_star(column: Column) -> bool:
 
 
 def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> None:
-    """Each name once, and the runtime's own untouched."""
+    """Check that column names are unique and that no call changes a hidden column."""
     folded = [name.lower() for name in dataframe.columns]
     twice = sorted({name for name in dataframe.columns if folded.count(name.lower()) > 1})
     taken = [name for name in twice if is_hidden(name)] or sorted(set(hidden) - set(dataframe.columns))
@@ -148,7 +155,7 @@ def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> N
 
 
 def _named(call: NarrowCall) -> list[str]:
-    """The names of columns that a call sets or renames."""
+    """Return the names of columns that a call sets or renames."""
     names: list[str] = []
     for argument in call.args:
         if isinstance(argument, str):
@@ -159,7 +166,7 @@ def _named(call: NarrowCall) -> list[str]:
 
 
 def _subset(call: NarrowCall) -> list[str]:
-    """The columns that fillna, dropna or replace name."""
+    """Return the `subset` argument of fillna, dropna or replace as names."""
     subset = call.args[-1]
     if call.method == "fillna" and isinstance(call.args[0], dict):
         subset = list(call.args[0])

@@ -43,7 +43,7 @@ class KeyedAggregate:
 
 @checked_api()
 class GroupedStream:
-    """As PySpark's `GroupedData`."""
+    """Groups of a stream, like PySpark's `GroupedData`. Made by `Stream.groupBy`."""
 
     def __init__(self, rows: Rows, arms: tuple[Arm, ...], cols: tuple[Any, ...], where: str) -> None:
         """`rows` of a stream, and the ways on which they come."""
@@ -62,10 +62,20 @@ class GroupedStream:
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
-        """As `GroupedData.agg`; `name=` names the state (ours; default `by-<grouping columns>`).
+        """Aggregate each group, like `GroupedData.agg`.
 
-        Aggregates whose parts merge: count, count_if, sum, avg, min, max, bool_and, bool_or, and expressions over
-        them. Raises TopologyError: aggregate-not-mergeable, not-supported-here, unresolved-column.
+        Supported are aggregates whose partial results merge: count, count_if, sum, avg, min, max, bool_and, bool_or,
+        and expressions over them.
+
+        Args:
+            *exprs: Aggregate expressions, or one mapping of column → function name.
+            name: Name of the state store and its changelog; by default `by-<grouping columns>`.
+
+        Returns:
+            A table with one row per group.
+
+        Raises:
+            TopologyError: aggregate-not-mergeable, not-supported-here, unresolved-column.
         """
         if not exprs:
             raise refusal("bad-value", "agg needs at least one aggregate", 'F.count("*")', call_site())
@@ -96,7 +106,7 @@ class GroupedStream:
         return self._aggregate("max", cols, None)
 
     def pivot(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refused: its columns follow from values that are not all known yet."""
+        """Refused: the resulting columns depend on values that are not known in advance."""
         raise refusal(
             "needs-shuffle",
             "pivot makes columns from values that are not all known yet",
@@ -118,7 +128,7 @@ class GroupedStream:
         return unknown_attribute(self, name)
 
     def _grouped_template(self) -> DataFrame:
-        """The template with `_kafka` (it may be grouped by) but without the runtime's own columns."""
+        """Return the template with `_kafka` (a valid grouping column) but without the runtime's own columns."""
         template = self._rows._template
         if COORDINATES_COLUMN in template.columns:
             return template.select(*self._rows._visible_quoted(), COORDINATES_COLUMN)
@@ -155,7 +165,7 @@ class GroupedStream:
 
 @checked_api()
 class StreamTable(Rows):
-    """The newest row per key. `select`, `withColumn`, `drop` may follow, then `to_topic` or `foreachBatch`."""
+    """The newest row per key. `select`, `withColumn` and `drop` may follow, then `to_topic` or `foreachBatch`."""
 
     _row_for_row = True
 
@@ -175,7 +185,7 @@ class StreamTable(Rows):
         return StreamTable(self._app, template, self._aggregate, (*self._calls, call))
 
     def groupBy(self, *_cols: Any) -> NoReturn:
-        """Refused: a row that changes would have to be taken back from its old group."""
+        """Refused: a changed row would have to be subtracted from its previous group."""
         raise refusal(
             "not-supported-here",
             "a second groupBy would have to take back what a changed row had added",
@@ -186,7 +196,7 @@ class StreamTable(Rows):
     groupby = groupBy
 
     def unionByName(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refused: the same key could come from both sides."""
+        """Refused: both sides could hold the same key."""
         raise refusal(
             "not-supported-here", "two tables may hold the same key", "unite the streams before groupBy", call_site()
         )

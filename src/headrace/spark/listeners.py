@@ -1,9 +1,9 @@
-"""Who is told what a running application does: `StreamingQueryListener`s, unchanged, and anything of their shape.
+"""Listeners of a running application: unchanged `StreamingQueryListener`s, and objects with the same methods.
 
-A listener has some of `onQueryStarted`, `onQueryProgress`, `onQueryIdle`, `onQueryTerminated`, which get Spark's own
-event objects, and `onTasksChanged`, which gets a `TasksChanged`. All are called on one thread of their own, in order:
-a slow listener holds up nobody but listeners. What an exception in one of them says is logged, and nothing else comes
-of it. When a listener is so slow that thousands of events wait, progress is left out and counted, never the others.
+A listener has some of `onQueryStarted`, `onQueryProgress`, `onQueryIdle` and `onQueryTerminated`, which receive Spark's
+own event objects, and `onTasksChanged`, which receives a `TasksChanged`. All are called in order on one separate
+thread, so a slow listener delays only other listeners. Exceptions in a listener are logged and otherwise ignored. If
+thousands of events are queued, progress events are dropped and counted; other events are always delivered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _METHODS: Final = ("onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksChanged:
-    """The tasks of this instance, by subtopology: all it has now, and what came and went."""
+    """Tasks of this instance by subtopology: the current ones, and those added and removed by the change."""
 
     name: str
     timestamp: str
@@ -58,7 +58,7 @@ class _Event:
 
 
 class Listeners:
-    """Mutable: the listeners of one running application and the events that wait for them."""
+    """The listeners of one running application and the queue of their events. Mutable."""
 
     def __init__(self, name: str, run_id: uuid.UUID, *, idle_interval: float = IDLE_INTERVAL_SECONDS) -> None:
         self.name, self._run_id, self._idle_interval = name, run_id, idle_interval
@@ -72,7 +72,7 @@ class Listeners:
         self.left_out = 0
 
     def add(self, listener: object) -> None:
-        """Raises TypeError."""
+        """Register a listener. Raises TypeError if it has none of the listener methods."""
         check_listener(listener)
         with self._lock:
             self._listeners.append(listener)
@@ -81,11 +81,11 @@ class Listeners:
                 self._thread.start()
 
     def remove(self, listener: object) -> None:
-        """A listener that is not there is not missed."""
+        """Unregister a listener. Unknown listeners are ignored."""
         with self._lock:
             self._listeners = [found for found in self._listeners if found is not listener]
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def started(self) -> None:
         now = timestamp()
@@ -93,12 +93,12 @@ class Listeners:
         self._post("onQueryStarted", lambda: QueryStartedEvent(self._id, self._run_id, self.name, now, *tags))
 
     def progressed(self, row: Mapping[str, Any]) -> None:
-        """A micro-batch is committed. `row` is what `recentProgress` holds."""
+        """Queue the progress event of a committed micro-batch. `row` is its entry in `recentProgress`."""
         told = {**row, "id": str(self._id), "runId": str(self._run_id), "name": self.name}
         self._post("onQueryProgress", lambda: QueryProgressEvent(_progress(told)))
 
     def tasks_changed(self, tasks: Mapping[str, tuple[int, ...]], member_epoch: int) -> None:
-        """Posted only when something came or went."""
+        """Queue a `TasksChanged` event if tasks were added or removed."""
         before, self._tasks = self._tasks, {name: tuple(sorted(found)) for name, found in tasks.items() if found}
         assigned, revoked = _beyond(self._tasks, before), _beyond(before, self._tasks)
         if assigned or revoked:
@@ -113,7 +113,7 @@ class Listeners:
             self._post("onTasksChanged", lambda: event)
 
     def terminated(self, error: HeadraceError | None, patience: float = 5.0) -> None:
-        """The last event. Waits a little until all are delivered."""
+        """Queue the last event, and wait up to `patience` seconds until all events are delivered."""
         text, code = (None, None) if error is None else (str(error), error.code)
         self._post("onQueryTerminated", lambda: QueryTerminatedEvent(self._id, self._run_id, text, code))
         with self._lock:
@@ -166,14 +166,18 @@ class Listeners:
 
 
 def _progress(told: Mapping[str, Any]) -> StreamingQueryProgress:
-    """Spark's object, a dictionary, with our own keys besides."""
+    """Return Spark's progress object: a dictionary that also holds Headrace's own keys."""
     progress = StreamingQueryProgress.fromJson(dict(told))
     progress.update({key: value for key, value in told.items() if key not in progress})
     return progress
 
 
 def check_listener(listener: object) -> None:
-    """Raises ArgumentError (a TypeError) for something that has none of the methods."""
+    """Check that `listener` has at least one listener method.
+
+    Raises:
+        ArgumentError: (a TypeError) if it has none.
+    """
     if not any(callable(getattr(listener, method, None)) for method in _METHODS):
         raise ArgumentError(
             "wrong-type",
@@ -183,11 +187,11 @@ def check_listener(listener: object) -> None:
 
 
 def _beyond(these: Mapping[str, tuple[int, ...]], those: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """What `these` hold and `those` do not."""
+    """Return the tasks in `these` that are not in `those`."""
     more = {name: tuple(sorted(set(found) - set(those.get(name, ())))) for name, found in these.items()}
     return {name: found for name, found in sorted(more.items()) if found}
 
 
 def timestamp() -> str:
-    """Now, as Spark writes it in progress."""
+    """Return the current time in the format of Spark's progress events."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -20,7 +20,7 @@ TRIES: Final = 16
 
 
 class MetricsPort:
-    """Mutable: the listener and the thread whose event loop serves it."""
+    """HTTP listener for metrics and health checks, and the thread that runs its event loop. Mutable."""
 
     def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
         self._server = MetricsServer(pages)
@@ -28,7 +28,11 @@ class MetricsPort:
         self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-metrics", daemon=True)
 
     def start(self, host: str, port: int) -> str:
-        """The address in fact taken, as a URL. Raises ConfigError `port-taken` when none of 16 ports is free."""
+        """Start to listen, and return the URL with the port that was bound.
+
+        Raises:
+            ConfigError: port-taken, if none of 16 ports is free.
+        """
         self._thread.start()
         try:
             bound = asyncio.run_coroutine_threadsafe(self._first_free(host, port), self._loop).result()

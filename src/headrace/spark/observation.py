@@ -1,6 +1,6 @@
-"""Everything by which a running application is seen from outside, but for the status file: listeners, metrics, health.
+"""Outside view of a running application, except for the status file: listeners, metrics and health checks.
 
-The runtime says what happens (`started`, `assigned`, `ended`); this hands it on.
+The runtime reports `started`, `assigned` and `ended`; this module forwards them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("headrace.spark")
 
 
 class Observation:
-    """Mutable: of one running application."""
+    """Listeners, metrics port and health checks of one running application. Mutable."""
 
     def __init__(self, runtime: RunningInstance, listeners: Iterable[object] = ()) -> None:
         self._runtime = runtime
@@ -38,7 +38,11 @@ class Observation:
         self._port: MetricsPort | None = None
 
     def started(self) -> None:
-        """Before the member joins. Raises ConfigError when no port is free."""
+        """Start the metrics port and post the start event, before the member joins.
+
+        Raises:
+            ConfigError: port-taken.
+        """
         config = self._runtime.settings.config
         for listener in self._given:
             self.listeners.add(listener)
@@ -52,7 +56,7 @@ class Observation:
         self.listeners.started()
 
     def assigned(self, snapshot: AssignmentSnapshot | None) -> None:
-        """Called whenever the assignment may have changed; None: everything is lost."""
+        """Report a possibly changed assignment; None reports that all tasks were lost."""
         tasks = {} if snapshot is None else {name: tuple(found) for name, found in snapshot.active.items()}
         self.listeners.tasks_changed(tasks, 0 if snapshot is None else snapshot.member_epoch)
 
@@ -67,7 +71,10 @@ class Observation:
         return True, prometheus_text(application_families(self._runtime)), TEXT
 
     def _live(self) -> Page:
-        """A loop that stands still for longer than max.poll.interval.ms will not come back by itself."""
+        """Whether all loops make progress.
+
+        A loop that is stuck for longer than max.poll.interval.ms does not recover.
+        """
         limit_ms = int(self._runtime.settings.config["max.poll.interval.ms"])
         now = time.monotonic()
         stuck = [

@@ -1,8 +1,8 @@
-"""What Spark's analysed plans tell: whether rows stay in their task, how an aggregate splits, which columns are read.
+"""Facts about Spark's analysed plans: whether rows stay in their task, and which columns are read.
 
-Plans are read over py4j (classic sessions only). The whitelist below is the definition of "narrow": looking for an
-Exchange in the physical plan is not enough, `limit`, `cache` and `coalesce` have none. Anything else is refused by the
-name of its node, at the user's line.
+Plans are read over py4j (classic sessions only). The whitelist below is the definition of "narrow". A search for
+Exchange nodes in the physical plan is not enough: `limit`, `cache` and `coalesce` have none. Any node that is not on
+the list is refused by its name, at the user's line.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTim
 
 
 def analysed(dataframe: DataFrame) -> Any:
+    """Return the analysed logical plan of `dataframe`, a JVM object."""
     return dataframe._jdf.queryExecution().analyzed()
 
 
 def sequence(scala: Any) -> list[Any]:
-    """A Scala Seq as a list."""
+    """Return a Scala Seq as a list."""
     return [scala.apply(index) for index in range(scala.size())]
 
 
 def walk(plan: Any) -> Iterator[Any]:
+    """Yield `plan` and all nodes below it, parents first."""
     pending = [plan]
     while pending:
         node = pending.pop()
@@ -49,7 +51,7 @@ def walk(plan: Any) -> Iterator[Any]:
 
 
 def walk_of_stream(plan: Any) -> Iterator[Any]:
-    """As `walk`, but past the static sides of joins: a join of a stream has the stream on its left."""
+    """Yield nodes like `walk`, but follow only the left side of joins: the stream is always on the left."""
     pending = [plan]
     while pending:
         node = pending.pop()
@@ -58,14 +60,15 @@ def walk_of_stream(plan: Any) -> Iterator[Any]:
 
 
 def class_of(node: Any) -> str:
+    """Return the simple class name of a JVM object."""
     return str(node.getClass().getSimpleName())
 
 
 def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False) -> None:
     """Refuse a plan in which a row could leave its task.
 
-    `row_for_row` is for what follows an aggregate: there each row is the newest one of its key, so none may vanish
-    (that would have to be a deletion) and none may become several.
+    `row_for_row` applies to plans behind an aggregate, where each row is the newest one of its key: no row may be
+    dropped (that would be a deletion), and none may become several.
     """
     leaves = 0
     for node in walk_of_stream(analysed(dataframe)):
@@ -105,17 +108,20 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
 
 
 def leaf_of(dataframe: DataFrame) -> Any:
+    """Return the leaf node of the stream in the analysed plan of `dataframe`."""
     return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
 
 
 def expression_id(attribute: Any) -> int:
+    """Return the expression id by which Spark identifies an attribute."""
     return int(attribute.exprId().id())
 
 
 def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
-    """The columns of the leaf that the optimised plan of `dataframe` touches, in the leaf's order.
+    """Return the columns of the leaf that the optimised plan of `dataframe` reads, in the leaf's order.
 
-    All of them when Spark leaves the leaf out: it joins a DataFrame that has no rows today.
+    All columns are returned if Spark optimises the leaf away, which it does for a join with a DataFrame that is empty
+    now.
     """
     columns = sequence(leaf_of(dataframe).output())
     optimised = dataframe._jdf.queryExecution().optimizedPlan()
@@ -130,11 +136,12 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
 
 
 def only_projects(dataframe: DataFrame) -> bool:
+    """Whether the plan of `dataframe` consists of projections over its leaf."""
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
 
 
 def volatile_functions(expression: Any) -> set[str]:
-    """The functions in it that answer differently when asked twice: of chance, and of time."""
+    """Return the names of nondeterministic and of time-dependent functions in `expression`."""
     found: set[str] = set()
     pending = [expression]
     while pending:
@@ -149,5 +156,5 @@ def volatile_functions(expression: Any) -> set[str]:
 
 
 def volatile_functions_of(plan: Any) -> set[str]:
-    """Those of a whole plan."""
+    """Return the names of nondeterministic and of time-dependent functions in a whole plan."""
     return {name for node in walk(plan) for one in sequence(node.expressions()) for name in volatile_functions(one)}

@@ -1,4 +1,7 @@
-"""Progress of a running application as lines of text: what is due, and when. Pure: samples in, lines out."""
+"""Progress of a running application as lines of text, with the rules for when a line is due.
+
+Pure: samples in, lines out.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,16 @@ Line = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSample:
-    """An application at `now_s` (monotonic seconds). Counters are totals since its start.
+    """State and counters of an application at `now_s` (monotonic seconds).
 
-    `state` is one of "starting", "not-ready", "running", "stopped" and "failed"; `detail` says what a state that is not
-    ready waits for. `opening` tasks are being opened; `restored` and `remaining` are changelog records of these.
+    Attributes:
+        state: "starting", "not-ready", "running", "stopped" or "failed".
+        detail: The reason for a state of "not-ready".
+        opening: Number of tasks that are being opened.
+        restored: Changelog records replayed for tasks that are being opened.
+        remaining: Changelog records left to replay for them.
+
+    Other counters are totals since the start of the application.
     """
 
     now_s: float
@@ -38,7 +47,7 @@ class ProgressSample:
 
 
 class ProgressText:
-    """Mutable: the sample of the last line, and since when the application is in its present condition."""
+    """Text form of a series of samples. Mutable: keeps the last printed sample and the start of the current state."""
 
     def __init__(self, begin_s: float) -> None:
         self._last = ProgressSample(now_s=begin_s, state="starting")
@@ -46,7 +55,7 @@ class ProgressText:
         self._since_s = begin_s
 
     def lines(self, sample: ProgressSample) -> list[Line]:
-        """Return the lines that are due at this sample: none most of the time."""
+        """Return the lines that are due at this sample; usually none."""
         kind = _kind(sample, self._last)
         if kind != self._kind:
             self._kind, self._since_s = kind, sample.now_s
@@ -86,7 +95,7 @@ class ProgressText:
 
 
 def total_line(sample: ProgressSample, begin_s: float) -> str:
-    """What the application did, for its end."""
+    """Return the summary line for the end of an application."""
     aside = f", {sample.dead_letters:,} to dead-letter topics" if sample.dead_letters else ""
     skipped = f", {sample.skipped:,} skipped" if sample.skipped else ""
     return f"{_count(sample.records, 'record')} in {_duration(sample.now_s - begin_s)}{aside}{skipped}"

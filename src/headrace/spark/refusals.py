@@ -1,7 +1,7 @@
-"""What a stream refuses and in which words: the user's line, Spark's facts, our sentence, the way out.
+"""Refusals of unsupported calls: the user's line, Spark's reason, a plain message and the fix.
 
 Spark reports mistakes as `AnalysisException` with a condition and named parameters; `translated` turns them into a
-`TopologyError` that points at the user's call. `refused_methods` holds what Spark would allow and a stream cannot do.
+`TopologyError` that points at the user's call. `refused_methods` holds calls that Spark supports and a stream does not.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _OTHER_FORMATS = frozenset({"avro", "protobuf", "proto", "parquet", "orc", "csv"
 
 
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
+    """Return the `TopologyError` for an unsupported call at `where` ("file:line")."""
     return TopologyError(code, message, fix, where=shown(where), **facts)
 
 
 def refused_format(value: object, where: str) -> TopologyError:
-    """The refusal of a value format, with what is supported and how other formats are read."""
+    """Return the refusal of a value format, with the supported formats and the way to read other ones."""
     known = ("json", "string", "raw")
     near = nearest(str(value).lower(), known)
     if str(value).lower() in _OTHER_FORMATS:
@@ -46,16 +47,23 @@ def refused_format(value: object, where: str) -> TopologyError:
 
 
 def is_hidden(column: str) -> bool:
+    """Whether `column` belongs to the runtime and is not shown to the user."""
     return column.startswith(HIDDEN_PREFIX) or column == COORDINATES_COLUMN
 
 
 def visible(columns: Sequence[str]) -> list[str]:
+    """Return the columns that the user sees, in order."""
     return [column for column in columns if not is_hidden(column)]
 
 
 @contextmanager
 def translated(where: str, columns: Sequence[str]) -> Iterator[None]:
-    """Spark's refusal of what stands in the block becomes a TopologyError at `where`; `columns` are those in sight."""
+    """Translate an `AnalysisException` raised in the block into a TopologyError at `where`.
+
+    Args:
+        where: "file:line" of the user's call.
+        columns: The available columns, for suggestions.
+    """
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     try:

@@ -1,4 +1,4 @@
-"""The DataFrame's methods that a stream refuses: what each would need, and the way out."""
+"""DataFrame methods that a stream refuses: the reason for each, and an alternative."""
 
 from __future__ import annotations
 

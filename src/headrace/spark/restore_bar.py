@@ -1,6 +1,6 @@
-"""Progress bars of restores in a terminal: one for each task that is being opened, on stderr; gone when it runs.
+"""Progress bars of restores in a terminal, on stderr: one per task that is being opened, removed when it runs.
 
-Where stderr is no terminal there is none; the log has a line every few seconds instead (`local_state`).
+There are no bars if stderr is not a terminal; the log then has a line every few seconds (`local_state`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN_AFTER = 5  # looks: a restore that is over at once needs no bar
 
 
 class RestoreBar:
-    """Mutable; `look` a few times a second, `close` at the end."""
+    """Progress bars of one application. Mutable: call `look` a few times per second, and `close` at the end."""
 
     def __init__(self, running: RunningApp, *, is_terminal: bool | None = None) -> None:
         self._running = running
@@ -30,7 +30,7 @@ class RestoreBar:
         self._looks = 0
 
     def look(self) -> None:
-        """Show what restores now."""
+        """Refresh the bars from the current restores."""
         if not self._wanted:
             return
         found = self._running.restoring()

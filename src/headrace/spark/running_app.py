@@ -28,7 +28,7 @@ _LOOK = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """This instance in the streams group."""
+    """Membership of this instance in the streams group."""
 
     member_id: str | None
     member_epoch: int | None
@@ -37,7 +37,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedTask:
-    """A task this instance runs; `lag` in records as last seen."""
+    """A task that this instance runs; `lag` in records as last observed."""
 
     subtopology: str
     partition: int
@@ -48,7 +48,12 @@ class OwnedTask:
 
 @checked_api()
 class RunningApp:
-    """Made by `StreamsApp.start()`. A context manager: leaving the block stops the application."""
+    """A started application. Made by `StreamsApp.start()`. A context manager: leaving the block stops the application.
+
+    Example:
+        with app.start() as running:
+            running.processAllAvailable()
+    """
 
     def __init__(self, runtime: ApplicationRuntime) -> None:
         self._runtime = runtime
@@ -76,7 +81,7 @@ class RunningApp:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
-        """The newest micro-batch of any subtopology; Spark's keys, and `subtopology`."""
+        """Progress of the newest micro-batch of any subtopology: Spark's keys, and `subtopology`."""
         recent = self.recentProgress
         return recent[-1] if recent else None
 
@@ -86,22 +91,29 @@ class RunningApp:
         return sorted(rows, key=lambda row: row["timestamp"])
 
     def exception(self) -> HeadraceError | None:
-        """Why the application ended, None while it runs or when it was stopped."""
+        """Return the error that ended the application; None while it runs and after a stop."""
         return self._runtime.error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until it ends, at most `timeout` seconds; then, as in Spark, whether it has. Raises its error."""
+        """Wait until the application ends, for at most `timeout` seconds.
+
+        Returns:
+            With a timeout, whether the application has ended, as in Spark; without one, None.
+
+        Raises:
+            HeadraceError: the error that ended the application.
+        """
         ended = self._runtime.is_stopped.wait(timeout)
         if ended and self._runtime.error is not None:
             raise self._runtime.error
         return ended if timeout is not None else None
 
     def processAllAvailable(self) -> None:
-        """Wait until everything that the topics hold now is processed and committed, here or by other instances."""
+        """Wait until all current records of the topics are processed and committed, by this or by other instances."""
         self.wait_until("caught-up", timeout=None)
 
     def addListener(self, listener: object) -> None:
-        """As `StreamsApp.addListener`, from now on."""
+        """Register a listener from now on; see `StreamsApp.addListener`."""
         self._runtime.observation.listeners.add(listener)
 
     def removeListener(self, listener: object) -> None:
@@ -109,18 +121,18 @@ class RunningApp:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where /metrics, /health/live and /health/ready are; None without `headrace.metrics.port`."""
+        """Base URL of /metrics, /health/live and /health/ready; None without `headrace.metrics.port`."""
         return self._runtime.metrics_url
 
     def stop(self) -> None:
-        """Finish the micro-batch, commit, leave the group."""
+        """Finish the current micro-batches, commit, and leave the group."""
         self._runtime.stop()
         self._runtime.is_stopped.wait()
         for display in self._displays:
             display.join()  # a notebook's last cell would end before the display shows the end
         self._displays.clear()
 
-    # -- ours ---------------------------------------------------------------------------------------------------------
+    # -- beyond StreamingQuery ----------------------------------------------------------------------------------------
 
     @property
     def member(self) -> Member:
@@ -132,7 +144,7 @@ class RunningApp:
 
     @property
     def tasks(self) -> tuple[OwnedTask, ...]:
-        """What this instance runs at the moment, opened tasks only."""
+        """The tasks that this instance runs now; opened tasks only."""
         return tuple(
             OwnedTask(
                 subtopology=name,
@@ -146,7 +158,7 @@ class RunningApp:
         )
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Records behind the end of each input partition of this instance, as last seen."""
+        """Records behind the end of each input partition of this instance, as last observed."""
         return {
             where: max(0, end - task.positions.get(where, 0))
             for runner in self._runtime.runners.values()
@@ -155,7 +167,7 @@ class RunningApp:
         }
 
     def restoring(self) -> dict[tuple[str, int], tuple[int, int, float]]:
-        """(subtopology, partition) → (records restored, offsets to come, records per second) of tasks being opened."""
+        """Restores under way: (subtopology, partition) → (records restored, offsets remaining, records per second)."""
         return {
             (name, int(partition)): (row["restored"], row["remaining"], float(row.get("records_per_second", 0.0)))
             for name, runner in self._runtime.runners.items()
@@ -188,7 +200,7 @@ class RunningApp:
         return display
 
     def progress_sample(self) -> ProgressSample:
-        """The counters and states that progress lines are made of."""
+        """Return the counters and states from which progress lines are made."""
         runtime = self._runtime
         state = state_of(runtime)
         restores = self.restoring().values() if state == "running" else ()
@@ -209,10 +221,18 @@ class RunningApp:
         )
 
     def wait_until(self, state: Literal["running", "caught-up"], timeout: float | None = None) -> None:
-        """Wait until every assigned task runs, or until the group has committed what the topics hold now.
+        """Wait for a state of the application.
 
-        A call after one that timed out goes on with the same ends. Raises TimeoutError, or the error that ended the
-        application.
+        A call that follows a timeout continues with the same target offsets.
+
+        Args:
+            state: "running": every assigned task runs; "caught-up": the group has committed everything that the topics
+                held when the call began.
+            timeout: In seconds; None waits without limit.
+
+        Raises:
+            TimeoutError: if the state is not reached in time.
+            HeadraceError: the error that ended the application.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if state == "running":
@@ -286,13 +306,13 @@ class RunningApp:
         return all(set(partitions) <= owned.get(name, set()) for name, partitions in snapshot.active.items())
 
     def _is_settled(self) -> bool:
-        """Running, or a spare: joined, with nothing wrong, and no task left for it (the others' commits count too)."""
+        """Whether this instance runs its tasks, or is a healthy spare for which the group has no task."""
         snapshot = self._runtime.snapshot
         is_spare = snapshot is not None and snapshot.member_epoch > 0 and not snapshot.active and not snapshot.status
         return is_spare or self._is_running()
 
     def _layers(self) -> list[list[str]]:
-        """Topics of the outside world first; internal ones end only when what feeds them has ended."""
+        """Return topics by the order in which they stop growing: user topics, then internal ones after their inputs."""
         topics = [
             (topic, isinstance(source, TopicSource))
             for subtopology in self._runtime.compiled.subtopologies
@@ -330,10 +350,10 @@ class RunningApp:
 
 
 def _ends_of(client: NetworkClient, admin: Admin, topics: list[str], *, outside: bool) -> dict[tuple[str, int], int]:
-    """Where the partitions that hold records end now.
+    """Return the current end offset of each partition that holds records.
 
-    In a topic of the outside world somebody else's transaction may be open for long, and is not waited for. In ours
-    the marker of a transaction that is committed already may still be on its way.
+    A user topic is read to its committed end: an open transaction of another application may last, and is not awaited.
+    An internal topic is read to its uncommitted end: the markers of committed transactions may still be on their way.
     """
     known = client.known_topics(topics, refresh=True).topics
     inputs = [(topic, partition) for topic in topics for partition in known[topic].partitions]

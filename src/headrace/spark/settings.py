@@ -1,8 +1,9 @@
-"""Settings of an application beyond the arguments of `StreamsApp`, by Kafka's names where Kafka has one.
+"""Application settings beyond the arguments of `StreamsApp`, under Kafka's names where Kafka has the setting.
 
-`StreamsApp(config={"max.poll.interval.ms": 60_000})`. An unknown name is an error with the nearest known one. The table
-is `client_settings`, with the defaults that suit micro-batches. How brokers are reached (`security.protocol`, `ssl.*`,
-`sasl.*`) is read by `ClientConfiguration`, for applications as for everybody else, and kept apart: it holds secrets.
+Usage: `StreamsApp(config={"max.poll.interval.ms": 60_000})`. An unknown name is an error that suggests the nearest
+known one. The table of settings is in `client_settings`, with defaults that suit micro-batches. Connection settings
+(`security.protocol`, `ssl.*`, `sasl.*`) are read by `ClientConfiguration`, as for all clients, and kept apart because
+they hold secrets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SETTINGS: Mapping[str, ClientSetting] = {
 
 
 def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
-    """Every setting with its value, defaults included, but for those of security. Raises ConfigError."""
+    """Return every setting except those of security, with defaults filled in. Raises ConfigError."""
     values = {name: setting.in_application for name, setting in SETTINGS.items() if setting.in_application is not None}
     for name, value in (given or {}).items():
         if name in SECURITY_SETTINGS:
@@ -44,7 +45,11 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
 def reached_by(
     bootstrap_servers: str | Sequence[str] | None, given: Mapping[str, object] | None
 ) -> tuple[str, ClientSecurity]:
-    """Where the brokers are and how they are reached: arguments, `given`, environment, file. Raises ConfigError."""
+    """Return the connection settings: from arguments, `given`, environment and configuration file.
+
+    Raises:
+        ConfigError: for an invalid setting.
+    """
     secured = {name: value for name, value in (given or {}).items() if name in SECURITY_SETTINGS}
     configuration = ClientConfiguration(secured, bootstrap_servers=bootstrap_servers)
     return configuration.bootstrap_servers, configuration.security

@@ -76,7 +76,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     `settings` are Spark's, with underscores for dots (`spark_driver_memory="2g"`) or as a mapping
     `settings={"spark.driver.memory": "2g"}`; `master="local[*]"` by default. They win over `SETTINGS`.
     `preload_workers=False` leaves PySpark's own worker daemon in place.
-    Raises ConfigError("java-missing") before PySpark prints its own story.
+    Raises ConfigError("java-missing") before PySpark prints a long message of its own.
     """
     given = {str(k): str(v) for k, v in settings.pop("settings", {}).items()}
     master = str(settings.pop("master", given.pop("spark.master", os.environ.get("MASTER", "local[*]"))))
@@ -113,9 +113,9 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
 
 @functools.cache
 def _scratch() -> Path:
-    """Where Spark's JVM of this process puts temporary files: blocks, sockets, unpacked libraries.
+    """Return the directory for temporary files of this process's JVM: blocks, sockets, unpacked libraries.
 
-    The JVM removes most of them itself, unless it is killed; then the next session on this machine does.
+    The JVM removes most of them itself. After a kill, the next session on this machine removes them.
     """
     directory = OwnedDirectory("headrace-spark-")
     atexit.register(directory.remove)
@@ -124,9 +124,10 @@ def _scratch() -> Path:
 
 @functools.cache
 def _socket_directory() -> Path:
-    """Where the sockets of Python workers lie if the temporary directory's path is too long for them.
+    """Return a directory for the sockets of Python workers, if the path of the temporary directory is too long for
+    them.
 
-    A socket's path has at most 108 bytes, and the temporary directory of macOS, of tests and of CI jobs may be long.
+    A socket's path has at most 108 bytes; temporary directories of macOS, tests and CI jobs may be longer.
     """
     directory = OwnedDirectory("headrace-spark-", Path("/tmp"))
     atexit.register(directory.remove)
@@ -134,7 +135,7 @@ def _socket_directory() -> Path:
 
 
 def classic(spark: Any) -> SparkSession:
-    """`spark`, refused when it is Spark Connect."""
+    """Return `spark`, or raise ConfigError if it is a Spark Connect session."""
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigError(
             "spark-connect",

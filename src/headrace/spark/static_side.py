@@ -1,11 +1,11 @@
-"""The static side of a join: a plain DataFrame that lies whole in every worker, while the stream goes by.
+"""Static side of a join: a plain DataFrame that every worker holds as a whole, joined to the stream.
 
-The driver reads it, once at the start and again when it is older than `headrace.join.refresh.ms`; micro-batches join
-what it holds, so nothing is shuffled and no micro-batch reads a table. Reading apart from the micro-batch is a rule:
-a database that is away would else look like records that Spark SQL cannot digest.
+The driver reads it once at the start, and again when it is older than `headrace.join.refresh.ms`; micro-batches join
+with the held rows, so nothing is shuffled and no micro-batch reads a table. Reading it outside of micro-batches is
+required: an unreachable database would otherwise look like records that Spark SQL cannot process.
 
-Until `hold()` the user's own DataFrame stands in the plan (templates, `verify`). What is held keeps the DataFrame's
-columns with their ids, so that conditions written with `df["code"]` mean the same.
+Before `hold()` the plan contains the user's own DataFrame (templates, `verify`). The held copy keeps the DataFrame's
+columns with their ids, so that conditions written with `df["code"]` stay valid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WIDE_JOINS = ("right", "rightouter", "outer", "full", "fullouter")
 
 
 def checked_join(other: object, on: object, how: str | None, where: str) -> str:
-    """The type of the join, by one name. Raises TopologyError for what no task can do by itself."""
+    """Return the normalised join type. Raises TopologyError for joins that need rows of other tasks."""
     if not isinstance(other, DataFrame) or not hasattr(other, "_jdf"):
         raise refusal(
             "not-supported-here",
@@ -77,10 +77,10 @@ def checked_join(other: object, on: object, how: str | None, where: str) -> str:
 
 
 class StaticSide:
-    """One DataFrame of the user's in one join; shared by the micro-batches of all subtopologies that join it."""
+    """One DataFrame of the user in one join, shared by the micro-batches of all subtopologies that join it."""
 
     def __init__(self, dataframe: DataFrame, *, refresh_ms: int, where: str) -> None:
-        """Raises TopologyError("needs-shuffle") when Spark knows already that it is too large."""
+        """Raises TopologyError("needs-shuffle") if Spark already estimates the DataFrame as too large."""
         self.where = where
         self._frame, self._refresh_ms = dataframe, refresh_ms
         self._is_hinted = class_of(analysed(dataframe)) == "ResolvedHint"
@@ -93,14 +93,19 @@ class StaticSide:
             self._check_size(expected if expected < _UNKNOWN_BYTES else 0)
 
     def dataframe(self) -> DataFrame:
-        """What stands on the right of the join: what is held, before that the user's DataFrame."""
+        """The right side of the join: the held rows, or the user's DataFrame before the first reading."""
         held = self._held
         return F.broadcast(held if held is not None else self._frame)
 
     def hold(self) -> int:
-        """Read it when it was never read or is older than the refresh interval. A number that grows with each reading.
+        """Read the DataFrame if it was never read, or if the held rows are older than the refresh interval.
 
-        Raises TopologyError when the first reading fails or is too large; later ones leave what is held, and warn.
+        Returns:
+            A number that increases with each reading.
+
+        Raises:
+            TopologyError: if the first reading fails or is too large. Later failures keep the held rows and log a
+            warning.
         """
         with self._lock:
             now = time.monotonic()

@@ -27,7 +27,12 @@ from headrace.spark.topology.nodes import NarrowCall
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
 class Stream(Rows):
-    """Rows as they come from topics. Made by `StreamsApp.stream`."""
+    """Rows of source topics. Made by `StreamsApp.stream`.
+
+    Example:
+        flights = app.stream("flights", schema="origin STRING, delay INT")
+        flights.where("delay > 0").groupBy("origin").count().to_topic("delays")
+    """
 
     def __init__(self, app: Application, template: DataFrame, arms: tuple[Arm, ...]) -> None:
         super().__init__(app, template)
@@ -41,7 +46,10 @@ class Stream(Rows):
         return Stream(self._app, template, arms)
 
     def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:  # noqa: N803 PySpark's own
-        """As `DataFrame.unionByName`; rows of the two keep their own order, not one between them."""
+        """Return the rows of both streams, like `DataFrame.unionByName`.
+
+        Each side keeps its own order; the order between the two is undefined.
+        """
         where = call_site()
         if not isinstance(other, Stream) or other._app is not self._app:
             raise refusal(
@@ -73,13 +81,16 @@ class Stream(Rows):
         return self._followed_by(call, template)
 
     def groupBy(self, *cols: Any) -> GroupedStream:
-        """As `DataFrame.groupBy`. Rows move through an internal topic unless the group is the declared key."""
+        """Group the rows, like `DataFrame.groupBy`.
+
+        Rows are repartitioned unless they are grouped by the declared key.
+        """
         return GroupedStream(self, self._arms, cols, call_site())
 
     groupby = groupBy
 
     def agg(self, *_exprs: Any) -> NoReturn:
-        """Refused: an aggregate over everything would need every row in one task."""
+        """Refused: an aggregate over all rows would need every row in one task."""
         raise refusal(
             "needs-shuffle",
             "an aggregate over all rows needs them in one place",
@@ -89,7 +100,7 @@ class Stream(Rows):
 
 
 def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
-    """`arm` with one more call that gives its rows the columns and types of the union."""
+    """Return `arm` with one more call that gives its rows the columns and types of the union."""
     have = {name.lower(): name for name in side.columns}
     columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
     return Arm(source=arm.source, calls=(*arm.calls, NarrowCall(method="select", args=tuple(columns), where=where)))

@@ -50,14 +50,14 @@ ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way on which rows come to a stream: a source and the calls since. A union has several."""
+    """One path of rows into a stream: a source, and the calls made on its rows. A union has several."""
 
     source: TopicSource
     calls: tuple[NarrowCall, ...] = ()
 
 
 class Application(Protocol):
-    """What a stream needs of the application that it belongs to."""
+    """Interface of the application that a stream belongs to."""
 
     name: str
     config: dict[str, int | str]
@@ -71,7 +71,7 @@ class Application(Protocol):
 
 @checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink"))
 class Rows:
-    """What `Stream` and `StreamTable` share: a template, and the calls that are the same on both."""
+    """Common base of `Stream` and `StreamTable`: a template, and the calls that are the same on both."""
 
     _row_for_row = False
 
@@ -139,7 +139,7 @@ class Rows:
         return rows_html(type(self).__name__, self._app.name, self._described_sources(), self.dtypes, _NO_ROWS_YET)
 
     def _described_sources(self) -> list[tuple[str, list[str]]]:
-        """Each input and the names of the calls made on its rows, for notebooks."""
+        """Return each input and the names of the calls made on its rows, for notebooks."""
         raise NotImplementedError
 
     def _column(self, name: str, where: str) -> Column:
@@ -213,7 +213,7 @@ class Rows:
         return NaFunctions(self)
 
     def _check_not_key(self, method: str, columns: Any) -> None:
-        """Refuse to change the values of grouping columns: rows of two groups could get one key."""
+        """Refuse to change grouping columns: rows of two groups could end up with the same key."""
         keys = self._default_key_columns()
         if not keys:
             return
@@ -263,7 +263,7 @@ class Rows:
     def _visible_quoted(self) -> list[str]:
         return [quoted(name) for name in self.columns]
 
-    # -- leaving ----------------------------------------------------------------------------------------------------
+    # -- sinks ------------------------------------------------------------------------------------------------------
 
     def to_topic(
         self,
@@ -274,13 +274,19 @@ class Rows:
         output_mode: OutputMode = "update",
         partitions: int | None = None,
     ) -> Any:
-        """Write the rows to a topic and return the stream.
+        """Write the rows to a topic, and return the stream.
 
-        `key`: the columns of the record's key (one string column as plain text, others or several as a JSON object);
-        None means the input record's key for a stream, the grouping columns for a table. `value`: `"json"` (all
-        columns, nulls left out as Spark's `to_json` does), `"string"` (the one column that is no key) or `"raw"` (the
-        column `value`, and `key` if there is one, as Spark's Kafka sink). `output_mode="update"`: a row each time its
-        value changed. `partitions` is the consent to create a missing topic. Raises TopologyError.
+        Args:
+            topic: Name of the topic.
+            key: Columns of the record key: one string column is written as plain text, anything else as a JSON object.
+                None keeps the input record's key for a stream, and the grouping columns for a table.
+            value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
+                not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does.
+            output_mode: "update": one record each time a row changes.
+            partitions: Permission to create a missing topic, with this many partitions.
+
+        Raises:
+            TopologyError: if the rows do not fit the key or the format.
         """
         sink = topic_sink(
             self, topic, key=key, value=value, output_mode=output_mode, partitions=partitions, where=call_site()
@@ -289,9 +295,9 @@ class Rows:
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Any:
-        """As `DataStreamWriter.foreachBatch`: `func(dataframe, batch_id)` for every micro-batch; at least once.
+        """Call `func(dataframe, batch_id)` for every micro-batch, at least once; like `DataStreamWriter.foreachBatch`.
 
-        Several instances call it, each for its own tasks, and batch ids are each instance's own.
+        Each instance calls it for its own tasks, with batch ids of its own.
         """
         self._app._leave(self, foreach_batch_sink(self, func, call_site()))
         return self
@@ -305,12 +311,18 @@ class Rows:
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Any:
-        """Write the rows to Parquet files below `path`, each row once, and return the stream.
+        """Write each row exactly once to Parquet files below `path`, and return the stream.
 
-        A task's committed rows become a file, which readers see as a whole, when they take `roll_size_bytes` (128 MiB)
-        or the oldest of them are `roll_interval_ms` old (60 s; 0: after every micro-batch), and when the application
-        stops. `partition_by`: Hive directories. `path` is on a file system that every instance sees. Rows of an
-        aggregate, which replace each other, are refused. Raises TopologyError.
+        Args:
+            path: A directory on a file system that every instance sees.
+            partition_by: Columns whose values become Hive directories.
+            name: Name of the sink; unique within the application.
+            roll_size_bytes: Size at which a task's committed rows become a file, which readers see as a whole (128
+                MiB).
+            roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
+
+        Raises:
+            TopologyError: also for the rows of an aggregate, which replace each other.
         """
         where = call_site()
         sink = parquet_sink(
@@ -326,9 +338,14 @@ class Rows:
         return self
 
     def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
-        """Write the rows to a `headrace.spark.sinks.Sink`, each row once, and return the stream.
+        """Write each row exactly once to a `headrace.spark.sinks.Sink`, and return the stream.
 
-        `name` (by default the sink's own) is unique within the application. Raises TopologyError.
+        Args:
+            sink: The table to write to.
+            name: Name of the sink, by default the sink's own; unique within the application.
+
+        Raises:
+            TopologyError: if the sink cannot take the rows.
         """
         self._app._leave(self, table_sink(self, sink, name, call_site()))
         return self

@@ -1,6 +1,6 @@
-"""`StreamsApp`: the topology a streams group runs, declared in PySpark's words.
+"""`StreamsApp`: the entry point of the PySpark API, which declares the topology of a streams group.
 
-Building an application needs a Spark session and no Kafka; `check`, `verify`, `start` and `run` reach for the cluster.
+Building an application needs a Spark session but no Kafka; `check`, `verify`, `start` and `run` connect to the cluster.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 @checked_api(unchecked=("value", "topics", "schema", "listener"))
 class StreamsApp(ApplicationDeclaration):
-    """One member of a Kafka streams group, and the topology the group runs."""
+    """One member of a Kafka streams group, and the topology that the group runs.
+
+    Example:
+        app = StreamsApp("delays", bootstrap_servers="localhost:9092")
+        app.stream("flights", value="string").to_topic("copy")
+        app.run()
+    """
 
     def __init__(
         self,
@@ -59,17 +65,24 @@ class StreamsApp(ApplicationDeclaration):
         on_error: ErrorPolicy = "fail",
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """`name` is the group's id, the prefix of internal topics and of the state directory.
+        """Create an application without connecting to the cluster.
 
-        `spark`: None takes the active session, else starts a local one. `bootstrap_servers`: None takes
-        HEADRACE_BOOTSTRAP_SERVERS, else localhost:9092. `state_dir`: None takes HEADRACE_STATE_DIR, else
-        `<user's state directory>/headrace/<name>`. `trigger_interval_ms` 0: the next micro-batch as soon as there is
-        data. `processing_guarantee`: "exactly_once_v2" or "at_least_once", as Kafka Streams names them; None takes
-        `processing.guarantee` of `config`, by default exactly_once_v2. `on_error`: what becomes of a record that cannot
-        be used: "fail", "skip" or DeadLetter("topic").
-        `config`: further settings by Kafka's names, see `headrace.spark.settings`. `security.protocol`, `ssl.*` and
-        `sasl.*` may stand there, in the environment (HEADRACE_SASL_PASSWORD) or in the file that HEADRACE_CONFIG names.
-        Raises ConfigError.
+        Args:
+            name: Group id, and prefix of internal topics and of the state directory.
+            spark: The session to use; None takes the active one, or starts a local one.
+            bootstrap_servers: None takes HEADRACE_BOOTSTRAP_SERVERS, else localhost:9092.
+            processing_guarantee: "exactly_once_v2" or "at_least_once", as in Kafka Streams; None takes
+                `processing.guarantee` of `config`, by default exactly_once_v2.
+            auto_offset_reset: Start position of partitions without a committed offset: "earliest" or "latest".
+            state_dir: None takes HEADRACE_STATE_DIR, else `<user's state directory>/headrace/<name>`.
+            trigger_interval_ms: Time between micro-batches; 0 starts the next one as soon as there is data.
+            on_error: Policy for records that cannot be processed: "fail", "skip" or DeadLetter("topic").
+            config: Further settings by Kafka's names, see `headrace.spark.settings`. `security.protocol`, `ssl.*` and
+                `sasl.*` may be given here, in the environment (HEADRACE_SASL_PASSWORD), or in the file named by
+                HEADRACE_CONFIG.
+
+        Raises:
+            ConfigError: for an invalid argument or setting.
         """
         from headrace.spark.settings import checked_config, reached_by
 
@@ -85,7 +98,9 @@ class StreamsApp(ApplicationDeclaration):
         _check_choice("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none"))
         if isinstance(trigger_interval_ms, bool) or not isinstance(trigger_interval_ms, int) or trigger_interval_ms < 0:
             raise ConfigError(
-                "bad-value", f"trigger_interval_ms={trigger_interval_ms!r} is no number of milliseconds", "0 or more"
+                "bad-value",
+                f"Invalid trigger_interval_ms {trigger_interval_ms!r}: expected a non-negative integer",
+                "0 or more",
             )
         servers, security = reached_by(bootstrap_servers, config)
         checked = checked_config(config)
@@ -116,12 +131,21 @@ class StreamsApp(ApplicationDeclaration):
         on_error: ErrorPolicy | None = None,
         name: str | None = None,
     ) -> Stream:
-        """The records of one or several topics as rows.
+        """Return the records of one or several topics as rows.
 
-        Without `schema` and `value`: the eight columns of Spark's Kafka source. With `schema` (a StructType or DDL):
-        its columns, decoded from JSON, and the record's coordinates in the struct `_kafka` (key, topic, partition,
-        offset, timestamp, headers), which `*` does not hold. `value="string"`: one column `value`. `key`: the column
-        that equals the record's key, so that grouping by it moves no rows. Raises TopologyError.
+        Without `schema` and `value` the rows have the eight columns of Spark's Kafka source.
+
+        Args:
+            topics: One topic, or several that are read as one.
+            schema: StructType or DDL of JSON records. The struct `_kafka` (key, topic, partition, offset, timestamp,
+                headers) is available beside the columns; `*` does not include it.
+            value: "string" for one column `value`.
+            key: The column that equals the record's key, so that grouping by it needs no repartitioning.
+            on_error: Policy of this source; by default the application's.
+            name: Name of the source in descriptions.
+
+        Raises:
+            TopologyError: for an unsupported format or schema.
         """
         where = call_site()
         names = tuple(topics) if isinstance(topics, (list, tuple)) else (topics,)
@@ -198,22 +222,22 @@ class StreamsApp(ApplicationDeclaration):
                 )
         return self._sources.setdefault(source.name, source)
 
-    # -- look before you run ----------------------------------------------------------------------------------------
+    # -- before a run -----------------------------------------------------------------------------------------------
 
     def describe(self, format: Literal["text", "json", "mermaid"] = "text") -> str:
-        """The topology: subtopologies, topics, state, sinks. Connects to nothing."""
+        """Return the topology: subtopologies, topics, state stores and sinks. Does not connect to the cluster."""
         from headrace.spark.describe import describe
 
         return describe(self.compile(), format)
 
     def check(self) -> list[Finding]:
-        """Preflight against the cluster; returns findings, raises nothing."""
+        """Run the preflight checks against the cluster. Findings are returned, never raised."""
         from headrace.spark.check import check
 
         return check(self)
 
     def verify(self, *, sinks: Sequence[str] | None = None) -> Verdict:
-        """Recompute the application as one Spark batch over its input topics and compare with what its sinks hold."""
+        """Recompute the application as one Spark batch over its input, and compare the result with its sinks."""
         from headrace.spark.verify import verify
 
         return verify(self, sinks=sinks)
@@ -221,10 +245,14 @@ class StreamsApp(ApplicationDeclaration):
     # -- run --------------------------------------------------------------------------------------------------------
 
     def addListener(self, listener: object) -> None:
-        """Tell `listener` from the start on what the application does.
+        """Register a listener for the events of the application, from the start on.
 
-        A `pyspark.sql.streaming.StreamingQueryListener` as it is, or anything with some of its methods; besides,
-        `onTasksChanged` gets a `headrace.spark.listeners.TasksChanged`. Raises TypeError for something else.
+        Args:
+            listener: A `pyspark.sql.streaming.StreamingQueryListener`, or any object with some of its methods. Its
+                method `onTasksChanged`, if any, receives a `headrace.spark.listeners.TasksChanged`.
+
+        Raises:
+            TypeError: if the object has none of these methods.
         """
         check_listener(listener)
         self.listeners.append(listener)

@@ -37,7 +37,7 @@ def topic_frame(
     security: ClientSecurity,
     ranges: Mapping[TopicPartition, tuple[int, int]],
 ) -> DataFrame:
-    """The records of `[from, to)` of each topic-partition, with the eight columns of Spark's Kafka source."""
+    """Return the records of `[from, to)` of each topic-partition, with the eight columns of Spark's Kafka source."""
     wanted = [
         (topic, partition, start, end) for (topic, partition), (start, end) in sorted(ranges.items()) if end > start
     ]
@@ -70,10 +70,10 @@ def _reader(
 
 
 def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
-    """`records` as the columns of `source`, decoded by Spark's own functions: what our decoder is held against.
+    """Return `records` as the columns of `source`, decoded by Spark's functions: the reference for Headrace's decoder.
 
     Hidden columns: the record's key, `_kafka`, and BAD_COLUMN, which is not null for a record that does not decode.
-    `from_json` takes texts that are not JSON; Python's own reader refuses those. Tombstones of a JSON stream are left
+    `from_json` accepts texts that are not JSON; Python's own reader refuses those. Tombstones of a JSON stream are left
     out.
     """
     key = F.col("key").alias(KEY_COLUMN)
@@ -104,7 +104,7 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
 
 
 def _without_bytes(kind: DataType) -> Any:
-    """`kind` with smallint for tinyint: `from_json` makes -56 of 200 where a tinyint is asked for."""
+    """Return `kind` with smallint in place of tinyint: `from_json` reads 200 as the tinyint -56."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _without_bytes(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
@@ -115,7 +115,7 @@ def _without_bytes(kind: DataType) -> Any:
 
 
 def _not_a_json_object(value: bytes) -> str | None:
-    """Why a value is not one JSON object by RFC 8259, None if it is. Types of its fields are `from_json`'s to judge."""
+    """Return the reason why a value is not one JSON object by RFC 8259, or None. Its fields are left to `from_json`."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
@@ -128,4 +128,5 @@ def _not_a_json_object(value: bytes) -> str | None:
 
 
 def good_rows(decoded: DataFrame) -> DataFrame:
+    """Return the rows that decoded, without BAD_COLUMN."""
     return decoded.where(F.col(BAD_COLUMN).isNull()).drop(BAD_COLUMN)

@@ -1,4 +1,4 @@
-"""What `verify` found: plain data, for people and for programs."""
+"""Result of `verify` as plain data, for people and for programs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_EXAMPLES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkVerdict:
-    """One sink topic against the recomputation. Rows of a table are its keys, of a stream its records.
+    """Comparison of one sink with the recomputation. Rows of a table are its keys, rows of a stream its records.
 
-    `repeated` and `lost` count input records: those a count holds too many or too few of (a table), or records of the
-    topic itself (a stream). `examples` are a few rows of what is wrong or repeated, in words.
+    `repeated` and `lost` count input records: those counted too often or too rarely (a table), or records of the topic
+    itself (a stream). `examples` are a few wrong or repeated rows as text.
     """
 
     topic: str

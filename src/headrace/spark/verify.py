@@ -1,9 +1,10 @@
-"""`verify`: the same program once more, as one Spark batch over the same input, compared with what its sinks hold.
+"""`verify`: recomputation of the application as one Spark batch over the same input, compared with its sinks.
 
-The input is what the application has committed; it is decoded by Spark's `from_json` (not by our decoder) and goes
-through the user's recorded calls as plain DataFrame operations, `groupBy` included (not through our aggregates).
-Doubles compare within a relative 1e-12, since sums depend on the order of their terms. At least once may count records
-again after a crash: such repeats are counted, bounded and shown (`verify_tables`), never hidden; anything lost fails.
+The input is everything that the application has committed. It is decoded by Spark's `from_json` (not by Headrace's
+decoder) and passes through the user's recorded calls as plain DataFrame operations, `groupBy` included (not through
+Headrace's aggregates). Doubles compare within a relative 1e-12, since sums depend on the order of their terms. At least
+once may count records again after a crash: such repeats are counted, bounded and shown (`verify_tables`), never hidden;
+any loss is a failure.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extent:
-    """What of the topics is compared."""
+    """Range of the topics that is compared."""
 
     ranges: Mapping[TopicPartition, tuple[int, int]]  # of the sources: what the application has committed
     waiting: int
@@ -50,9 +51,14 @@ class _Extent:
 
 
 def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -> Verdict:
-    """Compare `sinks` (topics and Parquet directories; all that the application writes when None).
+    """Compare sinks with a recomputation.
 
-    Raises ConfigError, CannotConnect, BrokerError.
+    Args:
+        app: The application.
+        sinks: Topics and Parquet directories; None compares all that the application writes.
+
+    Raises:
+        ConfigError, CannotConnect, BrokerError: if the input or a sink cannot be read.
     """
     compiled = app.compile()
     outputs = [output for output in app._outputs if _is_readable(output.sink)]
@@ -90,7 +96,7 @@ def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -
 
 @contextmanager
 def _few_shuffle_partitions(spark: SparkSession) -> Iterator[None]:
-    """Spark's default of 200 would cost more than the comparison; the setting is put back."""
+    """Reduce Spark's 200 shuffle partitions during the block: their overhead would exceed the comparison itself."""
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
     spark.conf.set(name, str(min(int(str(before)), 2 * spark.sparkContext.defaultParallelism)))
@@ -182,7 +188,7 @@ class _Recomputation:
         return apply_calls(good_rows(self._frames[arm.source.name]), arm.calls)
 
     def _rows(self, arms: Sequence[Arm]) -> DataFrame:
-        """The rows of all arms; with several, what they have in common."""
+        """Return the rows of all arms; with several arms, the columns that they share."""
         frames = [self._arm(arm) for arm in arms]
         if len(frames) == 1:
             return frames[0]
@@ -259,7 +265,7 @@ def _whole(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def _show_committed_rows(sink: TableSink, group_id: str) -> None:
-    """Rows that are committed and wait for their file count: they are let into the table now."""
+    """Publish committed rows that are still waiting for a file, so that the comparison sees them."""
     sink.sink.roll(sink.sink.tasks_of(group_id), int(time.time() * 1000), everything=True)
 
 

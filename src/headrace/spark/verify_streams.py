@@ -1,4 +1,4 @@
-"""Stateless sinks against their recomputation: as multisets of records, since their order across tasks is free."""
+"""Comparison of stateless sinks with their recomputation, as multisets: records of different tasks have no order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ JSON_OPTIONS = {  # of `to_json`, so that it writes what `formats.encode_json` w
 def compare_stream(
     topic: str, expected: Sequence[tuple[DataFrame, TopicSink]], actual: DataFrame, ignored: frozenset[str]
 ) -> SinkVerdict:
-    """Missing records are lost; surplus ones repeated when the recomputation has the same record, else extra."""
+    """Compare the records of a topic.
+
+    Missing records are lost. Surplus records are repeated if the recomputation has the same record, else extra.
+    """
     schema = value_schema(expected[0][0], expected[0][1])
     sides = [
         frame.select(

@@ -1,10 +1,9 @@
-"""Tables against their recomputation: the newest record of each key with the row of the same group in the batch.
+"""Comparison of tables with their recomputation: the newest record of each key against the row of its group.
 
-A row that is not equal is looked at once more with the group's own figures (how many rows, and of each input its sum,
-least and greatest): r records counted again move a count by r, a sum by at most r times the extremes, a mean between
-them, a minimum or maximum not at all. Results are evaluated at the corners of these bounds; what lies between them is
-*repeated*, with r counted. Expressions over aggregates are taken to be monotone in each of them, as rounding and
-quotients are.
+Rows that differ are examined with figures of their group (the number of rows, and sum, minimum and maximum of each
+input): r records counted again change a count by r, a sum by at most r times the extremes, a mean within them, and a
+minimum or maximum not at all. Results are evaluated at the corners of these bounds; a row within them is *repeated*,
+with r counted. Expressions over aggregates are assumed to be monotone in each aggregate, as rounding and quotients are.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Totals:
-    """Keys: recomputed, in the topic, in both and the same, in one of them only."""
+    """Counts of keys: recomputed, in the topic, equal in both, and in one of them only."""
 
     expected: int
     found: int
@@ -70,7 +69,16 @@ def compare_table(
     actual: DataFrame,
     ignored: frozenset[str],
 ) -> SinkVerdict:
-    """`rows` are the good input rows in front of `groupBy`, `actual` the records of the sink's topic."""
+    """Compare a table's sink.
+
+    Args:
+        app: The application.
+        table: The aggregate.
+        sink: Its sink topic.
+        rows: The decodable input rows in front of `groupBy`.
+        actual: The records of the sink's topic.
+        ignored: Columns that cannot be recomputed.
+    """
     return _TableComparison(app, table, sink, rows, ignored).against(actual)
 
 
@@ -140,7 +148,7 @@ class _TableComparison:
         return F.coalesce(F.col("here") & F.col("there") & parts, F.lit(False))
 
     def _findings(self, pairs: DataFrame, totals: _Totals, schema: StructType) -> _Findings:
-        """What is behind the rows that are not equal."""
+        """Classify the rows that are not equal: repeated, wrong or undecidable."""
         findings = _Findings(equal=totals.equal)
         unequal = pairs.where("not same and here and there").orderBy("key").limit(_MOST_LOOKED_AT).collect()
         self._judge(unequal, schema, findings)
@@ -220,7 +228,9 @@ class _TableComparison:
             findings.tell(told)
 
     def _figures(self, unequal: list[Row]) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """Of each group in `unequal`: its rows, and of each numeric input count, sum, sum of magnitudes, extremes."""
+        """Return figures of each group in `unequal`: number of rows; of each input count, sum, sum of magnitudes,
+        extremes.
+        """
         projection = self._split.projection
         projected = self._rows.selectExpr(
             *(f"{sql} as {name}" for name, sql in projection.key_sql + projection.input_sql)

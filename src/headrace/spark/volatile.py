@@ -1,4 +1,4 @@
-"""Which columns of a sink cannot be recomputed, because a function in them answers differently when asked twice."""
+"""Columns of a sink that cannot be recomputed, because they depend on nondeterministic functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(columns of `rows` that are volatile themselves, functions on which more than such a column depends)."""
+    """Find the nondeterministic columns of `rows`.
+
+    Returns:
+        The columns that are nondeterministic themselves, and the functions on which more than such a column depends.
+    """
     columns: set[str] = set()
     whole: set[str] = set()
     final = set(rows.columns)

@@ -34,15 +34,15 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppSnapshot:
-    """What a display shows of an application.
+    """State and figures of a running application at one moment, as displays show them.
 
     Attributes:
         state: starting, not-ready, running, stopped or failed.
         records: Records of source topics processed since the start of this instance.
-        records_per_second: Over the last seconds.
+        records_per_second: Mean rate over the last few seconds.
         batch_ms: Duration of the latest micro-batch; None before the first.
         restoring: (task, records restored, records remaining).
-        error: What ended the application, with its fix; None while it runs.
+        error: The error that ended the application, with its fix; None while it runs.
     """
 
     name: str

@@ -21,7 +21,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A state in one word; the colour repeats what the word says."""
+    """A state in one word. The colour repeats the word's meaning."""
 
     word: str
     tone: Tone

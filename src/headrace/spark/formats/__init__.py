@@ -1,6 +1,6 @@
-"""Records to columns and back: JSON with a schema, one string, or the raw columns of Spark's Kafka source.
+"""Conversion between Kafka records and Arrow columns: JSON with a schema, single strings, or raw columns.
 
-The runtime calls `decode` in the fetch stage and `encode_value` and `encode_key` in the sink stage, in Arrow.
+The fetch stage calls `decode`; the sink stage calls `encode_value` and `encode_key`. All of them work on Arrow arrays.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A row for every record, in order; the rows of `bad_rows` are null in every decoded column.
+    """Decoded columns with one row per record, in order. Rows in `bad_rows` are null in every decoded column.
 
-    `tombstones`: the rows of records without a value, or None when there are none. A tombstone says that a key is gone.
-    A stream of JSON objects has no row for it, as KStream has none in Kafka Streams; with `value="string"` and with raw
-    columns it is a row whose value is null.
+    `tombstones` is the mask of records without a value, or None if there are none. A tombstone marks a deleted key.
+    Streams of JSON objects drop it, as KStream does in Kafka Streams. With `value="string"` and with raw columns it is
+    a row whose value is null.
     """
 
     batch: pa.RecordBatch
@@ -51,7 +51,7 @@ class Decoded:
 
 
 def source_schema(source: TopicSource) -> StructType:
-    """The columns that `decode` yields for `source`: those needed, `_kafka` behind the others."""
+    """Return the Arrow schema that `decode` yields for `source`: the needed columns, followed by `_kafka` if needed."""
     fields = list(struct_of(source.schema_json).fields)
     if source.value_format != "raw":
         fields.append(StructField(COORDINATES_COLUMN, COORDINATES))
@@ -61,7 +61,14 @@ def source_schema(source: TopicSource) -> StructType:
 
 
 def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: str, partition: int) -> Decoded:
-    """Fetched records (key, value, offset, timestamp in ms, headers) of one topic-partition as the source's columns."""
+    """Decode records of one partition into the columns of `source`.
+
+    Args:
+        records: Fetched records: key, value, offset, timestamp in ms, headers.
+        source: The source whose columns are decoded.
+        topic: Topic of the records.
+        partition: Partition of the records.
+    """
     wanted = source_schema(source).names
     bad: Sequence[BadRow] = ()
     tombstones = None
@@ -87,7 +94,10 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
 
 
 def encode_value(batch: pa.RecordBatch, columns: Sequence[str], value_format: FormatName) -> pa.Array:
-    """The records' values, binary. "string" and "raw" write the one column as it is; null is a tombstone."""
+    """Return the record values of `batch` as binary; null is a tombstone.
+
+    "string" and "raw" write their single column unchanged.
+    """
     if value_format == "json":
         return encode_value_json(batch, columns)
     [name] = columns
@@ -101,10 +111,10 @@ def encode_value_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array
 
 
 def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """The records' keys: one string (or binary) column as it is, anything else as a JSON object. Never null.
+    """Return the record keys: one string or binary column unchanged, anything else as a JSON object. Never null.
 
-    A null is written out (`{"origin":null}`): records without a key are refused by compacted topics. Texts that begin
-    as such an object does (`{"origin":`) are written as an object, too, so that no two values share a key.
+    A null is written as JSON (`{"origin":null}`), because compacted topics reject records without a key. Strings that
+    begin like such an object (`{"origin":`) are also written as an object, so that no two values share a key.
     """
     if len(columns) == 1:
         [name] = columns
@@ -119,12 +129,12 @@ def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 
 
 def key_object_start(name: str) -> str:
-    """How the JSON object begins that stands for a key of one column where its plain text cannot."""
+    """Return the first characters of the JSON object that replaces a plain-text key of one column."""
     return f"{{{quoted(name)}:"
 
 
 def _plain_text(column: pa.Array) -> pa.Array:
-    """As Spark's `cast(.. as string)`, for the types that `value="string"` allows."""
+    """Return the column as Spark's `cast(.. as string)` does, for the types that `value="string"` allows."""
     kind = column.type
     if pa.types.is_floating(kind):
         write = java_double if pa.types.is_float64(kind) else java_float
@@ -160,7 +170,7 @@ def _strings(values: pa.Array) -> tuple[pa.Array, list[BadRow]]:
 
 
 def _raw(records: pa.Table | pa.RecordBatch, topic: str, partition: int, wanted: Sequence[str]) -> dict[str, pa.Array]:
-    """The columns of Spark's own Kafka source; those that cost something only when they are asked for."""
+    """Return the columns of Spark's own Kafka source. Columns with a cost are built only if they are in `wanted`."""
     columns = {name: _column(records, name) for name in ("key", "value", "offset") if name in wanted}
     if set(wanted) <= set(columns):
         return columns

@@ -67,7 +67,7 @@ def _micros(text: str, zone_name: str | None) -> int | None:
 
 
 def _in_range(year: int) -> tuple[int, int]:
-    """(a year that `datetime` knows, how many cycles of 400 years it lies before `year`)."""
+    """Map `year` into the range of `datetime`: (mapped year, number of 400-year cycles subtracted)."""
     if 1 < year < 9999:
         return year, 0
     shown = year % 400 + (400 if year <= 1 else 9200)
@@ -88,7 +88,10 @@ def parse_date(text: str) -> int | None:
 
 
 def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
-    """(timestamps, which texts are none): each distinct text is read once, the usual form all at once."""
+    """Parse texts as timestamps: (timestamps, mask of invalid texts).
+
+    Each distinct text is parsed once; the common form is parsed for all rows at once.
+    """
     encoded = texts.dictionary_encode()
     distinct = encoded.dictionary
     usual = pc.match_substring_regex(distinct, _PLAIN_INSTANT)
@@ -100,7 +103,7 @@ def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
 
 
 def local_times(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(timestamps without a zone, which texts are none)."""
+    """Parse texts as timestamps without a zone: (timestamps, mask of invalid texts)."""
     encoded = texts.dictionary_encode()
     parsed = pa.array([parse_local_time(text) for text in encoded.dictionary.to_pylist()], pa.int64()).cast(LOCAL_TIME)
     values = parsed.take(encoded.indices)
@@ -108,7 +111,7 @@ def local_times(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def dates(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(dates, which texts are none)."""
+    """Parse texts as dates: (dates, mask of invalid texts)."""
     encoded = texts.dictionary_encode()
     distinct = encoded.dictionary
     parsed = pa.array([parse_date(text) for text in distinct.to_pylist()], pa.int32()).cast(pa.date32())

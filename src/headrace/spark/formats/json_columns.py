@@ -1,7 +1,8 @@
-"""Columns out of JSON records by the compiled pass of `json_kernels`, as Arrow; rows it is not sure of are named.
+"""Decoding of JSON records into Arrow columns by the compiled scanner of `json_kernels`.
 
-Only what is asked for becomes a column, though every field of the schema is checked. Strings are copied once, numbers
-are written where Arrow wants them; no Python object per record.
+Rows that the scanner does not read with certainty are reported as odd. Only requested columns are built, though every
+field of the schema is checked. Strings are copied once, numbers are written directly into Arrow's buffers, and no
+Python object is created per record.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _LIMITS: Mapping[type[DataType], int] = {
 
 
 class JsonColumns:
-    """Reads records of one flat schema. `can_read` says whether a schema is flat."""
+    """Reader of records with one flat schema; `can_read` reports whether a schema is flat."""
 
     def __init__(self, schema: StructType, zone_name: str) -> None:
         self._types = [arrow_type(field.dataType) for field in schema.fields]
@@ -80,10 +81,11 @@ class JsonColumns:
 
     @staticmethod
     def can_read(schema: StructType) -> bool:
+        """Whether every field of `schema` has a type that the compiled scanner reads."""
         return bool(schema.fields) and all(type(field.dataType) in _KINDS for field in schema.fields)
 
     def read(self, values: pa.Array, wanted: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
-        """(a row per value with the columns `wanted`, which rows are odd: theirs mean nothing)."""
+        """Read records: (one row per value with the columns `wanted`, mask of odd rows, whose content is undefined)."""
         rows, fields = len(values), len(self._types)
         data, offsets = _bytes_of(values)
         found = np.empty((fields, rows), np.uint8)
@@ -123,14 +125,14 @@ class JsonColumns:
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache, these kernels and those that write JSON."""
+    """Compile these kernels and those that write JSON, or load them from numba's cache."""
     schema = StructType().add("a", StringType()).add("b", LongType())
     batch, _ = JsonColumns(schema, "UTC").read(pa.array([b'{"a":"b","b":1}'], pa.binary()), ["a", "b"])
     encode_json(batch, ["a", "b"])
 
 
 def _bytes_of(values: pa.Array) -> tuple[Any, Any]:
-    """The bytes of a binary column and its rows' ends; a null is an empty row, which is odd."""
+    """Return the bytes of a binary column and the end offset of each row. A null is an empty row, which is odd."""
     if pa.types.is_large_binary(values.type):
         values = values.cast(pa.binary())
     _, ends, body = values.buffers()
@@ -182,7 +184,7 @@ def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Arr
 
 
 def _converted(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """(values of a type that the kernels leave as text, which rows need another look: they are rounded, or wrong)."""
+    """Convert texts to a type that the kernels leave as text: (values, mask of rows to decode again one by one)."""
     if pa.types.is_binary(kind):
         values, wrong = _binaries(texts)
     elif pa.types.is_timestamp(kind):
@@ -207,7 +209,7 @@ def _numbers_of_texts(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.
 
 
 def _binaries(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Base64, all texts at once: padding reads as zeros, which are cut off behind each."""
+    """Decode base64, all texts at once: padding decodes to zeros, which are cut off the end of each value."""
     fine = pc.match_substring_regex(texts, "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
     kept = pc.fill_null(pc.if_else(fine, texts, ""), "")
     sizes = np.asarray(pc.binary_length(kept).to_numpy(zero_copy_only=False), np.int64) // 4 * 3

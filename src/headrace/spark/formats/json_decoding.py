@@ -48,9 +48,16 @@ _READ_AT_ONCE = (BooleanType, ShortType, IntegerType, LongType, DoubleType, Stri
 def decode_json(
     values: pa.Array, schema_json: str, zone_name: str, wanted: Sequence[str] | None = None
 ) -> tuple[pa.RecordBatch, list[BadRow]]:
-    """A row per value, in order, and the values that do not decode; the rows of these and of nulls are null.
+    """Decode JSON values into one row per value, in order, and return the values that do not decode.
 
-    `wanted`: the columns to make, None for all. Which values do not decode depends on the schema alone.
+    Rows of undecodable and of null values are null. Whether a value decodes depends on the schema alone, never on
+    `wanted`.
+
+    Args:
+        values: Binary record values.
+        schema_json: The Spark schema as JSON.
+        zone_name: Time zone for timestamps without one.
+        wanted: The columns to build; None for all.
     """
     return _decoder(schema_json, zone_name).decode(values, wanted)
 
@@ -93,7 +100,7 @@ class _JsonDecoder:
     def _uncertain(
         self, values: pa.Array, rows: np.ndarray, bad: list[BadRow]
     ) -> Iterator[tuple[np.ndarray, pa.Table]]:
-        """These rows' columns, together where they can be read so."""
+        """Decode the rows that the compiled scanner called odd: together where possible, else one by one."""
         if not len(rows):
             return
         if self._vectorised:
@@ -114,7 +121,7 @@ class _JsonDecoder:
             yield remaining, self._one_by_one(values, remaining, bad)
 
     def _blocks(self, values: pa.Array, rows: np.ndarray) -> Iterator[tuple[np.ndarray, pa.Table | None, np.ndarray]]:
-        """(rows, their columns or None when they must be read alone, which of them must be)."""
+        """Yield (rows, their columns or None if they must be decoded one by one, the rows that must be)."""
         pending = [rows] if len(rows) else []
         while pending:
             block = pending.pop()
@@ -192,7 +199,7 @@ def _is_read_at_once(kind: DataType) -> bool:
 
 
 def _regular(values: pa.Array) -> np.ndarray:
-    """Which values are one line from `{` to `}`, without the words that pyarrow's reader takes for numbers."""
+    """Return the mask of values that are one line from `{` to `}`, without words that pyarrow reads as numbers."""
     lengths = pc.binary_length(values)
     whole = pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))
     whole = pc.and_(whole, pc.greater(lengths, 1))
@@ -202,7 +209,10 @@ def _regular(values: pa.Array) -> np.ndarray:
 
 
 def _occurring(values: pa.Array, wanted: Sequence[bytes]) -> list[bytes]:
-    """Those that occur in any value. One look at all bytes: value by value took half the time of decoding."""
+    """Return the words of `wanted` that occur in any value.
+
+    All bytes are searched at once: a search of each value took half of the decoding time.
+    """
     data = values.buffers()[2]
     if data is None or len(values) == 0:
         return []

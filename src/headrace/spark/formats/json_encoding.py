@@ -25,7 +25,7 @@ _SPECIAL = r'[\x00-\x1f"\\]'
 
 
 def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """One JSON object per row, as a binary array."""
+    """Return one JSON object per row, as a binary array."""
     rows = len(batch)
     if not rows:
         return pa.array([], pa.binary())
@@ -54,7 +54,7 @@ def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One column as the kernels take it: integers, or with `data` texts between `values`; which rows have one."""
+    """One column in the form that kernels take: integers, or texts in `data` delimited by `values`."""
 
     label: Any
     values: Any

@@ -3,7 +3,7 @@
 `scan_objects` reads what nearly all records are: one object of plain values, strings without escapes, numbers that fit.
 It writes numbers, and where strings lie; whatever it does not read with certainty it calls *odd*, and slower code
 decides (`json_decoding`). So it never refuses a record, and what it accepts is RFC 8259 to the last byte. A field that
-nobody asks for is checked all the same: which records are bad must not depend on what a query happens to use.
+no query needs is checked all the same: which records are bad must not depend on what a query happens to use.
 
 Bytes come from strangers and numba checks no bounds: each read is behind a comparison with the record's end.
 """
@@ -51,7 +51,7 @@ HARD: Final = 2  # a number whose nearest double is not found in one step: its t
 _UNKNOWN = -1
 _POWERS = np.array([10.0**exponent for exponent in range(23)])  # those that a double holds exactly
 _EXACT = 1 << 53
-_MOST_DIGITS = 19  # more than an int64 holds come out negative, and are told by that
+_MOST_DIGITS = 19  # more than an int64 holds come out negative, which marks them
 
 
 @njit(cache=True, nogil=True)
@@ -68,7 +68,7 @@ def _behind_space(data: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _behind_plain_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """(where the quote lies that ends a string without escapes, or -1; whether all of it is ASCII)."""
+    """Find the end of a string without escapes: (position of the closing quote or -1, whether all bytes are ASCII)."""
     seen = np.uint8(0)
     while at < end:
         byte = data[at]
@@ -83,7 +83,7 @@ def _behind_plain_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @njit(cache=True, nogil=True)
 def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """As `_behind_plain_text`, escapes allowed."""
+    """Find the end of a string that may contain escapes; see `_behind_plain_text`."""
     seen = np.uint8(0)
     while at < end:
         byte = data[at]
@@ -116,7 +116,7 @@ def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @njit(cache=True, nogil=True)
 def _word(data: Any, at: int, end: int) -> tuple[int, int]:
-    """(1 true, 0 false, 2 null, -1 none of them; where it ends)."""
+    """Read a literal: (1 true, 0 false, 2 null, -1 none of them; the position after it)."""
     if at + 4 <= end and data[at + 1] == 114 and data[at] == 116 and data[at + 2] == 117 and data[at + 3] == 101:
         return 1, at + 4
     if at + 4 <= end and data[at] == 110 and data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108:
@@ -130,7 +130,7 @@ def _word(data: Any, at: int, end: int) -> tuple[int, int]:
 def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa: C901 a grammar in one pass
     """A number by JSON's grammar: (where it ends or -1, its digits without point or sign, power of ten, form).
 
-    Form: 0 an integer, 1 with a point or an exponent, 2 more digits than are told here.
+    Form: 0 an integer, 1 with a point or an exponent, 2 more digits than fit into the result.
     """
     if at < end and data[at] == 45:
         at += 1
@@ -176,7 +176,7 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
 
 @njit(cache=True, nogil=True)
 def _two(data: Any, at: int) -> int:
-    """The number of two digits; for anything else one that makes whatever it is part of negative."""
+    """Return the number of two digits; for other bytes a number that makes every sum it is part of negative."""
     if not (_is_digit(data[at]) and _is_digit(data[at + 1])):
         return -1_000_000
     return int(data[at] - 48) * 10 + int(data[at + 1] - 48)
@@ -184,7 +184,7 @@ def _two(data: Any, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _day(data: Any, at: int) -> int:
-    """Days since 1970 of `2013-01-31` at this place, or the smallest number."""
+    """Return days since 1970 for `2013-01-31` at this position, or the smallest integer if it is not a date."""
     nothing = np.iinfo(np.int64).min
     if data[at + 4] != 45 or data[at + 7] != 45:
         return nothing
@@ -208,7 +208,10 @@ def _day(data: Any, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _instant(data: Any, at: int, size: int, utc: bool) -> int:
-    """Microseconds of `2013-01-31T05:06:07.123456Z`, or the smallest number. Without Z where the zone is UTC anyway."""
+    """Return microseconds since 1970 for `2013-01-31T05:06:07.123456Z`, or the smallest integer.
+
+    The Z may be missing if the session's zone is UTC.
+    """
     nothing = np.iinfo(np.int64).min
     if size < 19 or (data[at + 10] != 84 and data[at + 10] != 32) or data[at + 13] != 58 or data[at + 16] != 58:
         return nothing

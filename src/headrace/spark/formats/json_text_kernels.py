@@ -25,7 +25,7 @@ __all__ = ["add_integer_sizes", "add_text_sizes", "close_rows", "is_plain_text",
 
 @njit(cache=True, nogil=True)
 def is_plain_text(data: Any, start: int, end: int) -> bool:
-    """Whether these bytes stand in a JSON string as they are: no quote, no backslash, no control character."""
+    """Whether these bytes need no escape in a JSON string: no quote, no backslash, no control character."""
     for at in range(start, end):
         byte = data[at]
         if byte < 32 or byte == 34 or byte == 92:
@@ -60,12 +60,14 @@ def _write_null(label: Any, target: Any, at: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def add_integer_sizes(values: Any, there: Any, label_size: int, sizes: Any) -> None:
+    """Add the size of an integer column's part, label included, to the size of each row."""
     for row in range(sizes.shape[0]):
         sizes[row] += label_size + (_digits(values[row]) + (values[row] < 0) if there[row] else 4)
 
 
 @njit(cache=True, nogil=True)
 def add_text_sizes(offsets: Any, there: Any, label_size: int, quoted: bool, sizes: Any) -> None:
+    """Add the size of a text column's part, label included, to the size of each row."""
     for row in range(sizes.shape[0]):
         size = np.int64(offsets[row + 1]) - np.int64(offsets[row])
         sizes[row] += label_size + (size + 2 * quoted if there[row] else 4)
@@ -73,6 +75,7 @@ def add_text_sizes(offsets: Any, there: Any, label_size: int, quoted: bool, size
 
 @njit(cache=True, nogil=True)
 def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: Any) -> None:
+    """Write an integer column's part of each row at its cursor, and advance the cursors."""
     for row in range(cursors.shape[0]):
         if not there[row]:
             cursors[row] = _write_null(label, target, cursors[row])
@@ -92,6 +95,7 @@ def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: An
 
 @njit(cache=True, nogil=True)
 def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, cursors: Any, target: Any) -> None:
+    """Write a text column's part of each row at its cursor, and advance the cursors."""
     for row in range(cursors.shape[0]):
         if not there[row]:
             cursors[row] = _write_null(label, target, cursors[row])
@@ -114,7 +118,7 @@ def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, c
 
 @njit(cache=True, nogil=True)
 def close_rows(offsets: Any, target: Any) -> None:
-    """A brace over each row's first comma, and one at its end."""
+    """Replace each row's first comma by an opening brace, and append the closing brace."""
     for row in range(offsets.shape[0] - 1):
         target[offsets[row]] = 123
         target[offsets[row + 1] - 1] = 125

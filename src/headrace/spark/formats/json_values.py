@@ -1,10 +1,10 @@
-"""One JSON record to one row, by the rules of Spark's `from_json`; the slow path, and the one that can say why not.
+"""Decoding of single JSON records by the rules of Spark's `from_json`: the slow path, which also reports the reason.
 
 A value is one JSON object by RFC 8259, white space around it, in UTF-8. Spark's `from_json` accepts more, silently:
 data behind the first object, the words NaN and Infinity, bytes that are not UTF-8, and it makes a row of nulls of an
 empty value. All of these are errors here. So is a field of another type, where `from_json` in PERMISSIVE mode puts null
-and calls the record corrupt. The strings "NaN", "Infinity" and "-Infinity" are doubles in both: they are how both write
-them. A record without a value (a tombstone) is not read at all: see `formats.decode`.
+and calls the record corrupt. The strings "NaN", "Infinity" and "-Infinity" are doubles in both. Records without a value
+(tombstones) never arrive here: see `formats.decode`.
 """
 
 from __future__ import annotations
@@ -80,14 +80,18 @@ class BadRow:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise NotOfSchema(f'it is not JSON: {name} is no number (as a string, "{name}" is one)')
+    raise NotOfSchema(f'it is not JSON: {name} must be a number (the string "{name}" is accepted)')
 
 
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_refuse_constant)
 
 
 def row_of(value: bytes, schema: StructType, zone_name: str) -> dict[str, Any]:
-    """The row as a dictionary. Raises NotOfSchema."""
+    """Return the decoded row as a dictionary.
+
+    Raises:
+        NotOfSchema: with the reason why the record does not decode.
+    """
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
@@ -106,6 +110,7 @@ def row_of(value: bytes, schema: StructType, zone_name: str) -> dict[str, Any]:
 
 
 def excerpt(value: bytes | None) -> str:
+    """Return the beginning of a record's value as printable text, for error messages."""
     text = (value or b"")[: EXCERPT_LENGTH * 4].decode("utf-8", "replace")
     return text if len(text) <= EXCERPT_LENGTH else text[: EXCERPT_LENGTH - 1] + "…"
 
@@ -174,7 +179,10 @@ def _scalar(found: Any, kind: DataType, zone_name: str) -> Any:
 
 
 def _nearest_float(number: str) -> float:
-    """Rounded once, as Java's `Float.parseFloat`; by way of a double some numbers would be rounded twice."""
+    """Return the nearest 32-bit float, rounded once like Java's `Float.parseFloat`.
+
+    A detour over double would round twice.
+    """
     try:
         return float(pa.scalar(number, pa.string()).cast(pa.float32()).as_py())
     except pa.ArrowInvalid:
@@ -183,7 +191,7 @@ def _nearest_float(number: str) -> float:
 
 
 def _decimal(text: str, kind: DecimalType) -> decimal.Decimal | None:
-    """Rounded half up to the column's scale, as Spark does; None where it does not fit."""
+    """Return the number at the column's scale, rounded half up as Spark does; None if it does not fit."""
     if not _DECIMAL_TEXT.fullmatch(text):
         return None
     with decimal.localcontext(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
@@ -214,7 +222,7 @@ def _is_integer(number: _Number) -> bool:
 
 
 def _text(found: Any) -> str:
-    """What Spark puts into a string column: the string itself, or the JSON text of anything else."""
+    """Return the value of a string column as Spark does: the string itself, or the JSON text of any other value."""
     if isinstance(found, str) and not isinstance(found, _Number):
         return (
             found.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\ufffd", "?")
@@ -241,7 +249,7 @@ def _json(found: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Spark's byte-wise generator: control characters and everything beyond U+FFFF as upper-case escapes."""
+    """Quote a string like Jackson's byte generator: control characters and code points above U+FFFF as escapes."""
     return _ESCAPED.sub(_escape, quoted(text))
 
 

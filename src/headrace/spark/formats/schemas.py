@@ -49,7 +49,11 @@ STRING = StructType().add("value", StringType())
 
 
 def check_schema(schema: StructType, where: str) -> None:
-    """Raises TopologyError for a schema that cannot be read from JSON."""
+    """Check that JSON records can be decoded to `schema`.
+
+    Raises:
+        TopologyError: names the first field with an unsupported type.
+    """
     if not schema.fields:
         raise refusal("bad-value", "the schema has no columns", 'schema="origin string, dep_delay double"', where)
     folded = [field.name.lower() for field in schema.fields]
@@ -69,7 +73,7 @@ def check_schema(schema: StructType, where: str) -> None:
 
 
 def _refused(kind: DataType) -> DataType | None:
-    """The part of `kind` that a JSON record cannot be decoded to, or None."""
+    """Return the part of `kind` that JSON records cannot be decoded to, or None."""
     if isinstance(kind, (CharType, VarcharType)) or (isinstance(kind, StringType) and kind.simpleString() != "string"):
         return kind
     if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
@@ -80,6 +84,7 @@ def _refused(kind: DataType) -> DataType | None:
 
 
 def struct_of(schema_json: str) -> StructType:
+    """Return the `StructType` that `schema_json` (`DataType.json()`) describes."""
     import json
 
     loaded: Any = StructType.fromJson(json.loads(schema_json))

@@ -1,13 +1,12 @@
-"""Running a compiled topology: tasks of a streams group as few, wide, vectorised Spark micro-batches.
+"""Execution of a compiled topology: tasks of a streams group as few, wide, vectorised Spark micro-batches.
 
-Workers prepare, the driver commits (design, "The Spark runtime"). Start at `driver.py`, which holds an application
-together; the micro-batches of one subtopology are `batch_runner.py`; what happens inside the Python workers is
-`stages.py`.
+Workers prepare, the driver commits (docs/internals/spark.md). `application.py` holds an application together,
+`batch_runner.py` runs the micro-batches of one subtopology, and `stages.py` is what runs in the Python workers.
 
-Arrow's execution engine warns on stderr of buffers that are not aligned to their type, then takes them as they are.
-Ours are aligned, those that arrive from elsewhere (Spark's IPC, a user's function) need not be; the processors we run
-on read both. So it is told not to warn, in the driver and in workers, unless the user has said otherwise. It reads the
-variable when it is first used, not when it is imported.
+Arrow's execution engine prints a warning on stderr for every buffer that is not aligned to its type, then uses the
+buffer anyway. Headrace's buffers are aligned; those of Spark's IPC or of a user's function may not be, which x86-64 and
+ARM64 handle. So the warning is switched off in the driver and in workers, unless the user has set the variable. Arrow
+reads it on first use, not on import.
 """
 
 import os

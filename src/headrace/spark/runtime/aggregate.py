@@ -31,7 +31,7 @@ _DIGITS = 38  # of a decimal of 128 bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateColumn:
-    """One stored column of a buffer and how two values of it become one."""
+    """One stored column of a buffer, and the function that merges two of its values."""
 
     name: str
     type: pa.DataType
@@ -40,7 +40,7 @@ class StateColumn:
 
 @dataclass(frozen=True, slots=True)
 class AggregateFunctions:
-    """What `Aggregate` says, made ready for Arrow. Pickled into the operator stage."""
+    """Arrow form of an `Aggregate`. Pickled into the operator stage."""
 
     aggregate: Aggregate
     group_names: tuple[str, ...] = field(init=False)
@@ -55,11 +55,11 @@ class AggregateFunctions:
         object.__setattr__(self, "state", tuple(columns))
 
     def partial(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
-        """One row per group of `rows` (columns `g0.., i0..` and whatever `by` names before them)."""
+        """Return one row per group of `rows`, which has the columns `g0.., i0..` and those in `by`."""
         return self.combine(self.lifted(rows, by=by), by=by)
 
     def lifted(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
-        """Each row as a partial of its own: what `combine` takes."""
+        """Return each row as a partial of its own, in the form that `combine` takes."""
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
         columns |= {name: _one_zero(rows.column(name)) for name in self.group_names}
         for buffer in self.aggregate.buffers:
@@ -67,9 +67,10 @@ class AggregateFunctions:
         return pa.table(columns)
 
     def combine(self, partials: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
-        """Partials with the same `by` become one row each, in the order in which they come first.
+        """Merge partials with the same `by` into one row each, in the order of their first occurrence.
 
-        Raises UserCodeError("arithmetic-overflow").
+        Raises:
+            UserCodeError: arithmetic-overflow.
         """
         keys = list(by)
         for column in self.state:
@@ -83,7 +84,7 @@ class AggregateFunctions:
         return pa.table(columns)
 
     def finish(self, partials: pa.Table) -> pa.Table:
-        """`g0.., b0..`: the buffers' results in Spark's types, in the order of `partials`."""
+        """Return `g0.., b0..`: the buffers' results in Spark's types, in the order of `partials`."""
         columns = {name: partials.column(name) for name in self.group_names}
         for buffer in self.aggregate.buffers:
             columns[buffer.name] = _finished(buffer, partials)
@@ -150,7 +151,7 @@ def _ones(count: int) -> Any:
 
 
 def _one_zero(column: Any) -> Any:
-    """Spark groups -0.0 with 0.0 and every NaN with every other; Arrow compares bits."""
+    """Normalise -0.0 to 0.0 and every NaN to one: Spark groups them together, Arrow compares bits."""
     if not pa.types.is_floating(column.type):
         return column
     zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
@@ -158,7 +159,7 @@ def _one_zero(column: Any) -> Any:
 
 
 def _may_overflow(column: Any) -> bool:
-    """Whether Arrow's sum could leave the range of its type: it wraps around, for decimals of 128 bits as well."""
+    """Whether Arrow's sum could leave the range of its type, where it wraps around (128-bit decimals included)."""
     is_decimal = pa.types.is_decimal(column.type)
     if not is_decimal and not pa.types.is_int64(column.type):
         return False
@@ -212,7 +213,10 @@ def _finished(buffer: Buffer, partials: pa.Table) -> Any:
 
 
 def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
-    """Spark divides decimals half up at 39 digits behind the point, then half up at the result's; Arrow would cut."""
+    """Divide decimals as Spark does: half up at 39 fraction digits, then half up at the result's.
+
+    Arrow's division would truncate.
+    """
     unit, fine = decimal.Decimal(1).scaleb(-result_type.scale), decimal.Decimal(1).scaleb(-39)
     room = result_type.precision - result_type.scale
     with decimal.localcontext(prec=120, rounding=decimal.ROUND_HALF_UP):

@@ -1,8 +1,9 @@
-"""One running application instance: its session, its member, one runner per subtopology. `driver.start` makes it.
+"""One running instance of an application: its session, its member, and one runner per subtopology.
 
-Three kinds of threads, none of which touches a record: the member thread hears the guardian and hands assignments to
-the runners; each runner turns micro-batches; the status thread writes what other processes may read. An error of any
-of them ends all of them: the others finish their micro-batch and commit, the member leaves.
+There are three kinds of threads, none of which touches a record: the member thread receives assignments from the
+guardian and passes them to the runners; each runner executes micro-batches; the status thread writes the file that
+other processes read. An error in any of them ends all: the others finish their micro-batch and commit, then the member
+leaves.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ GIVING_BACK_WAIT = 0.01  # a task that was given back stands still until it is a
 
 
 class ApplicationRuntime(RunningInstance):
-    """Mutable, shared by its threads; what they share is behind `_lock` or written by one of them only."""
+    """Threads and shared state of one instance. Mutable: shared state is guarded by `_lock` or written by one thread
+    only.
+    """
 
     def __init__(
         self, settings: ApplicationSettings, compiled: CompiledTopology, *, listeners: Iterable[object] = ()
@@ -71,7 +74,7 @@ class ApplicationRuntime(RunningInstance):
     # -- start and stop -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Everything that can go wrong at once goes wrong here, as one error; then the member joins."""
+        """Perform all checks that can fail, then join the group."""
         try:
             self.schemas.check(self._client)
             check_topics(
@@ -97,7 +100,9 @@ class ApplicationRuntime(RunningInstance):
             thread.start()
 
     def announce_transactions(self, transactional_ids: list[str]) -> None:
-        """They are about to be used: who ends them when this process dies is told first."""
+        """Register transactional ids with the journal and the guardian before their first use, so that they are ended
+        if this process dies.
+        """
         assert self._link is not None
         self._journal.add(transactional_ids)
         self._link.end_transactions_of(
@@ -107,14 +112,14 @@ class ApplicationRuntime(RunningInstance):
         )
 
     def forget_transactions(self, transactional_ids: list[str]) -> None:
-        """They are over, and not used again."""
+        """Remove ids that are finished and will not be used again."""
         assert self._link is not None
         self._link.forget_transactions_of(transactional_ids)
         self._journal.remove(transactional_ids)
 
     @property
     def _written(self) -> list[str]:
-        """All topics that this application writes."""
+        """Return all topics that this application writes."""
         return sorted({topic for subtopology in self.compiled.subtopologies for topic in output_topics(subtopology)})
 
     # -- starting -----------------------------------------------------------------------------------------------------
@@ -158,7 +163,9 @@ class ApplicationRuntime(RunningInstance):
             self._link.watch_process(self.state.replicas.pid)
 
     def _takes_static_members(self) -> bool:
-        """Streams groups have them from Apache Kafka 4.4 on; before, a member id that stays does for a restart."""
+        """Whether the brokers support static members of streams groups (Apache Kafka 4.4 on). Otherwise the member id
+        is kept.
+        """
         version = HeartbeatVersion()
         version.on_response(self._client.call(version.request()))
         return version.is_newest
@@ -230,7 +237,7 @@ class ApplicationRuntime(RunningInstance):
                 log.debug("%s: %s", self.group_id, event)
 
     def _log_assignment(self, snapshot: AssignmentSnapshot) -> None:
-        """Epochs change without any task: only what is different for this instance is worth a line."""
+        """Log an assignment if this instance's tasks have changed. An epoch may change without them."""
         before = self.snapshot
         if before is not None and before.active == snapshot.active:
             return
@@ -255,7 +262,7 @@ class ApplicationRuntime(RunningInstance):
         return all(runner.has_taken(snapshot) for runner in self.runners.values())
 
     def _tick(self) -> None:
-        """Progress is every runner's: one that hangs must not be hidden by the others."""
+        """Report progress to the guardian if every runner has made progress, so that one stuck runner is noticed."""
         assert self._link is not None
         if (gone := self._jvm.end()) is not None:
             raise gone
@@ -289,7 +296,9 @@ class ApplicationRuntime(RunningInstance):
         self.is_stopped.set()
 
     def _await_runners(self) -> bool:
-        """Micro-batches finish, as long as there is a broker that could take their commits. Whether all did."""
+        """Wait until micro-batches have finished, while a broker is reachable for their commits. Return whether all
+        finished.
+        """
         finished = True
         deadline = time.monotonic() + self._max_poll_ms / 1000
         for runner in self.runners.values():

@@ -1,9 +1,9 @@
-"""How a micro-batch whose Spark job succeeded comes to count, and what holds after one that did not: two guarantees.
+"""Commit of a micro-batch after its Spark job has succeeded, and recovery of the outcome after a failure.
 
-`AtLeastOnce` commits offsets. `ExactlyOnce` commits offsets and records in one transaction per slot, and after anything
-but a plain success asks the broker: fresh identities for the slots (which decides whatever they had open), then the
-group's offsets, stable ones. A task whose offsets stand where the batch reached is committed; one whose offsets stand
-where the batch began is not, and its store undoes what it prepared; any other is opened anew.
+`AtLeastOnce` commits offsets. `ExactlyOnce` commits offsets and records in one transaction per slot. After anything
+except a plain success it asks the broker: the slots get new producer identities (InitProducerId ends whatever they had
+open), then the group's stable offsets are read. A task whose offsets are where the batch ended is committed. One whose
+offsets are where the batch began is not, and its store rolls back what it prepared. Any other task is opened again.
 """
 
 from __future__ import annotations
@@ -29,48 +29,54 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Where the tasks of a batch stand after it: committed, to be opened anew, or (all others) where it began."""
+    """Outcome of a batch by task: committed, to be opened again, or (all others) unchanged since the start of the
+    batch.
+    """
 
     tasks: frozenset[int] = frozenset()
     reopen: frozenset[int] = frozenset()
-    trouble: HeadraceError | None = None  # to be borne, or raised where it will not go away
+    trouble: HeadraceError | None = None  # to be retried, or raised if it is fatal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The runner's side of waiting for a broker."""
+    """Retry behaviour of the runner while a broker is unreachable."""
 
     goes_on: Callable[[], bool]  # False: the runner stops, or the member lost its tasks
-    bear: Callable[[HeadraceError], None]  # waits a little; raises what no waiting mends
+    bear: Callable[[HeadraceError], None]  # backs off on retriable errors, raises fatal ones
 
 
 class BatchCommit(Protocol):
-    """One of the guarantees, for one subtopology."""
+    """Delivery guarantee of one subtopology."""
 
     def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
-        """The slots as they go into a plan. Raises CannotConnect, BrokerError."""
+        """Return the slots with the producer identities of the next plan. Raises CannotConnect, BrokerError."""
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport], patience: Patience) -> Committed:
-        """After the job has succeeded."""
+        """Commit a batch whose job has succeeded."""
 
     def undo(self, plan: MicroBatchPlan, patience: Patience) -> Committed:
-        """After the job has failed."""
+        """Roll back a batch whose job has failed."""
 
     def doubt(self) -> None:
-        """Somebody found a broker away."""
+        """Note that a broker was unreachable, so transaction outcomes may be unknown."""
 
     def settle_if_in_doubt(self) -> None:
-        """Between two batches: transactions that are over are so everywhere. Raises CannotConnect, BrokerError."""
+        """Resolve transactions with unknown outcomes before the next batch. Raises CannotConnect, BrokerError."""
 
     def settle_ended(self, *, wait: bool = False) -> None:
-        """No batch follows at once: see that what ended is over everywhere. Raises CannotConnect, BrokerError."""
+        """Check that finished transactions are complete in all partitions, if no batch follows at once.
+
+        Raises:
+            CannotConnect, BrokerError: if a partition's leader does not answer.
+        """
 
     def abandon(self, plan: MicroBatchPlan) -> None:
-        """The batch is not to be committed, and nothing follows it."""
+        """Abort a batch that will not be committed, when no other follows."""
 
 
 class AtLeastOnce:
-    """OffsetCommit; what a failed batch produced stays."""
+    """At-least-once delivery by OffsetCommit. Output of failed batches stays and is repeated."""
 
     def __init__(self, client: NetworkClient, group_id: str) -> None:
         self._client, self._group_id = client, group_id
@@ -115,7 +121,7 @@ class AtLeastOnce:
 
 
 class ExactlyOnce:
-    """One transaction per slot."""
+    """Exactly-once delivery by one transaction per slot."""
 
     def __init__(self, client: NetworkClient, group_id: str, transactions: SlotTransactions) -> None:
         self._client, self._group_id, self._transactions = client, group_id, transactions
@@ -137,11 +143,11 @@ class ExactlyOnce:
         decided = self._decided(plan, bad, reports, patience)
         done = "committed after all" if decided.tasks >= _tasks(bad) else "not committed"
         log.warning("%s: batch %d is %s: %s", plan.subtopology_id, plan.batch.batch_id, done, errors[0])
-        # Who is not taken for a member any more hears so soon; until then its tasks rest.
+        # A fenced member is notified by its next heartbeat. Until then its tasks are opened again, not run.
         lost = {
             task.partition for slot in bad if isinstance(outcomes[slot.slot], Fenced) for task in slot.tasks
         } - decided.tasks
-        # An error of a slot that is committed after all is over; a fenced member learns of it by its heartbeat.
+        # Errors of slots that turned out to be committed are obsolete; a fenced member is notified by its heartbeat.
         unsettled = [outcomes[slot.slot] for slot in bad if not _tasks([slot]) <= decided.tasks]
         undecided = [error for error in unsettled if error is not None and not isinstance(error, Fenced)]
         return Committed(
@@ -213,7 +219,7 @@ def _by_offsets(
 
 
 def _reached(task: TaskPlan, reports: Mapping[int, TaskReport]) -> dict[TopicPartition, int]:
-    """The offsets that a task's part of the batch moves."""
+    """Return the offsets that a task's part of the batch commits."""
     reached = reports[task.partition].reached
     return {
         (found.topic, found.partition): reached[f"{found.topic}-{found.partition}"]
@@ -230,12 +236,13 @@ _ENDED_BY_THE_COORDINATOR = frozenset({"UNKNOWN_SERVER_ERROR", "INVALID_TXN_STAT
 
 
 def _trouble(errors: list[HeadraceError]) -> HeadraceError | None:
-    """What to bear or to raise: a refusal that only concerned this transaction is worth a new one.
+    """Return the first error, marked retriable if it concerns only the finished transaction.
 
-    So are two of EndTxn's where the coordinator ends an overdue transaction by itself: UNKNOWN_SERVER_ERROR while it is
-    about to (Apache Kafka 4.3.1, an IllegalStateException in its log), INVALID_TXN_STATE behind it (the epoch is one
-    further then, as after a commit whose answer was lost, but what is there is an abort). Offsets have told by now what
-    holds. A coordinator that has nothing else to say is not borne for ever: the slots get no new identities from it.
+    Two errors of EndTxn are of this kind, because the coordinator ends overdue transactions by itself.
+    UNKNOWN_SERVER_ERROR is returned while it does so (Apache Kafka 4.3.1 logs an IllegalStateException).
+    INVALID_TXN_STATE is returned afterwards: the epoch has advanced, as after a commit whose response was lost, but the
+    transaction was aborted. The offsets, read before this call, show which tasks were committed. Retries are bounded: a
+    coordinator that keeps refusing also refuses new identities for the slots.
     """
     for error in errors:
         is_over = error.facts.get("api") == "EndTxn" and error.facts.get("kafka_name") in _ENDED_BY_THE_COORDINATOR

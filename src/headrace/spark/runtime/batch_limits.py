@@ -4,13 +4,12 @@ Back-pressure by feedback, as nothing is known beforehand of what a record costs
 target makes the next ones smaller in proportion; one that was full and quick makes them larger, by ten times at most.
 Subtopologies share the cores of an instance: how long a batch takes is also how long another one waits for a core.
 
-What a batch costs whatever is in it (planning, scheduling, commits) is told apart, or a slow machine would make batches
-ever smaller and get no further: work is given at least as much time as that. Part of it hides in the stages (stores,
-round trips, waiting for a core that others use too); it shows when batches of different sizes take about as long, and
-then counts as overhead as well. Records and bytes shrink and grow in the
-same proportion: a partition of large records is bounded by bytes, and takes no records away from the others. No limit
-is below one record, and one of bytes ends a fetch behind its first records, never before: a large record does not
-starve its partition.
+The fixed cost of a batch (planning, scheduling, commits) is measured separately. Otherwise a slow machine would shrink
+batches until they consist of overhead only: work gets at least as much time as the overhead takes. Part of it hides in
+the stages (stores, round trips, waiting for a core that others use too); it shows when batches of different sizes take
+about as long, and then counts as overhead as well. Records and bytes shrink and grow in the same proportion: a
+partition of large records is bounded by bytes, and takes no records away from the others. No limit is below one record,
+and one of bytes ends a fetch behind its first records, never before: a large record does not starve its partition.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MOST_HIDDEN = 0.6  # of the time in stages that is believed to have nothing to d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMeasure:
-    """One micro-batch that was run. `largest_records`, `largest_bytes`: of the task that had most."""
+    """Figures of one completed micro-batch. `largest_records` and `largest_bytes` belong to the task that had most."""
 
     largest_records: int
     largest_bytes: int = 0
@@ -42,12 +41,16 @@ class BatchMeasure:
 
 
 class BatchLimits:
-    """Of one subtopology; mutable.
+    """Feedback controller for the size of one subtopology's micro-batches. Mutable.
 
-    `most_records`, `most_bytes` per task: the settings, never exceeded. `target_ms`: how long a batch should last.
-    `deadline_ms` 0, or the time after which a batch is of no use (a third of its transaction's): a batch that comes
-    near it shrinks whatever the target says. `bytes_end_fetches` False: where several chains read the same range, none
-    may end before the others, and the limit of bytes is kept by a limit of records.
+    Args:
+        most_records: Maximum records per task, from the settings.
+        most_bytes: Maximum bytes per task, from the settings.
+        target_ms: Intended duration of a batch.
+        deadline_ms: 0, or the time after which a batch is useless (a third of its transaction's timeout). A batch that
+            comes near it shrinks whatever the target is.
+        bytes_end_fetches: False if several chains read the same range. None of them may then end before the others, and
+            the limit of bytes is enforced by a limit of records.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class BatchLimits:
 
     @property
     def records(self) -> int:
-        """For each task, at least one."""
+        """Records per task, at least one."""
         allowed = self._most_records * self._share
         if self._record_bytes and not self._bytes_end_fetches:
             allowed = min(allowed, self.bytes / self._record_bytes)
@@ -80,7 +83,7 @@ class BatchLimits:
 
     @property
     def bytes(self) -> int:
-        """For each task, at least one."""
+        """Bytes per task, at least one."""
         return max(1, int(self._most_bytes * self._share))
 
     def is_too_late(self, spent_ms: float) -> bool:
@@ -88,7 +91,7 @@ class BatchLimits:
         return 0 < self._deadline_ms < spent_ms
 
     def took(self, batch: BatchMeasure) -> None:
-        """Learn from a batch."""
+        """Adjust the limits to a completed batch."""
         if not batch.succeeded:
             self._shrink_after_failure(batch)
             return
@@ -127,18 +130,18 @@ class BatchLimits:
 
     @property
     def _work_ms(self) -> float:
-        """The time that records should take: the target's rest, and no less than what goes without any."""
+        """Return the time for the records: the rest of the target, and at least as much as the overhead."""
         overhead = self._overhead_ms or 0.0
         wanted = max(self._target_ms - overhead, overhead)
         return min(wanted, self._deadline_ms / 2) if self._deadline_ms else wanted
 
     def _taken(self, batch: BatchMeasure) -> float:
-        """The part of the settings that the batch used; what a single fetch or record had too much does not count."""
+        """Return the share of the limits that the batch used, without the excess of a single fetch or record."""
         taken = max(batch.largest_records / self._most_records, batch.largest_bytes / self._most_bytes)
         return min(taken, self._share)
 
     def _shrink_after_failure(self, batch: BatchMeasure) -> None:
-        """Only time is this class's business: a batch that failed soon failed for another reason."""
+        """Reduce the limits after a batch that failed late. Fast failures have other reasons than its size."""
         if self._deadline_ms and batch.spent_ms > self._deadline_ms and batch.largest_records:
             fitting = self._taken(batch) * self._deadline_ms / 2 / batch.spent_ms
             self._share = max(min(self._share, fitting), 1 / self._most_records)

@@ -1,4 +1,7 @@
-"""What the reports of a micro-batch say: where each of its tasks got to, and how large the next one may be. Pure."""
+"""Evaluation of a micro-batch's reports: the offsets its tasks reached, and figures for the size of the next one.
+
+Pure: no I/O.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def measure(
     *,
     succeeded: bool,
 ) -> BatchMeasure:
-    """What the batch says about the next one's size. Time in no stage of ours is overhead, or a `foreachBatch`'s."""
+    """Return the figures from which `BatchLimits` derives the size of the next batch.
+
+    Time outside of Headrace's stages counts as overhead, or as time of a `foreachBatch` function.
+    """
     spent_ms = (timing.committed - timing.started) * 1000
     stages_ms = max((report.timings_ms.get(report.stage, 0.0) for report in reports), default=0.0)
     read = [
@@ -38,7 +44,9 @@ def measure(
 
 
 def complete(plan: MicroBatchPlan, tasks: dict[int, TaskReport], reports: list[StageReport]) -> dict[int, TaskReport]:
-    """Every task of the plan reports what it reached; chains that read the same input agree on it."""
+    """Check that every task of the plan reports the offsets it reached, and that chains with the same input agree on
+    them.
+    """
     fetched = [task for report in reports for task in report.tasks if task.reached]
     for planned in plan.tasks:
         report = tasks.setdefault(planned.partition, TaskReport(partition=planned.partition))

@@ -1,11 +1,11 @@
-"""After a micro-batch that failed: nothing of it counts; find out why, and change the next plan accordingly.
+"""Recovery after a failed micro-batch: nothing of it counts; its cause decides how the next plan changes.
 
-What says nothing about the records (a worker that died, a cancelled job) is tried again a few times, and what is the
-brokers' trouble for as long as it may last: one that is away comes back, one that refuses for now has five minutes. A
-record that does not decode names itself; those that Spark SQL cannot process are found in the driver, all of them at
-once (`driver_evaluation`). What fails behind SQL is traced (`record_tracing`), and what neither finds is searched for
-by processing prefixes (`prefix_search`). Then the source's `on_error` decides: pass over them, or process everything
-before the first one and every other task, and fail.
+Failures that do not concern records (a dead worker, a cancelled job) are retried a few times. Failures of brokers are
+retried for as long as they last: unreachable brokers without limit, retriable refusals for five minutes. A record that
+does not decode is reported by its stage. Records that Spark SQL cannot process are found in the driver, all at once
+(`driver_evaluation`). Failures behind SQL are traced (`record_tracing`), and anything else is searched for by
+processing prefixes (`prefix_search`). Then the source's `on_error` decides: skip these records, or process everything
+before the first one and all other tasks, and fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("headrace.spark")
 RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
 _OF_RECORDS = frozenset({"arithmetic-overflow", "record-too-large"})  # causes that single records may have
-_HOPELESS = frozenset({"not-authorized", "record-too-large"})  # somebody has to do something first
+_HOPELESS = frozenset({"not-authorized", "record-too-large"})  # a user has to act first
 _FIXES = {
     "arithmetic-overflow": "Sum a wider type, such as decimal(38,0) or double",
     "record-too-large": "Raise max.message.bytes of the topic, or write less",
@@ -47,7 +47,7 @@ UNGUARDED_BATCHES = 16  # after a guarded micro-batch failed
 
 
 class BatchRecovery:
-    """Counts failures in a row and knows the records at which the application will have to stop."""
+    """Consecutive failures of one subtopology, and the records at which the application will have to stop."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BatchRecovery:
         return self._guarded_batches > 0 and not self._unguarded_batches and self._search is None
 
     def process_guarded(self, plan: MicroBatchPlan) -> list[StageReport]:
-        """Process a micro-batch and pass over the records that Spark SQL cannot process. Raises BatchFailed."""
+        """Process a micro-batch and skip the records that Spark SQL cannot process. Raises BatchFailed."""
         reports, found = self._jobs.process_guarded(plan, bad_expected=self._expects_bad(plan), tick=self._tick)
         self._bad_expected = ()
         self._guarded_batches = GUARDED_BATCHES if found else self._guarded_batches - 1
@@ -145,8 +145,13 @@ class BatchRecovery:
         self._unguarded_batches = max(0, self._unguarded_batches - 1)
 
     def recover(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
-        """Return when the next plan may do better: whether single records were to blame. Raises what ends the
-        application.
+        """Change the next plan according to the failure.
+
+        Returns:
+            Whether single records caused it, so that the next plan is expected to do better.
+
+        Raises:
+            HeadraceError: the error that ends the application.
         """
         record = failed.record_error
         if record is not None:
@@ -208,7 +213,7 @@ class BatchRecovery:
         raise cause or failed.stumble or user_error(failed.error, what)
 
     def _narrow(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
-        """Search among the records of this plan, which fail together. Whether there is anything to search."""
+        """Search among the records of this plan, which fail only together. Return whether any can be searched."""
         if not plan.slots:
             return False
         self._failures = 0
@@ -239,14 +244,14 @@ class BatchRecovery:
         return True
 
     def check_stops(self) -> None:
-        """Raises once a task has nothing left before the record that stops it."""
+        """Raise the final error once a task has processed everything before the record that stops it."""
         for task in self._tasks.values():
             for where, offset in task.stop_at.items():
                 if task.positions[where] >= offset:
                     raise self._stops[where]
 
     def _waits_for_brokers(self, cause: HeadraceError) -> bool:
-        """Whether to wait for them. Where one was away, it answers again: the batch was undone with its help."""
+        """Whether to retry after a broker's failure. An unreachable broker is back: undoing the batch needed it."""
         if isinstance(cause, CannotConnect):
             return cause.code == "broker-unreachable"
         if not isinstance(cause, BrokerError) or not (cause.retriable or isinstance(cause, Fenced)):
@@ -303,6 +308,7 @@ class BatchRecovery:
         attempts = itertools.count(plan.batch.attempt + 1)
 
         def probe(ranges: Mapping[int, tuple[InputRange, ...]]) -> str | None:
+            """Whether Spark SQL fails on these ranges: its message, or None."""
             self._tick()
             batch = replace(plan.batch, attempt=next(attempts))
             return self._jobs.probe(replace(plan, slots=only(plan.slots, ranges), batch=batch, probe=True))
@@ -310,7 +316,7 @@ class BatchRecovery:
         return probe
 
     def _pass_over(self, found: Sequence[Undigestible]) -> None:
-        """Leave these records out of the next plans, or stop at them, as their sources' policies have it."""
+        """Skip these records in the next plans, or stop at them, as the policies of their sources require."""
         left_out = []
         for bad in found:
             source = next(found for found in self._subtopology.sources if bad.topic in source_topics(found))

@@ -107,26 +107,26 @@ class SubtopologyRunner:
         self._thread.start()
 
     def assign(self, snapshot: AssignmentSnapshot) -> None:
-        """Take this assignment at the next turn; what is new in it is opened beside the micro-batch that runs."""
+        """Take this assignment between two micro-batches. New tasks are opened while the current one runs."""
         with self._lock:
             self._open(self._own.assign(snapshot))
             self._wake()
 
     def lose(self) -> None:
-        """Everything is gone: what runs is not committed."""
+        """Drop all tasks. The current micro-batch is not committed."""
         with self._lock:
             self._own.lose()
             self._wake()
 
     def stop(self) -> None:
-        """Finish the micro-batch, commit, end. A restore is given up; the next one goes on where it was."""
+        """Finish the micro-batch, commit, and end. A restore is cancelled; a later one continues from its position."""
         with self._lock:
             self._stopping = True
             self._wake()
         self._cancel_group(self._jobs.restore_group)
 
     def abandon(self) -> None:
-        """End without finishing: nothing that is under way will be committed."""
+        """End without finishing: the current micro-batch will not be committed."""
         with self._lock:
             self._own.lose()
         self._client.end()
@@ -134,31 +134,31 @@ class SubtopologyRunner:
         self.cancel()
 
     def join(self, timeout: float) -> bool:
-        """Whether its micro-batch has ended within so many seconds."""
+        """Wait up to `timeout` seconds for the micro-batch to end, and return whether it has."""
         if self._thread.is_alive():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        self._cancel_group(self._jobs.restore_group)  # one that began while it was told to stop
+        self._cancel_group(self._jobs.restore_group)  # a micro-batch that began during the stop
         self._opener.close()
         self._client.end()
         self._client.close()
         self._watch.close()
 
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
-        """Whether nothing that `snapshot` no longer has is still in work."""
+        """Whether no task outside of `snapshot` is still running."""
         with self._lock:
             return self._own.has_taken(snapshot)
 
     def cancel(self) -> None:
-        """The last resort for a batch that does not end; its Python workers die."""
+        """Cancel a batch that does not end, as the last resort: its Python workers are killed."""
         self._cancel_group(self._jobs.group)
 
     def _cancel_group(self, group: str) -> None:
         try:
             self._runtime.spark.sparkContext.cancelJobGroup(group)
-        except Exception as error:  # noqa: BLE001 - a session that was stopped has no jobs, and says so in many ways
+        except Exception as error:  # noqa: BLE001 - a stopped session raises many kinds of errors here
             log.debug("%s: jobs were not cancelled: %s", self.name, error)
 
     @property
@@ -185,7 +185,7 @@ class SubtopologyRunner:
             return self._own.opening
 
     def _wake(self) -> None:
-        """Whoever holds the lock tells the loop, wherever it waits."""
+        """Wake the loop wherever it waits. The caller holds the lock."""
         self._lock.notify_all()
         self._watch.wake()
 
@@ -264,7 +264,7 @@ class SubtopologyRunner:
         return {p: tuple((topic, p) for topic in topics if p in found[topic].partitions) for p in partitions}
 
     def _turn(self) -> bool:
-        """One micro-batch if there is news. Whether there was."""
+        """Run one micro-batch if there is input. Return whether there was."""
         if not self._tasks:
             self._settle_ended()
             return False
@@ -308,7 +308,9 @@ class SubtopologyRunner:
         return True
 
     def _look_after_brokers(self) -> None:
-        """What a broker that went away may have left half done is settled at once: others may wait for it."""
+        """Resolve transactions after a broker was unreachable, without waiting for the next batch: readers may be
+        blocked.
+        """
         if self._watch.losses != self._watch_losses:
             self._watch_losses = self._watch.losses
             self._commit.doubt()
@@ -453,7 +455,7 @@ class SubtopologyRunner:
             self._open(self._own.reopen(partitions))
 
     def _bear(self, error: HeadraceError) -> None:
-        """Brokers come back; give up when they refuse for good."""
+        """Back off on retriable errors; raise fatal ones."""
         retriable = isinstance(error, CannotConnect) or getattr(error, "retriable", False)
         if not retriable:
             raise error

@@ -32,7 +32,7 @@ ENTRY_HEADER = 6
 
 @njit(cache=True, nogil=True)
 def _compare(left: Bytes, left_at: int, left_size: int, right: Bytes, right_at: int, right_size: int) -> Any:
-    """Below, at or above zero, as memcmp; of two that begin alike the shorter comes first."""
+    """Compare two byte strings like memcmp; a prefix sorts first. Returns a negative number, zero or a positive one."""
     for at in range(min(left_size, right_size)):
         here, there = left[np.uint64(left_at + at)], right[np.uint64(right_at + at)]
         if here != there:
@@ -53,9 +53,9 @@ def is_in_order(data: Bytes, starts: Positions, sizes: Positions) -> bool:
 def block_of_each(
     data: Bytes, starts: Positions, sizes: Positions, first_data: Bytes, first_starts: Positions, first_sizes: Positions
 ) -> Positions:
-    """For each name the last block that begins at or before it; names and first names of blocks are in order.
+    """Return for each name the last block that begins at or before it. Names and first names are sorted.
 
-    No name lies before the first block. From one name to the next the step is doubled until it is too far.
+    No name lies before the first block. The step from one name to the next is doubled until it is too far (galloping).
     """
     found = np.empty(len(starts), np.int64)
     block, blocks = 0, len(first_starts)
@@ -139,7 +139,7 @@ def _copy(target: Bytes, at: int, source: Bytes, start: int, size: int) -> None:
 def _put_entry(
     target: Bytes, at: int, names: Bytes, name_start: int, name_size: int, values: Bytes, value_start: int, size: int
 ) -> int:
-    """Where the next entry goes."""
+    """Write one entry at `at`, and return the position after it."""
     target[np.uint64(at)], target[np.uint64(at + 1)] = name_size & 255, name_size >> 8
     for byte in range(4):
         target[np.uint64(at + 2 + byte)] = (size >> (8 * byte)) & 255

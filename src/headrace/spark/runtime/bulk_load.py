@@ -1,7 +1,8 @@
-"""Keys as the store names and orders them, and a piece of a changelog as what it leaves behind.
+"""Bulk loading of a changelog into a store: names and order of keys, and the newest value of each.
 
-Compiled and vectorised, since a restore is measured in records per second: one pass over the keys from the back finds
-the newest of each (a hash table); the eight bytes behind the common prefix give their order, unless some are alike.
+Compiled and vectorised, because restore speed is measured in records per second. One backward pass over the keys finds
+the newest record of each (a hash table). The eight bytes behind the common prefix determine the order, unless some of
+them are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LONGEST_PLAIN_KEY = 480  # LMDB takes 511 bytes
 
 
 def name_of_key(key: bytes) -> bytes:
-    """The key under which LMDB keeps it: itself, or a digest where LMDB's 511 bytes do not suffice."""
+    """Return the LMDB key of a record key: itself, or a digest if it exceeds LMDB's limit of 511 bytes."""
     if len(key) <= LONGEST_PLAIN_KEY:
         return b"k" + key
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
@@ -46,7 +47,7 @@ def names_of_keys(keys: pa.Array) -> pa.Array:
 
 
 def order_of_keys(keys: pa.Array) -> pa.Array | None:
-    """Rows in the order of their bytes, in which the store reads and writes; None where they are so. None is null."""
+    """Return row numbers in byte order of their keys, in which the store reads and writes; None if already sorted."""
     data, starts, sizes = spans_of(_binary(keys))
     if is_in_order(data, starts, sizes):
         return None

@@ -16,7 +16,7 @@ Positions = NDArray[np.int64]
 
 
 def _read_only(data: Bytes) -> Bytes:
-    """The same bytes, not to be written: one type for numba, wherever they come from."""
+    """Return a read-only view, so that numba sees one type whatever the memory's owner."""
     view = data.view()
     view.flags.writeable = False
     return view
@@ -35,9 +35,17 @@ def spans_of(array: pa.Array) -> tuple[Bytes, Positions, Positions]:
 def array_of_spans(
     data: Bytes, at: Positions, lengths: Positions, column_type: pa.DataType, null: NDArray[np.bool_]
 ) -> pa.Array:
-    """`spans_of` backwards: the bytes copied together, where `null` says so without a value (of length 0 then).
+    """Build an Arrow array by copying spans of bytes together; the inverse of `spans_of`.
 
-    Raises StateError("row-batch-too-large").
+    Args:
+        data: The bytes.
+        at: Start of each value.
+        lengths: Length of each value; 0 where it is null.
+        column_type: Arrow type of the array.
+        null: Mask of null values; None for none.
+
+    Raises:
+        StateError: row-batch-too-large.
     """
     ends = np.cumsum(lengths)
     if len(ends) and ends[-1] > 2**31 - 1:

@@ -65,7 +65,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeachBatchChain:
-    """What the user's function gets, and the function."""
+    """Input of a user's `foreachBatch` function, and the function."""
 
     sink: ForeachBatchSink
     plan: PreparedPlan
@@ -74,7 +74,7 @@ class ForeachBatchChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One chain up to where Spark SQL on records ends, or behind an aggregate; nothing is written."""
+    """Plan of one chain up to the end of its Spark SQL on records, or behind an aggregate. Writes nothing."""
 
     plan: PreparedPlan | None  # None behind an aggregate: rows of its own are what it would have
     rows: Callable[[], DataFrame]  # what SQL gets, with task, topic and offset of each row
@@ -83,7 +83,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedChain:
-    """A chain whose Spark SQL on records does not fail the job: its stage reports the rows instead."""
+    """A chain whose Spark SQL does not fail the job on a bad record: its stage reports the input rows instead."""
 
     stage: str  # the one that reports
     rows: DataFrame  # what SQL gets, with task, topic and offset of each row
@@ -115,25 +115,25 @@ class Chains:
 
 
 def source_topics(source: Source) -> tuple[str, ...]:
-    """The topics a source reads."""
+    """Return the topics that a source reads."""
     return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
 
 
 def input_topics(subtopology: CompiledSubtopology) -> list[str]:
-    """The topics of all its sources, in their order."""
+    """Return the topics of all sources of a subtopology, in order."""
     return [topic for source in subtopology.sources for topic in source_topics(source)]
 
 
 def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
-    """Topics that more than one stage of a slot may write during a micro-batch."""
+    """Return topics that more than one stage of a slot may write during a micro-batch."""
     writers = _written(subtopology)
     return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
 
 
 def _written(subtopology: CompiledSubtopology) -> list[str]:
-    """Sinks, repartition topics and dead letters, each as often as a stage of a slot may write it.
+    """Return sinks, repartition topics and dead-letter topics, each once per stage of a slot that may write it.
 
-    A `foreachBatch` function may run its frame several times, and each time the source's stage may bury records.
+    A `foreachBatch` function may run its frame several times, and each time the source's stage may write dead letters.
     """
     sinks = [branch.sink for branch in subtopology.branches]
     writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
@@ -153,7 +153,14 @@ def output_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
 def build_chains(
     spark: SparkSession, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str] | None = None
 ) -> Chains:
-    """Plan every branch; done once per application, whatever the assignment. `access`: how brokers are reached."""
+    """Plan every branch of a subtopology. Done once per application, independent of the assignment.
+
+    Args:
+        spark: The session.
+        subtopology: The branches to plan.
+        slots: Number of slots, which is the number of Spark partitions of every plan.
+        access: Client settings for the brokers.
+    """
     builder = _Builder(spark, subtopology, slots, access or {})
     sides = static_sides(subtopology)
     foreach = tuple(
@@ -209,7 +216,7 @@ def build_chains(
 
 
 def _guarded_main(builder: _Builder, tracer: _Builder, sides: Sequence[StaticSide]) -> GuardedMain | None:
-    """The main plan with guarded chains, None if one of them cannot be guarded."""
+    """Return the main plan with guarded chains; None if one of them cannot be guarded."""
     if not builder.can_guard:
         return None
     chains: list[GuardedChain] = []
@@ -232,13 +239,13 @@ def _guarded_main(builder: _Builder, tracer: _Builder, sides: Sequence[StaticSid
 
 
 def _has_sql_on_records(branch: Branch) -> bool:
-    """Whether a record can make Spark SQL fail; what follows an aggregate works on keys, not on records."""
+    """Whether a record can make Spark SQL fail. SQL behind an aggregate works on keys, not on records."""
     projected = branch.projection is not None and not branch.projection.bare
     return bool(branch.before) or projected or (branch.aggregate is None and bool(branch.after))
 
 
 def _is_fused(branch: Branch) -> bool:
-    """Whether no Spark SQL stands between the source and a topic."""
+    """Whether no Spark SQL is needed between the source and a topic."""
     if branch.before or branch.after or isinstance(branch.sink, ForeachBatchSink):
         return False
     projected = branch.projection is None or branch.projection.bare
@@ -276,9 +283,10 @@ class _Builder:
         return len(self._fused) + len(self._sunk)
 
     def _accounting_branches(self) -> set[int]:
-        """For each source that is fetched by several chains, the one branch whose chain counts and buries its records.
+        """Return, for each source that several chains fetch, the one branch that counts its records and writes dead
+        letters.
 
-        Chains that end in topics come first: how often a `foreachBatch` function runs its frame is the user's affair.
+        Chains that end in topics come first: a `foreachBatch` function may run its frame any number of times.
         """
         seen, found = set(self._fused), set()
         for branch, index in (*self._sunk, *self._handed):
@@ -288,14 +296,14 @@ class _Builder:
         return found
 
     def main(self) -> DataFrame:
-        """Every chain that ends in a topic, as one job."""
+        """Return the union of all chains that end in a topic, as one job."""
         ends = [self._ending_in_topic(branch, index) for branch, index in self._sunk]
         ends += [self._read_once(index, branches) for index, branches in self._fused.items()]
         return functools.reduce(DataFrame.unionAll, ends)
 
     @property
     def can_guard(self) -> bool:
-        """Whether a record that one chain cannot process reaches no other one: it must be passed over by all."""
+        """Whether no record can fail in one chain and pass in another: all chains must skip the same records."""
         read = [branch.source_index for branch in self._subtopology.branches]
         return not self._handed and len(set(read)) == len(read)
 
@@ -327,7 +335,7 @@ class _Builder:
         return self._sunk_rows(self.sql_on_results(branch, branch.aggregate, aggregated), branch, index)
 
     def dead_letters(self) -> DataFrame | None:
-        """For each source with a dead-letter topic a stage that writes the skipped records there, and nothing else."""
+        """Return a stage for each source with a dead-letter topic, which writes only the skipped records."""
         stages = [
             PythonStage(
                 name=f"dead-letters-{index}",
@@ -341,21 +349,21 @@ class _Builder:
         return functools.reduce(DataFrame.unionAll, map(self.from_slots, stages)) if stages else None
 
     def probed(self, branch: Branch, index: int) -> DataFrame:
-        """The records of a branch up to where Spark SQL on them ends."""
+        """Return the records of a branch up to the end of its Spark SQL on records."""
         return self.sql_on_records(branch, self.fetched(branch, index))
 
     def sql_on_records(self, branch: Branch, fetched: DataFrame) -> DataFrame:
-        """What Spark SQL makes of fetched rows before an aggregate or a sink gets them."""
+        """Apply the Spark SQL between fetched rows and an aggregate or sink."""
         frame = self._project(branch, fetched)
         return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
 
     def aggregated(self, branch: Branch, index: int) -> DataFrame:
-        """What an aggregate hands to the SQL of its results."""
+        """Return the rows of an aggregate, as input of the SQL on its results."""
         assert branch.aggregate is not None
         return self._aggregated(self._projected(branch, index), branch, branch.aggregate, index)
 
     def sql_on_results(self, branch: Branch, aggregate: Aggregate, aggregated: DataFrame) -> DataFrame:
-        """What Spark SQL makes of the rows of an aggregate."""
+        """Apply the Spark SQL on the rows of an aggregate."""
         results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
         hidden = [name for name in aggregated.columns if name.startswith(HIDDEN_PREFIX)]
         return apply_calls(aggregated.selectExpr(*results, *map(quoted, hidden)), branch.after)
@@ -397,7 +405,7 @@ class _Builder:
         return self._through(rows, stage, REPORT_SCHEMA)
 
     def _rows(self, branch: Branch, index: int) -> DataFrame:
-        """The rows of a branch as its sink gets them, hidden columns included."""
+        """Return the rows of a branch in the form that its sink takes, hidden columns included."""
         if branch.aggregate is not None:
             return self.sql_on_results(branch, branch.aggregate, self.aggregated(branch, index))
         return apply_calls(self._projected(branch, index), branch.after)
@@ -414,7 +422,7 @@ class _Builder:
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
 
     def fetched(self, branch: Branch, index: int) -> DataFrame:
-        """The rows of a branch's source."""
+        """Return the rows of a branch's source."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
@@ -489,7 +497,7 @@ class _Builder:
 
 
 def source_schema(source: Source) -> StructType:
-    """The Spark columns of a source as the fetch stage yields them, hidden ones aside."""
+    """Return the Spark columns of a source as the fetch stage yields them, without hidden ones."""
     from headrace.spark import formats
     from headrace.spark.runtime.spark_types import struct_of
 

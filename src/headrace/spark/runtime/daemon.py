@@ -46,7 +46,7 @@ WARMED = (
 
 
 def preload() -> None:
-    """Import what stages need; what is not installed is left to the worker that wants it."""
+    """Import the modules that stages need. Modules that are not installed are left to the worker that needs them."""
     for module in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
@@ -59,9 +59,10 @@ def preload() -> None:
 
 
 def ending_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """`run_task(infile, outfile)`, unless the input ends before the first byte of a task: then SystemExit(1).
+    """Return `run_task(infile, outfile)` with a check for closed input before the first byte of a task.
 
-    The code keeps PySpark's daemon from waiting for another task on the same socket; nothing is printed.
+    It then raises SystemExit(1) without output. The exit code keeps PySpark's daemon from waiting for another task on
+    the same socket.
     """
 
     def run(infile: Any, outfile: Any) -> None:
@@ -77,6 +78,7 @@ def ending_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any],
 
 
 def main() -> None:
+    """Run PySpark's daemon with preloaded modules; the entry point of `spark.python.daemon.module`."""
     preload()
     import pyspark.worker
 

@@ -255,7 +255,7 @@ class _Guard:
         return self._inlined(expression.child(), conditional=conditional)
 
     def _kept_apart(self, step: _Projection) -> list[Any]:
-        """What Spark may compute of a projection before it looks at what is above it."""
+        """Return the part of a projection that Spark may compute before the nodes above it."""
         if not self._strict or all(self._references[at] < 2 for at in step.definitions):
             return []
         used = [one for at, one in step.definitions.items() if self._references[at]]

@@ -188,7 +188,7 @@ class _Plan:
         return [(row, reason_in(message)) for row, message in raised]
 
     def reason(self, partition: int) -> str | None:
-        """What Spark says about a partition, None when it processes all of it."""
+        """Process a whole partition. Return Spark's message if that fails, else None."""
         with self._task() as task:
             try:
                 self._rdd.iterator(self._partitions[partition], task).size()
@@ -198,7 +198,7 @@ class _Plan:
 
     @contextlib.contextmanager
     def _task(self) -> Iterator[Any]:
-        """A task context for the calling thread: operators allocate memory and stop Python workers by it."""
+        """Set a task context for the calling thread: operators allocate memory and stop Python workers by it."""
         companion = getattr(getattr(self._jvm.org.apache.spark, "TaskContext$"), "MODULE$")
         task = companion.empty()
         memory = self._jvm.org.apache.spark.memory.TaskMemoryManager(_memory_manager(self._jvm), next(_ids))
@@ -249,14 +249,17 @@ def _memory_manager(jvm: Any) -> Any:
 
 
 def _field(jvm: Any, class_name: str, name: str) -> Any:
-    """A field that Spark does not show; its methods cannot be listed without every optional library."""
+    """Read a private field of a Java class by reflection.
+
+    A method call by py4j would list all methods first, which fails without every optional library.
+    """
     found = jvm.java.lang.Class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
     found.setAccessible(True)
     return found
 
 
 def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending rows as ranges [start, end)."""
+    """Return ascending rows as ranges [start, end)."""
     start = previous = rows[0]
     for row in rows[1:]:
         if row != previous + 1:

@@ -1,4 +1,7 @@
-"""Spark's JVM as the driver sees it. A micro-batch would notice that it is gone; an idle application would not."""
+"""Health of Spark's JVM as the driver sees it.
+
+A micro-batch would fail at once without a JVM; an idle application would not notice.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ DYING_S = 0.5  # its sockets are closed before it has an exit code
 
 
 class DriverJvm:
-    """Of the session's process. Where the JVM has started Python (spark-submit), nobody outlives it: never gone."""
+    """JVM process of the session. If the JVM started Python (spark-submit), Python cannot outlive it, so it is never
+    gone.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         context = spark.sparkContext
@@ -26,7 +31,11 @@ class DriverJvm:
         self._process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
 
     def end(self, *, may_be_dying: bool = False) -> HeadraceError | None:
-        """How it ended; None while it runs. `may_be_dying`: something else says so, wait a moment for it."""
+        """Return how the process ended; None while it runs.
+
+        Args:
+            may_be_dying: Another sign suggests that it is ending: wait a moment for its exit code.
+        """
         if self._process is None:
             return None
         code = self._process.poll()

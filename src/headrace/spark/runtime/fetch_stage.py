@@ -140,7 +140,7 @@ class _Fetch:
         return plan.ends_early and 0 < plan.fetch_deadline_ms < spent_ms
 
     def _account(self, where: tuple[str, int]) -> TaskReport:
-        """Where to count: one record counts once, however many chains fetch it."""
+        """Return the report in which a record is counted: once, however many chains fetch it."""
         return self._context.report(self._owner[where]) if self._step.accounts else self._unaccounted
 
     def _rows(self, where: tuple[str, int], records: pa.Table) -> Iterator[pa.Table]:

@@ -1,11 +1,12 @@
-"""Tasks that move stay at work until whoever gets them has their state: the other half of early restore.
+"""Delayed revocation: a moving task keeps running until its new owner has restored the state.
 
-The coordinator asks an owner to give a task back at once; the new owner may still need minutes of replay. Between the
-two nobody would work on the task. So the owner goes on (offset commits of a task that is pending revocation are taken)
-and looks at the group now and then: which member has the task in its target, and how far is the copy it reports? It
-gives the task back when the copy is near its end, when the new owner shows no sign of a copy, or when the time is up.
+The coordinator asks an owner to release a task at once, while the new owner may need minutes of replay. No member would
+process the task in between. So the owner continues (brokers accept offset commits of a task that is pending revocation)
+and polls the group: which member has the task in its target assignment, and which changelog offset does it report? The
+task is released when the copy is almost complete, when the new owner shows no sign of a copy, or on timeout.
 
-Task offsets travel in heartbeats of version 1 (Kafka 4.4, our broker). On older brokers nothing waits.
+Task offsets are part of heartbeats of version 1 (Kafka 4.4, Headrace's broker). With older brokers tasks are released
+at once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Held:
 
 
 class Handover:
-    """Mutable, shared by the member thread and the thread that looks."""
+    """Tasks whose revocation is delayed. Mutable, shared by the member thread and the polling thread."""
 
     def __init__(
         self,
@@ -52,7 +53,15 @@ class Handover:
         acceptable_lag: int,
         longest_s: float,
     ) -> None:
-        """`acceptable_lag` in changelog records, summed over a task's stores; `longest_s` 0: nothing waits."""
+        """Create without connecting.
+
+        Args:
+            group_id: The streams group.
+            member_id: Returns the id of this member.
+            make_client: Returns a client for the polling thread.
+            acceptable_lag: Maximum lag of a finished copy, in changelog records summed over a task's stores.
+            longest_s: Maximum delay; 0 releases tasks at once.
+        """
         self._group_id, self._member_id, self._make_client = group_id, member_id, make_client
         self._acceptable_lag, self._longest_s = acceptable_lag, longest_s
         self._lock = threading.Condition()
@@ -63,7 +72,7 @@ class Handover:
         self._thread: threading.Thread | None = None
 
     def hold(self, revoked: Iterable[Task]) -> frozenset[Task]:
-        """Of the tasks to be given back, those to go on with for now. To be called with all of them at each change."""
+        """Return the revoked tasks to keep running for now. Call it with all revoked tasks at each change."""
         with self._lock:
             wanted = set(revoked)
             self._given_up &= wanted
@@ -79,12 +88,12 @@ class Handover:
             return frozenset(self._held)
 
     def held(self) -> frozenset[Task]:
-        """What is still being kept back."""
+        """The tasks that are still being kept."""
         with self._lock:
             return frozenset(self._held)
 
     def clear(self) -> None:
-        """Nothing is kept back any more."""
+        """Release all tasks."""
         with self._lock:
             self._held.clear()
 
@@ -135,7 +144,7 @@ class Handover:
         )
         group = described_group(response, self._group_id)
         if group is None or group.error_code != ErrorCode.none:
-            self.clear()  # it may not be described: nobody to wait for
+            self.clear()  # no right to describe the group: release the task
             return
         with self._lock:
             for task in sorted(self._held):

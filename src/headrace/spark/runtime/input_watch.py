@@ -1,9 +1,9 @@
-"""Waiting for input between two micro-batches: for records, or for another thread's word.
+"""Wait for input between two micro-batches: for new records, or for a wake-up by another thread.
 
-A Fetch stands at each leader, where the tasks stand, and is answered when a committed record lies there: an idle
-application polls nothing, and the first record starts a micro-batch at once. What it brings is thrown away (it asks for
-one byte, which is one record batch): stages read for themselves. It has a client of its own, for a broker answers the
-requests of one connection one after the other.
+A long-polling Fetch at each leader starts at the tasks' positions and is answered when a committed record exists there.
+An idle application polls nothing else, and the first record starts a micro-batch at once. The fetched bytes are
+discarded (the request asks for one byte, which returns one record batch); stages fetch for themselves. The watch has a
+client of its own, because a broker answers the requests of one connection in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Standing:
 
 
 class InputWatch:
-    """For one thread; `wake`, and `end`, may be called by any."""
+    """Long-polling watch for one thread. `wake` and `end` may be called by any thread."""
 
     def __init__(self, client: NetworkClient) -> None:
         self._client = client
@@ -49,13 +49,13 @@ class InputWatch:
         self._told: dict[TopicPartition, int] | None = None  # what records were said to lie behind
 
     def wake(self) -> None:
-        """Whoever waits goes on; when nobody does, the next wait ends at once."""
+        """Wake the waiting thread. If no thread waits, the next wait returns at once."""
         self._wake.set()
 
     def wait(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
-        """Until a record may lie at one of the tasks' positions, a word comes, or a second is over."""
+        """Wait until a record may exist at one of the positions, `wake` is called, or one second has passed."""
         places = {where: offset for task in positions for where, offset in task.items()}
-        if not places or places == self._told:  # the last call said so, and yet nobody took it
+        if not places or places == self._told:  # announced by the last call, and not processed
             self._told = None
             wait_for((), self._wake, POLL_S if places else STANDS_MS / 1000)
             return
@@ -68,7 +68,7 @@ class InputWatch:
         self._told = places if any(told) else None
 
     def end(self) -> None:
-        """Nothing is asked any more: whoever waits goes on."""
+        """Stop polling, and wake the waiting thread for good."""
         self._client.end()
         self._wake.set()
 
@@ -78,7 +78,7 @@ class InputWatch:
         self._wake.close()
 
     def _ask(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Let a Fetch stand at each leader. Whether there is one for each place."""
+        """Send a Fetch to each leader. Return whether every position is covered."""
         try:
             topics = {topic for topic, _ in positions}
             cluster = self._client.metadata(topics, refresh=self._stale, timeout_ms=ANSWER_WAIT_MS)
@@ -95,14 +95,15 @@ class InputWatch:
                 request = _request(by_node[node], cluster)
                 reply = self._client.start(request, node=node, timeout_ms=STANDS_MS + ANSWER_WAIT_MS)
                 self._standing[node] = _Standing(by_node[node], reply)
-        except (ConnectionLost, CannotConnect, BrokerError) as error:  # told by who looks at the ends, if it lasts
+        except (ConnectionLost, CannotConnect, BrokerError) as error:
+            # A lasting failure is reported by the lookup of end offsets.
             self._stale = True
             self.losses += not isinstance(error, BrokerError)
             return False
         return True
 
     def _take_back(self, wanted: Mapping[int, Places]) -> None:
-        """What stands for places that are left. An answer that has not come would keep the next one waiting."""
+        """Drop pending requests for positions that are no longer needed: their answers would delay the next one."""
         for node, standing in list(self._standing.items()):
             if standing.places == wanted.get(node):
                 continue
@@ -113,7 +114,7 @@ class InputWatch:
                 standing.reply.connection.close()
 
     def _hear(self, reply: PendingReply) -> bool:
-        """Whether there is something. A broker that cannot say any more makes us look, too."""
+        """Return whether a response announces records. An error counts as such, so that the caller looks."""
         try:
             answer = self._client.finish(reply)
         except (ConnectionLost, MalformedResponse):

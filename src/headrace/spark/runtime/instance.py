@@ -1,7 +1,7 @@
-"""What the parts of one running instance share: its settings, its state, and what they may ask of the whole.
+"""Shared part of one running instance: its settings, its state, and the operations that its components may call.
 
-`ApplicationRuntime` is this and the threads that drive it. Runners, local state, metrics and the status file work on
-this base, so that none of them imports the class that starts them.
+`ApplicationRuntime` adds the threads that drive it. Runners, local state, metrics and the status file depend on this
+base, so that none of them imports the class that starts them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("headrace.spark")
 
 
 class RunnerView(Protocol):
-    """A subtopology's runner, for those that only look at it. See `SubtopologyRunner`."""
+    """Read-only view of a subtopology's runner. See `SubtopologyRunner`."""
 
     name: str
     subtopology: CompiledSubtopology
@@ -49,13 +49,13 @@ class RunnerView(Protocol):
 
     @property
     def losses(self) -> int:
-        """How often its tasks were lost."""
+        """Number of times that its tasks were lost."""
 
     def tasks(self) -> list[RunningTask]:
-        """The tasks that run now."""
+        """Return the running tasks."""
 
     def opening(self) -> list[int]:
-        """The partitions of the tasks that are being opened."""
+        """Return the partitions of tasks that are being opened."""
 
 
 class StateView(Protocol):
@@ -80,10 +80,10 @@ class StateView(Protocol):
 
 
 class RunningInstance:
-    """Mutable, shared by the threads of an instance.
+    """State shared by the threads of an instance. Mutable.
 
-    `error` and `is_stopped` are set once. `snapshot` and `not_ready` are written by the member thread alone; a reader
-    sees a whole old or a whole new value. `runners` is filled before any thread starts.
+    `error` and `is_stopped` are set once. `snapshot` and `not_ready` are written by the member thread only; a reader
+    sees the complete old or the complete new value. `runners` is filled before any thread starts.
     """
 
     state: StateView
@@ -121,19 +121,22 @@ class RunningInstance:
         raise NotImplementedError
 
     def announce_transactions(self, transactional_ids: list[str]) -> None:
-        """Say who ends these transactions if this process dies. Called before the ids are used."""
+        """Register transactional ids before their first use, so that the guardian or the next process can end them."""
         raise NotImplementedError
 
     def forget_transactions(self, transactional_ids: list[str]) -> None:
-        """Take back `announce_transactions`: the transactions are over and their ids are not used again."""
+        """Remove ids that are finished and will not be used again."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Finish the micro-batches, commit, leave. Returns at once; `is_stopped` says when it is done."""
+        """Finish the micro-batches, commit, and leave the group. Returns at once; `is_stopped` reports the end."""
         self._stop.set()
 
     def fail(self, error: HeadraceError) -> None:
-        """End the application with this error; the first one counts, unless Spark's JVM is gone: that explains it."""
+        """End the application with this error.
+
+        The first error counts, unless the JVM has died: that explains all others.
+        """
         error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
         with self._lock:
             if self.error is None:
@@ -148,12 +151,12 @@ class RunningInstance:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the application has been told to stop."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     @property
     def has_tasks(self) -> bool:
-        """Whether the coordinator has given this instance something to run."""
+        """Whether the coordinator has assigned tasks to this instance."""
         return self.snapshot is not None and any(self.snapshot.active.values())
 
     def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:

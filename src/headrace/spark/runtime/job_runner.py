@@ -1,4 +1,4 @@
-"""Runs plans as Spark jobs and brings back what the stages said, or why there is nothing to bring back."""
+"""Execution of plans as Spark jobs, and collection of the reports or errors of their stages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
 class BatchFailed(Exception):
-    """One attempt of a micro-batch came to nothing: Spark's exception, and what our stages said beside it."""
+    """A failed attempt of a micro-batch: Spark's exception, and the errors that stages reported beside it."""
 
     def __init__(self, error: BaseException, said: list[HeadraceError], *, in_function: bool = False) -> None:
         """`in_function`: whether a job of the user's `foreachBatch` function failed, not one of ours."""
@@ -67,27 +67,30 @@ class BatchFailed(Exception):
 
     @property
     def cause(self) -> HeadraceError | None:
-        """What a stage of ours said about itself. What it stumbled over when its input broke off is none."""
+        """The first error reported by a stage, without consequences of an input that was cut off."""
         return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
 
     @property
     def reason(self) -> str:
-        """One line."""
+        """The cause in one line."""
         return str(self.cause) if self.cause is not None else reason_of(self.error)
 
     @property
     def is_the_brokers(self) -> bool:
-        """Whether a stage was refused by a broker, or found none."""
+        """Whether a broker refused a stage or was unreachable."""
         return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.said)
 
     @property
     def is_a_lost_worker(self) -> bool:
-        """Whether a Python worker ended without a word."""
+        """Whether a Python worker ended without reporting an error."""
         return self.cause is None and kind_of(self.error) == "worker-lost"
 
     @property
     def was_run_again(self) -> bool:
-        """Whether Spark tried a slot again (`spark.task.maxFailures`): its exception is then about our refusal."""
+        """Whether Spark repeated a slot (`spark.task.maxFailures`).
+
+        Its exception is then about the refused repetition.
+        """
         return any(error.code == "second-attempt" for error in self.said)
 
     @property
@@ -105,14 +108,14 @@ class _FunctionFailed(Exception):
 
 
 class BatchNumber(int):
-    """The batch id that `foreachBatch` gets: Spark's int, with what it stands for."""
+    """Batch id for `foreachBatch`: Spark's int, with the attempt that it stands for."""
 
     offsets: dict[str, tuple[int, int]]
     tasks: tuple[int, ...]
 
 
 class JobRunner:
-    """The Spark side of one subtopology in one session. Each calling thread has its own local properties."""
+    """Spark jobs of one subtopology in one session. Each calling thread has its own local properties."""
 
     def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
@@ -218,7 +221,7 @@ class JobRunner:
         return [StageReport(stage="skipped", slot=0, batch=plan.batch, tasks=tuple(tasks.values()))]
 
     def probe(self, plan: MicroBatchPlan) -> str | None:
-        """What Spark says about the plan's records, None when it digests them."""
+        """Run the user's SQL on the plan's records without output. Return Spark's message if it fails, else None."""
         try:
             with self._running(plan, "probe"):
                 for probe in self._chains.probes:
@@ -405,7 +408,10 @@ Ranges = Mapping[int, tuple[InputRange, ...]]
 
 
 def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[InputRange, ...]]:
-    """What is left of the ranges; a task that reported nothing has nothing left, or it would be asked for ever."""
+    """Return the ranges without the part that was reached.
+
+    A task without a report counts as finished; otherwise its range would be repeated for ever.
+    """
     left = {}
     for task, of_task in ranges.items():
         at = reached.get(task, {})

@@ -1,14 +1,14 @@
-"""State beyond the running tasks, seen from the driver: copies, tasks on their way here and away, what is reported.
+"""Driver-side coordination of local state beyond the running tasks: copies, moving tasks, reported positions, cleanup.
 
-The member thread tells what it hears (`assigned`, `targeted`, `lost`) and calls `turn` a few times a second; openers
-call `bring_near`. Rules:
+The member thread passes on assignments (`assigned`, `targeted`, `lost`) and calls `turn` a few times per second; task
+openers call `bring_near`. Rules:
 
 - A copy is kept of standby and warm-up tasks, and of tasks that the target says are on their way here. Never of one
   that a runner has, or is opening: the two would take the store from each other.
-- A stateful task that moves away is worked on until its new owner has its state (`handover`).
-- Changelog positions of all stores here go into heartbeats, at once where somebody waits for them. What lies in the
-  state directory at the start goes with the join, so that an application that returns gets its tasks back; what tasks
-  that went away left here is told at once, so that they come back here when their new owner goes.
+- A stateful task that moves away keeps running until its new owner has its state (`handover`).
+- Changelog positions of all local stores are sent in heartbeats, at once if a member waits for them. Stores found in
+  the state directory at the start are reported with the join, so that a restarted application gets its tasks back.
+  Stores of tasks that moved away are reported at once, so that these tasks return if their new owner leaves.
 - Stores of tasks that went away are deleted after `state.cleanup.delay.ms`.
 """
 
@@ -48,7 +48,7 @@ Task = tuple[str, int]
 
 
 def stores_of(topology: CompiledTopology) -> dict[str, tuple[StoreOfTask, ...]]:
-    """The stores of each stateful subtopology's tasks."""
+    """Return the stores of each stateful subtopology's tasks."""
     found = {subtopology.subtopology_id: _stores(subtopology) for subtopology in topology.subtopologies}
     return {name: stores for name, stores in found.items() if stores}
 
@@ -68,7 +68,10 @@ def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
 
 
 class LocalState:
-    """Mutable. `turn` and what is told belong to the member thread, the rest may be called from anywhere."""
+    """Local state of one instance.
+
+    Mutable: `turn` and the notifications belong to the member thread, all other methods to any thread.
+    """
 
     def __init__(self, runtime: RunningInstance) -> None:
         self._runtime = runtime
@@ -115,7 +118,7 @@ class LocalState:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether knowing the target is of use."""
+        """Whether the target assignment is used: for copies, or for delayed revocation."""
         return self.replicas is not None
 
     def begin_close(self) -> None:
@@ -135,10 +138,10 @@ class LocalState:
             self._dormant = self.replicas.find(tasks)
         return tuple((name, partition, offset) for (name, partition), offset in sorted(self._dormant.items()))
 
-    # -- what the member thread hears ---------------------------------------------------------------------------------
+    # -- notifications by the member thread ---------------------------------------------------------------------------
 
     def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
-        """The assignment that runners shall take: the coordinator's, and the tasks that are not let go of yet."""
+        """Return the assignment for the runners: the coordinator's, plus tasks whose revocation is delayed."""
         self._snapshot = snapshot
         held = self._running() - _listed(snapshot.active)
         self._kept_back = self._handover.hold(held) if not self._runtime.is_stopping else frozenset()
@@ -154,7 +157,11 @@ class LocalState:
         self._handover.clear()
 
     def turn(self, link: GuardianLink) -> AssignmentSnapshot | None:
-        """Follow, report, clean up. An assignment when runners shall take another one than before."""
+        """Follow copies, report positions, clean up.
+
+        Returns:
+            An assignment, if the runners need another one than before.
+        """
         self._keep_copies()
         self._report(link)
         self._log_restores()
@@ -168,7 +175,7 @@ class LocalState:
         return self._wider(self._snapshot)
 
     def _log_restores(self) -> None:
-        """A line every few seconds: where no terminal shows bars, a long restore shall not look like a hang."""
+        """Log a line every few seconds, so that a long restore without progress bars does not look like a hang."""
         now = time.monotonic()
         opening = {task: copy for task, copy in self.copies().items() if task[1] in self._opening(task[0])}
         if not opening:
@@ -185,7 +192,7 @@ class LocalState:
         return self._runtime.runners[name].opening() if name in self._runtime.runners else []
 
     def let_go(self) -> None:
-        """The application ends: nothing is kept back."""
+        """Release all tasks, because the application ends."""
         self._handover.clear()
 
     def _wider(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
@@ -198,11 +205,11 @@ class LocalState:
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def copies(self) -> dict[Task, ReplicaProgress]:
-        """How far the copies are that are being kept, and the tasks that are being brought near."""
+        """Return the progress of all copies, and of tasks that are being restored."""
         return self.replicas.progress() if self.replicas is not None else {}
 
     def disk_bytes(self) -> int:
-        """What all stores of the state directory take, as looked at now and then."""
+        """Disk usage of all stores in the state directory, sampled periodically."""
         now = time.monotonic()
         if now - self._disk[0] > DISK_S:
             self._disk = (now, self._runtime.directory.disk_bytes())
@@ -238,7 +245,7 @@ class LocalState:
         gives_up: Callable[[], bool],
         place_as: BatchKey,
     ) -> Brought:
-        """See `Replicas.bring_near`; nothing where no replica process runs."""
+        """Restore stores ahead of opening; see `Replicas.bring_near`. Does nothing without a replica process."""
         if self.replicas is None or subtopology not in self._stores or not tasks:
             return Brought()
         return self.replicas.bring_near(subtopology, tasks, gives_up, place_as)
@@ -266,7 +273,7 @@ class LocalState:
             link.report_offsets(self._dormant, ends, at_once=news)
 
     def _left_behind(self, in_use: set[Task]) -> dict[Task, int]:
-        """Where the stores of tasks stand that have just gone away. Asked for here, heard of one of the next times."""
+        """Return the positions of stores whose tasks have just moved away. Requested now, available on a later call."""
         if self.replicas is None:
             return {}
         running = self._running()
@@ -293,7 +300,7 @@ def _listed(tasks: Mapping[str, Iterable[int]]) -> set[Task]:
 
 
 def progress_of(copy: ReplicaProgress) -> dict[str, Any]:
-    """A copy as the status file has it."""
+    """Return a copy's progress in the form of the status file."""
     return {
         "restored": copy.records,
         "remaining": copy.remaining,

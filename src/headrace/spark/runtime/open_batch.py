@@ -1,8 +1,8 @@
 """A micro-batch in the write transaction of a store: merged, and not yet prepared.
 
-Between the two lies the changelog. A slot merges the stores of several tasks, sends what changed in them, waits once
-for all of it to be stored, and prepares them then: while a broker takes one task's changes, the next one is merged.
-Until then nobody else can write to the store, and nothing of it is seen; a process that dies leaves no trace.
+The changelog is written between the two. A slot merges the stores of several tasks, sends their changes, waits once for
+all acknowledgements, and then prepares the stores: the merge of one task overlaps with the sends of the one before.
+Until `prepare` no other process can write to the store or see the changes, and a crash leaves no trace.
 """
 
 from __future__ import annotations

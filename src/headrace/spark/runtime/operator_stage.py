@@ -44,7 +44,7 @@ WORTHWHILE = 0.5  # partials per row below which a table's rows are combined as 
 
 @dataclass(frozen=True, slots=True)
 class GuardedRowsStep:
-    """Passes on the rows of a guarded plan, and keeps the input rows that Spark could not evaluate for the driver."""
+    """Forward the rows of a guarded plan, and keep the input rows that Spark could not evaluate for the driver."""
 
     columns: tuple[str, ...]  # of the plan's result
     inputs: tuple[str, ...]  # of its input
@@ -80,7 +80,7 @@ class _GuardedRows:
 
 @dataclass(frozen=True, slots=True)
 class BareProjection:
-    """`g0.., i0..` are columns of the source as they are."""
+    """Projection to `g0.., i0..` that only renames columns of the source."""
 
     projection: ProjectForGroup
     traced: bool = False  # whether rows carry the coordinates of their records
@@ -97,7 +97,7 @@ class BareProjection:
 
 @dataclass(frozen=True, slots=True)
 class BareResults:
-    """The columns of an aggregate's output are its `g0.., b0..` as they are."""
+    """Results of an aggregate that only rename its `g0.., b0..`."""
 
     aggregate: Aggregate
     with_key: bool
@@ -126,7 +126,7 @@ class _Renamed:
 
 @dataclass(frozen=True, slots=True)
 class AggregateStep:
-    """Rows `g0.., i0..` in, one row `g0.., b0..` per key that changed out; the store is left prepared."""
+    """Keyed aggregate: rows `g0.., i0..` in, one row `g0.., b0..` per changed key out. Leaves the store prepared."""
 
     aggregate: Aggregate
     fetch_stage: str  # whose report says how far the input was read
@@ -137,7 +137,7 @@ class AggregateStep:
 
 
 class RowMerging:
-    """What an aggregate makes of its rows and of what it stored."""
+    """Merge of an aggregate's input rows with its stored values."""
 
     def __init__(self, step: AggregateStep, context: StageContext) -> None:
         self.aggregate = step.aggregate
@@ -201,7 +201,10 @@ class _Aggregate:
                 one.batch.abandon()
 
     def _reached(self) -> dict[int, dict[str, int]]:
-        """How far each task's input was read. No such report: the fetch stage died, and this input is a part."""
+        """Return how far each task's input was read.
+
+        A task without this report has a cut-off input: its fetch stage died.
+        """
         if self._context.fetches:
             return {task.partition: self._context.report(task.partition).reached for task in self._context.slot.tasks}
         for report in self._context.side_path.reports():
@@ -210,7 +213,7 @@ class _Aggregate:
         raise HeadraceError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")
 
     def _merge(self, task: TaskPlan, rows: pa.Table | None, reached: dict[str, int]) -> _Merged:
-        """The rows in the task's store; open."""
+        """Merge rows into the task's store. The store transaction stays open."""
         context, aggregate, functions = self._context, self._step.aggregate, self._functions
         store = open_store(context, aggregate, task.partition)
         position = StorePosition(
@@ -226,13 +229,13 @@ class _Aggregate:
         return _Merged(task.partition, store.merge(task.committed, position, keys, merger), merger)
 
     def _send(self, merged: _Merged) -> None:
-        """What changed, on its way to the changelog."""
+        """Send the changed rows to the changelog."""
         if merged.merger is not None:
             topic, keys, values = self._step.aggregate.changelog_topic, merged.merger.keys, merged.merger.encoded
             producer_for(self._context).send(topic, merged.partition, keys, values, timestamps_ms=now_ms())
 
     def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
-        """Wait for the changelogs, once; prepare the stores; the rows that changed. Nothing is open afterwards."""
+        """Wait for all changelog writes, prepare the stores, and yield the changed rows. No transaction stays open."""
         context, topic = self._context, self._step.aggregate.changelog_topic
         started = time.perf_counter()
         written = producer_for(context).flush() if any(one.rows for one in merged) else {}
@@ -252,7 +255,7 @@ class _Aggregate:
 
 
 class _Merger:
-    """Stored values and the micro-batch's partials become the new values, in the order of the partials."""
+    """Merge function of a store: stored values and the micro-batch's partials become new values."""
 
     def __init__(self, functions: AggregateFunctions, rows: pa.Table, keys: pa.Array, fingerprint: bytes) -> None:
         self._functions, self._rows, self.keys = functions, rows, keys
@@ -281,7 +284,7 @@ class _Merger:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A task whose store is merged and not yet prepared."""
+    """A task whose store is merged but not prepared."""
 
     partition: int
     batch: OpenBatch
@@ -293,7 +296,7 @@ class _Merged:
 
 
 class _Partials:
-    """The micro-batch's rows of one task, in few tables of partials. Mutable."""
+    """The micro-batch's rows of one task as few tables of partials. Mutable."""
 
     def __init__(self, functions: AggregateFunctions) -> None:
         self._functions, self._by = functions, functions.group_names
@@ -319,7 +322,7 @@ class _Partials:
 
 
 def by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(task, its rows). What was fetched in this stage is of one task, what comes from Spark may be of several."""
+    """Yield (task, its rows). A fetched table belongs to one task; one from Spark may hold rows of several."""
     tasks = table.column(TASK_COLUMN)
     ends = pc.min_max(tasks).as_py()
     if ends["min"] is None:
@@ -332,7 +335,7 @@ def by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def open_store(context: StageContext, aggregate: Aggregate, partition: int) -> TaskStore:
-    """The store of one aggregate of one task, as the plan wants it."""
+    """Return the open store of one aggregate of one task."""
     plan = context.plan
     identity = StoreIdentity(
         changelog_topic_id=plan.topic_ids.get(aggregate.changelog_topic, ""),
@@ -352,7 +355,7 @@ def _with_topic_ids(reached: Mapping[str, int], task: TaskPlan) -> dict[str, int
 
 
 def _grouped_as(table: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Groups in the types that keys are encoded with, whatever time zone or width Spark handed over."""
+    """Cast groups to the types that keys are encoded with, whatever time zone or width Spark used."""
     for wanted in columns:
         index = table.schema.get_field_index(wanted.name)
         if table.schema.field(index).type != wanted.type:

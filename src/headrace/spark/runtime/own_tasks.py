@@ -1,6 +1,6 @@
-"""Which tasks of one subtopology this instance has: what was assigned, what is being opened, what runs.
+"""Tasks of one subtopology on this instance: assigned, being opened, running.
 
-Rules it obeys:
+Rules:
 - An assignment is taken between two micro-batches; what is new in it is opened at once, beside the one that runs, but
   not while one may still run on tasks that were lost: what comes after a loss is new, even if it is the same tasks.
 - An opening counts while it is the latest for its task; what an older one brings is dropped.
@@ -31,7 +31,7 @@ class OpenRequest:
 
 
 class OwnTasks:
-    """Mutable. Whoever shares it with other threads holds a lock around each call."""
+    """The tasks of one subtopology. Mutable; threads that share it hold a lock around each call."""
 
     def __init__(self, subtopology_id: str) -> None:
         self._name = subtopology_id
@@ -59,28 +59,28 @@ class OwnTasks:
         return not self._opening and self._wanted is None
 
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
-        """Whether nothing that `snapshot` no longer has is still in work."""
+        """Whether no task outside of `snapshot` is still running."""
         return self._wanted is None and set(self.running) <= self._of(snapshot)
 
     def is_wanted(self, request: OpenRequest) -> bool:
         return request.number in self._opening.values()
 
     def newest(self, request: OpenRequest) -> AssignmentSnapshot:
-        """What was assigned last, at the earliest with `request`."""
+        """Return the latest assignment, which is the one of `request` or a later one."""
         return self._wanted or self._taken or request.assignment
 
     def assign(self, snapshot: AssignmentSnapshot) -> OpenRequest | None:
-        """Take this at the next turn. What to open at once."""
+        """Store an assignment for the next turn. Return the tasks to open at once."""
         self._wanted = snapshot
         return self._fresh(snapshot) if self._losses_taken == self.losses else None
 
     def lose(self) -> None:
-        """Everything is gone, at the next turn."""
+        """Drop all tasks at the next turn."""
         self.losses += 1
         self._wanted = AssignmentSnapshot(member_id="")
 
     def take(self) -> OpenRequest | None:
-        """Between two micro-batches: what was assigned, lost and opened since. What to open now."""
+        """Apply assignments, losses and openings between two micro-batches. Return the tasks to open now."""
         snapshot, self._wanted = self._wanted, None
         request = None
         if self._losses_taken != self.losses:
@@ -103,11 +103,11 @@ class OwnTasks:
         return request
 
     def opened(self, request: OpenRequest, tasks: Iterable[RunningTask]) -> None:
-        """They run from the next turn on, if they are still wanted."""
+        """Run these tasks from the next turn on, if they are still wanted."""
         self._arrived += [(request.number, task) for task in tasks]
 
     def reopen(self, partitions: Iterable[int]) -> OpenRequest | None:
-        """Running tasks whose state or positions are not certain any more. What to open."""
+        """Stop running tasks whose state or positions are uncertain. Return them as a request to open."""
         tasks = [self.running.pop(partition) for partition in partitions if partition in self.running]
         return self._open(tasks[0].assignment, [task.partition for task in tasks]) if tasks else None
 
@@ -115,7 +115,7 @@ class OwnTasks:
         return set(snapshot.active.get(self._name, ()))
 
     def _fresh(self, snapshot: AssignmentSnapshot) -> OpenRequest | None:
-        """What is new in `snapshot`; openings of what is not in it are given up."""
+        """Return the tasks that are new in `snapshot`, and drop openings of tasks that are not in it."""
         mine = self._of(snapshot)
         self._opening = {task: number for task, number in self._opening.items() if task in mine}
         fresh = sorted(mine - set(self.running) - set(self._opening))

@@ -1,7 +1,7 @@
-"""What the driver tells the stages about one micro-batch, and what they tell it back. Plain data, JSON on the way.
+"""Plan of one micro-batch, sent by the driver to the stages, and their reports. Plain data, serialised as JSON.
 
-A plan is immutable and holds everything a stage needs to know: no stage asks anybody for anything else, so a stage
-that outlived its batch cannot act on newer facts. The member epoch is the one captured together with the assignment
+A plan is immutable and holds everything a stage needs: a stage asks for nothing else, so one that outlives its batch
+cannot act on newer facts. The member epoch is the one captured together with the assignment
 when the batch was planned, never the latest (Kafka accepts the current epoch for a partition that another member owns).
 Producer identities belong to the driver: a stage writes with the one of its slot, in the slot's transaction; at least
 once there is none.
@@ -23,7 +23,7 @@ PLAN_PROPERTY = "headrace.plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRange:
-    """`[start, end)` of one input partition: a maximum, the fetch stage reports what it reached."""
+    """Offsets `[start, end)` of one input partition. A maximum: the fetch stage reports the offset it reached."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class InputRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """One task's part: its input, and where its stores must stand."""
+    """One task's part of a plan: its input, and the required position of its stores."""
 
     partition: int
     ranges: tuple[InputRange, ...]
@@ -123,7 +123,7 @@ def _task(facts: dict[str, Any]) -> TaskPlan:
 
 @dataclass(slots=True, kw_only=True)
 class TaskReport:
-    """What a stage did for one task."""
+    """Report of a stage about one task."""
 
     partition: int
     reached: dict[str, int] = field(default_factory=dict)  # "topic-partition" → next offset (fetch stage)
@@ -140,7 +140,7 @@ class TaskReport:
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
     def add(self, other: TaskReport) -> None:
-        """Reports of several stages of one task become one."""
+        """Add the report of another stage about the same task."""
         self.reached |= other.reached
         self.notes += other.notes
         self.sunk |= other.sunk
@@ -156,7 +156,7 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
-    """What one Python stage of one slot did; the last stage's comes back as a Spark row, the others' through a file."""
+    """Report of one Python stage of one slot. The last stage returns it as a Spark row, the others through a file."""
 
     stage: str
     slot: int
@@ -176,7 +176,7 @@ class StageReport:
 
 
 def merged(reports: Iterable[StageReport]) -> dict[int, TaskReport]:
-    """All that the stages said, by task."""
+    """Return the reports of all stages, merged by task."""
     tasks: dict[int, TaskReport] = {}
     for report in reports:
         for task in report.tasks:

@@ -1,7 +1,7 @@
-"""What the micro-batches of an application have in common: their plans, how much they may take, how they are committed.
+"""Factory of plans, batch limits and delivery guarantees for all subtopologies of an application.
 
-One for all runners, whose threads share it. A plan holds everything a stage needs to know (`plan`); what changes from
-one micro-batch to the next comes from the runner: the slots, the assignment they belong to, the number of the batch.
+One instance is shared by the threads of all runners. A plan holds everything a stage needs (`plan`). The runner
+supplies what changes between micro-batches: the slots, the assignment they belong to, and the batch number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Planning"]
 
 
 class Planning:
-    """Mutable: the ids of changelogs, the transactions of each subtopology, how many chains it has."""
+    """Common part of all micro-batches. Mutable: topic ids of changelogs, transactions, and number of chains."""
 
     def __init__(
         self, settings: ApplicationSettings, *, incarnation: str, state_dir: str, client: NetworkClient
@@ -45,7 +45,9 @@ class Planning:
         self._chains_of: dict[str, int] = {}
 
     def note_chains(self, subtopology_id: str, count: int) -> None:
-        """Known before the first plan: several chains read the same range, so that none may end early by itself."""
+        """Set the number of chains before the first plan: of several chains with the same range none may end early by
+        itself.
+        """
         self._chains_of[subtopology_id] = count
 
     def plan(
@@ -55,7 +57,7 @@ class Planning:
         slots: tuple[SlotPlan, ...],
         batch: BatchKey,
     ) -> MicroBatchPlan:
-        """With everything filled in that is the same for all micro-batches."""
+        """Return a complete plan for these slots."""
         return MicroBatchPlan(
             subtopology_id=subtopology.subtopology_id,
             batch=batch,
@@ -76,7 +78,9 @@ class Planning:
         )
 
     def batch_limits(self, subtopology_id: str) -> BatchLimits:
-        """How much a micro-batch of this subtopology may take; exactly once, it is over in a third of its time."""
+        """Return the size limits of a subtopology. Exactly-once batches end within a third of their transaction
+        timeout.
+        """
         return BatchLimits(
             most_records=int(self._config["headrace.batch.max.records"]),
             most_bytes=self._max_bytes,
@@ -93,7 +97,7 @@ class Planning:
         announce: Callable[[list[str]], None],
         forget: Callable[[list[str]], None],
     ) -> BatchCommit:
-        """The guarantee of the application, for one subtopology. `announce`, `forget` as in `SlotTransactions`."""
+        """Return the delivery guarantee for one subtopology. `announce` and `forget` as in `SlotTransactions`."""
         if not self.exactly_once:
             return AtLeastOnce(client, self._settings.name)
         transactions = SlotTransactions(
@@ -128,7 +132,7 @@ class Planning:
         return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
 
     def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
-        """Stores are about to be opened: a changelog that was deleted and created anew has another id."""
+        """Look up changelog ids again before stores are opened: a changelog that was created anew has another id."""
         with self._lock:
             for aggregate in subtopology.aggregates:
                 self._topic_ids.pop(aggregate.changelog_topic, None)

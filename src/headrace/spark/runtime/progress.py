@@ -1,7 +1,7 @@
-"""What a running application tells: progress in Spark's own keys, and a status file for other processes.
+"""Progress of a running application: in Spark's own keys, and in a status file for other processes.
 
-`lastProgress` has the keys of Structured Streaming's `StreamingQueryProgress`, so code that watches queries works; what
-is ours (`subtopology`, `tasks`) stands beside them.
+`lastProgress` has the keys of Structured Streaming's `StreamingQueryProgress`, so code that watches queries works.
+Headrace adds `subtopology` and `tasks`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BatchTiming:
 
 @dataclass(slots=True)
 class Totals:
-    """Since the start of this instance, and never less than before: what counters tell."""
+    """Monotonic counters since the start of this instance."""
 
     batches: int = 0
     failed: int = 0  # attempts that came to nothing
@@ -60,7 +60,7 @@ class Totals:
 
 
 class SubtopologyProgress:
-    """The last micro-batches of one subtopology. Written by its runner, read by anybody."""
+    """Progress of the last micro-batches of one subtopology. Written by its runner, read by any thread."""
 
     def __init__(self, name: str, topics: Sequence[str]) -> None:
         self.name, self._topics = name, list(topics)
@@ -84,7 +84,7 @@ class SubtopologyProgress:
         timing: BatchTiming,
         running: Sequence[RunningTask],
     ) -> None:
-        """A micro-batch is committed."""
+        """Add a committed micro-batch."""
         records = sum(task.records_in for task in tasks.values())
         seconds = max(1e-6, timing.committed - timing.started)
         self.lag = sum(task.lag for task in running)
@@ -118,7 +118,7 @@ class SubtopologyProgress:
         self.tell(row)
 
     def add_failed(self, plan: MicroBatchPlan, reason: str) -> None:
-        """A micro-batch came to nothing: a row without records, so that `lastProgress` shows what goes on."""
+        """Add a failed micro-batch as a row without records, so that `lastProgress` shows the failure."""
         ranges = [found for task in plan.tasks for found in task.ranges]
         starts = {f"{found.topic}-{found.partition}": found.start for found in ranges}
         source = {
@@ -224,7 +224,7 @@ def _state(
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
-    """A reader sees the old file or the new one, never a part."""
+    """Replace the status file atomically: a reader sees the old file or the new one."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(json.dumps(status))
     aside.replace(path)

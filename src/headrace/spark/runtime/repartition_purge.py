@@ -1,4 +1,4 @@
-"""Rows of repartition topics are deleted once they are committed, every few seconds: their retention is endless."""
+"""Deletion of committed rows from repartition topics, every few seconds. Their retention time is unlimited."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INTERVAL_S = 5.0
 
 
 class RepartitionPurge:
-    """Of one subtopology, which reads `topics`. Mutable."""
+    """Periodic DeleteRecords requests for one subtopology, which reads `topics`. Mutable."""
 
     def __init__(self, admin: Admin, topics: frozenset[str]) -> None:
         self._admin, self._topics = admin, topics
         self._last = time.monotonic()
 
     def if_due(self, tasks: Iterable[RunningTask]) -> None:
-        """Delete what lies before the positions of `tasks`. A broker that cannot do so now is asked again later."""
+        """Delete the rows before the positions of `tasks`. A failed request is repeated later."""
         if not self._topics or time.monotonic() - self._last < INTERVAL_S:
             return
         self._last = time.monotonic()

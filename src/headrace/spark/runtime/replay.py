@@ -1,4 +1,4 @@
-"""Changelogs into stores: how far one has come, and the loop that brings several up to their ends.
+"""Replay of changelogs into stores: the position of each replay, and the loop that brings several to their ends.
 
 Read committed: aborted batches and markers never arrive as records, so what counts is the fetch *position*. Pieces are
 gathered to tens of megabytes before they are written, because LMDB's cost is that of the pages it touches, and sorted
@@ -32,7 +32,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """One store on its way to the end of its changelog. Mutable: counts, and what was fetched but not written."""
+    """Replay of one store's changelog. Mutable: counters, and records that are fetched but not written."""
 
     store: TaskStore
     changelog: TopicPartition
@@ -52,12 +52,12 @@ class Replay:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was fetched and is not written."""
+        """Whether fetched records are still to be written."""
         return self._next > self.position
 
     @property
     def stands(self) -> StorePosition:
-        """What the store says as long as it belongs to this replay."""
+        """The store's own position record, if the store still belongs to this replay."""
         return StorePosition(batch=self.writer, input_offsets={}, changelog_offset=self.position, restoring=True)
 
     @property
@@ -65,7 +65,7 @@ class Replay:
         return self._waiting_bytes
 
     def take(self, batch: FetchedBatch) -> None:
-        """Raises StateError("state-schema-changed") for a row of another schema."""
+        """Add a fetched batch. Raises StateError("state-schema-changed") for a row of another schema."""
         rows = self._without_schemas(batch.table)
         self._next = batch.next_offset
         if rows.num_rows:
@@ -75,7 +75,7 @@ class Replay:
             self.bytes += rows.nbytes
 
     def _without_schemas(self, table: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows; records of the changelog that hold its schema are no state."""
+        """Drop the records that hold the changelog's schema."""
         rows = table.select(["key", "value"])
         foreign = foreign_rows(table.column("value"), self.fingerprint) if self.fingerprint else ()
         if not len(foreign):
@@ -105,7 +105,7 @@ class Replay:
         )
 
     def write(self) -> None:
-        """Raises StateError: store-taken, state-corrupt, disk-full."""
+        """Write the fetched records to the store. Raises StateError: store-taken, state-corrupt, disk-full."""
         if self._next <= self.position:
             return
         empty = pa.array([], pa.binary())
@@ -118,7 +118,7 @@ class Replay:
         self.drop()
 
     def drop(self) -> None:
-        """Forget what was fetched and not written."""
+        """Discard the fetched records that are not written."""
         self._fetched.clear()
         self._waiting_bytes = 0
         self._next = -1
@@ -126,7 +126,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Copy:
-    """One task's stores at work. Mutable."""
+    """The open stores of one task while they are replayed. Mutable."""
 
     replays: list[Replay] = field(default_factory=list)
     identities: list[StoreIdentity] = field(default_factory=list)  # as the stores were opened
@@ -137,7 +137,7 @@ class Copy:
 
     @property
     def position(self) -> int:
-        """Cumulative, as heartbeats carry it."""
+        """Sum of the changelog offsets of the task's stores, as heartbeats carry it."""
         return sum(replay.position for replay in self.replays)
 
     @property
@@ -146,12 +146,12 @@ class Copy:
 
     @property
     def remaining(self) -> int:
-        """What is still to be fetched."""
+        """Offsets still to be fetched."""
         return sum(max(0, self.ends.get(r.changelog, r.fetched_to) - r.fetched_to) for r in self.replays)
 
     @property
     def lacking(self) -> int:
-        """What is still to be written."""
+        """Offsets still to be written."""
         return sum(max(0, self.ends.get(r.changelog, r.position) - r.position) for r in self.replays)
 
 
@@ -164,8 +164,18 @@ def replay_all(
     said: Callable[[], None] = lambda: None,
     say_every_s: float = 0.25,
 ) -> bool:
-    """Bring every store to its end. False: `goes_on`, asked between pieces, said no; what was fetched and not written
-    waits in the replays for the next call.
+    """Bring every store to the end of its changelog.
+
+    Args:
+        client: Client for the fetches.
+        replays: The replays to run together.
+        ends: End offset of each changelog partition.
+        goes_on: Asked between pieces; False cancels. Records fetched but not written stay in the replays.
+        said: Called with progress.
+        say_every_s: Interval of these calls, in seconds.
+
+    Returns:
+        False if `goes_on` cancelled the replay.
     """
     behind = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
     waiting = behind | {replay.changelog: replay for replay in replays if replay.is_waiting}
@@ -204,10 +214,11 @@ def replay_all(
 
 
 def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_prepared: bool) -> bool:
-    """Whether the store stands at these input offsets; they decide about a batch whose outcome nobody remembers.
+    """Whether the store is at these input offsets, which decide about a batch with an unknown outcome.
 
-    Not under exactly once (`trust_prepared` False): another owner may have got as far with other values, as functions
-    may answer differently when asked twice; what is committed stands in the changelog, and what is prepared is undone.
+    Not under exactly once (`trust_prepared` False): another owner may have reached the same offsets with other values,
+    as nondeterministic functions may return others on a repetition. The committed values are those of the changelog,
+    and the prepared ones are rolled back.
     """
     prepared = store.prepared()
     if trust_prepared and prepared is not None and dict(prepared.input_offsets) == dict(committed):

@@ -3,8 +3,8 @@
 It follows the changelogs of tasks that run elsewhere (standby, warm-up, on their way here) and does the long part of a
 restore before a task is opened, all in one loop: look at the ends, fetch what is missing of all stores together, write
 it, rest. A process of its own, because a replay at full speed would take the driver's interpreter and the slots of
-running tasks. It knows no group and decides nothing: what to follow it is told, and whatever it writes it writes only
-while the store belongs to its replay (`TaskStore.load`).
+running tasks. It is not a member of the group and decides nothing: the driver names the tasks to follow, and it writes
+to a store only while the store belongs to its replay (`TaskStore.load`).
 
 Lines of JSON. To it: the settings; then `find` (where stores on disk stand), `follow` (all tasks to follow, replacing
 the last), `open` (bring these tasks near their end, make them the active task's where a batch is named, then let go of
@@ -54,7 +54,7 @@ Task = tuple[str, int]
 
 
 class ReplicaProcess:
-    """The loop. `said` takes what is to go to the driver."""
+    """Main loop of the process. `said` receives the messages for the driver."""
 
     def __init__(self, settings: Mapping[str, Any], commands: queue.Queue[dict[str, Any] | None], said: Any) -> None:
         self._directory = Path(settings["state_dir"])
@@ -77,7 +77,7 @@ class ReplicaProcess:
         self._closing = False
 
     def run(self) -> None:
-        """Until the driver closes."""
+        """Run until the driver closes."""
         rest, trouble = REST_S, ""
         while True:
             self._obey(wait_s=0.0 if self._opening else rest)
@@ -117,11 +117,11 @@ class ReplicaProcess:
 
     @property
     def _is_called(self) -> bool:
-        """Whether there is something to do that is more urgent than what is being done."""
+        """Whether a command waits that is more urgent than the current work."""
         return not self._commands.empty()
 
     def _found(self, tasks: Iterable[Task]) -> list[tuple[str, int, int]]:
-        """Where the stores on disk stand, summed by task; without those that are of no use, or not known."""
+        """Return the positions of the stores on disk, summed by task, without unusable and unknown ones."""
         found: list[tuple[str, int, int]] = []
         with suppress(HeadraceError):
             for task in tasks:
@@ -221,7 +221,7 @@ class ReplicaProcess:
         return {name: offset for name, offset in committed.items() if name.rpartition("@")[0] in names}
 
     def _stands(self, task: Task, committed: Mapping[str, int]) -> bool:
-        """Whether the stores of a task that nobody followed are at these input offsets as they are."""
+        """Whether the stores of a task without a replay are at these input offsets already."""
         if task in self._copies:
             return False
         for described in self._stores[task[0]]:
@@ -243,7 +243,7 @@ class ReplicaProcess:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> bool:
-        """One round over everything that is followed. Whether anything was to do."""
+        """Run one round over all followed tasks. Return whether there was work."""
         self._drop([task for task in self._copies if task not in self._followed])
         if not self._followed:
             return False
@@ -256,7 +256,7 @@ class ReplicaProcess:
         return bool(behind)
 
     def _begin(self, tasks: Iterable[Task]) -> None:
-        """Take over the stores that are not at work yet."""
+        """Take over the stores that are not being replayed yet."""
         fresh = [task for task in tasks if task not in self._copies]
         if not fresh:
             return
@@ -281,7 +281,7 @@ class ReplicaProcess:
                 self._note(store)
 
     def _look(self, tasks: Iterable[Task]) -> None:
-        """Where committed records end now."""
+        """Look up the committed end offsets of the changelogs."""
         replays = [replay for task in tasks for replay in self._copies[task].replays]
         ends = self._offsets([replay.changelog for replay in replays], "latest", "read_committed")
         for task in tasks:
@@ -375,7 +375,10 @@ class ReplicaProcess:
 
 
 class _NoPandas(MetaPathFinder):
-    """Arrow would import pandas for the first list that it is given: 34 MB and a third of a second for nothing."""
+    """Import hook that hides pandas.
+
+    Arrow would import it for the first list it gets, at a cost of 34 MB and a third of a second.
+    """
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":

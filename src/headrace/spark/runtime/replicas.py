@@ -1,7 +1,7 @@
-"""What the driver holds of its replica process: what it follows, what it is asked to bring near, how far it is.
+"""Driver side of the replica process: the tasks it follows, requested restores, and progress.
 
-One is started with an application that has state and runs on one machine. When it dies it is started again; whoever
-waits for it then goes on without (the stage that opens a task replays whatever is left).
+The process is started with an application that has state and runs on one machine. It is restarted when it dies. Pending
+requests then return without a result, and the stage that opens a task replays the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Task = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOfTask:
-    """What one store of a subtopology's tasks is called, and what it copies."""
+    """Name of one store of a subtopology's tasks, and the changelog that it copies."""
 
     name: str
     changelog_topic: str
@@ -43,7 +43,7 @@ class StoreOfTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProgress:
-    """How far the copy of one task is; offsets are sums over its stores' changelogs."""
+    """Progress of one task's copy; offsets are sums over the changelogs of its stores."""
 
     position: int
     end: int
@@ -67,17 +67,17 @@ class PlacedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """What came of bringing tasks near: records replayed, and the tasks that need nothing more, by partition."""
+    """Result of a restore ahead of opening: records replayed, and the tasks that are complete, by partition."""
 
     records: int = 0
     placed: Mapping[int, PlacedTask] = field(default_factory=dict)
 
 
 class Replicas:
-    """Mutable; its methods may be called from any thread."""
+    """Handle of the replica process. Mutable; its methods may be called from any thread."""
 
     def __init__(self, settings: Mapping[str, Any], started: Callable[[int], None] = lambda _pid: None) -> None:
-        """`settings` as `ReplicaProcess` takes them; `started` hears the pid of each process."""
+        """Args: `settings` as `ReplicaProcess` takes them; `started` is called with the pid of each process."""
         self._settings, self._started = dict(settings), started
         self._lock = threading.Condition()
         self._followed: frozenset[Task] = frozenset()
@@ -100,11 +100,11 @@ class Replicas:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for tasks to be brought near."""
+        """Whether a thread waits in `bring_near`."""
         return self._waiting > 0
 
     def progress(self) -> dict[Task, ReplicaProgress]:
-        """Of everything that is being followed or opened."""
+        """Return the progress of all tasks that are followed or opened."""
         with self._lock:
             return dict(self._progress)
 
@@ -124,12 +124,18 @@ class Replicas:
         gives_up: Callable[[], bool],
         place_as: BatchKey | None = None,
     ) -> Brought:
-        """Wait until the stores of these tasks are near the end of their changelogs and nobody writes to them.
+        """Wait until the stores of these tasks are near the ends of their changelogs, and released by the process.
 
-        `tasks`: partition → {"topic-partition@topic id": committed input offset}. A store that stands there is left
-        as it is.
-        `place_as`: those that reach the very end are made the active task's at once, as of this batch; who opens the
-        task has nothing left to do then. Nothing was brought when the process died or `gives_up` said so.
+        Args:
+            subtopology: Id of the subtopology.
+            tasks: Partition → {"topic-partition@topic id": committed input offset}. A store at these offsets is left as
+                it is.
+            gives_up: Asked repeatedly; True cancels.
+            place_as: Stores that reach the very end become the active task's at once, as of this batch, and need no
+                restore when the task is opened.
+
+        Returns:
+            An empty result if the process died or `gives_up` cancelled.
         """
         with self._lock:
             self._numbers += 1
@@ -149,9 +155,9 @@ class Replicas:
                 self._waiting -= 1
 
     def find(self, tasks: Iterable[Task]) -> dict[Task, int]:
-        """Changelog offsets of these tasks' stores on disk, of those that are of use; nothing when that takes long.
+        """Return changelog offsets of these tasks' usable stores on disk; nothing on timeout.
 
-        It is the process's business because a file that is no store can kill who maps it.
+        The process maps the files, because mapping a damaged file can kill a process.
         """
         deadline = time.monotonic() + FIND_WAIT_S
         with self._lock:
@@ -166,12 +172,12 @@ class Replicas:
             return self._finds[-1]
 
     def look(self, tasks: Iterable[Task]) -> None:
-        """As `find`, without waiting: the answer is among what `looked` gives one day."""
+        """Request the offsets of `find` without waiting; `looked` returns them later."""
         with self._lock:
             self._tell({"do": "find", "tasks": [list(task) for task in sorted(tasks)]})
 
     def looked(self) -> dict[Task, int]:
-        """Offsets on disk that were heard of since the last call."""
+        """Return the offsets on disk that arrived since the last call."""
         with self._lock:
             found, self._on_disk = self._on_disk, {}
             return found

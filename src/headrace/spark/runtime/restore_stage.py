@@ -1,8 +1,8 @@
 """Opening tasks: their stores are brought to the committed input position before the first micro-batch.
 
-A store that stands exactly there (this process stopped, or crashed and came back, and nobody else moved on) is kept as
-it is; what it had prepared beyond is undone. Any other is a cache that fell behind: the changelog is replayed from
-where it stands to the end that the log has now. The end is asked for READ_UNCOMMITTED and compared with the fetch
+A store at exactly this position (after a restart, if no other instance has processed the task) is kept, and anything
+prepared beyond it is rolled back. Any other store is an outdated cache: the changelog is replayed from the store's
+position to the current end of the log. The end is asked for READ_UNCOMMITTED and compared with the fetch
 *position*: markers and aborted batches never arrive as records.
 
 Where a replica process runs beside the driver (`replicas.py`) it does the same, and this stage runs for what it left
@@ -33,7 +33,7 @@ __all__ = ["RestoreStep", "progress_path"]
 
 
 def progress_path(state_dir: str | Path, subtopology_id: str, partition: int) -> Path:
-    """Where a restoring task says how far it is: {"restored": records, "remaining": records}."""
+    """Return the progress file of a restore: {"restored": records, "remaining": records}."""
     return Path(state_dir) / ".batches" / f"restore.{subtopology_id}.{partition}"
 
 

@@ -94,7 +94,7 @@ class RowSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSchema:
-    """What is stored for one aggregate: rows of its store and changelog, and rows of its repartition topic."""
+    """Schemas stored for one aggregate: rows of its store and changelog, and rows of its repartition topic."""
 
     name: str
     state: RowSchema
@@ -102,7 +102,10 @@ class StoredSchema:
 
     @property
     def key(self) -> bytes:
-        """Its record key. Each schema has its own: compaction must not replace the first one by a later one."""
+        """Record key of the schema.
+
+        Each schema has its own, so compaction never replaces the first one by a later one.
+        """
         return SCHEMA_KEY + hashlib.sha256(self.value).digest()[:FINGERPRINT_BYTES]
 
     @property
@@ -126,7 +129,7 @@ class StoredSchema:
             raise StateError("state-corrupt", f"a schema record of a changelog cannot be read: {error!r}") from error
 
     def difference(self, program: StoredSchema) -> str | None:
-        """What `program` keeps otherwise than is stored here, in words; None when it is the same."""
+        """Describe how the rows of `program` differ from these; None if they are equal."""
         if (found := _difference(self.state, program.state)) is not None:
             return found
         if self.inputs is not None and program.inputs is not None:
@@ -184,13 +187,13 @@ def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, .
 
 
 def stored_schema(aggregate: Aggregate, source: object) -> StoredSchema:
-    """What is stored for `aggregate`, which reads `source`."""
+    """Return the schemas of `aggregate`, which reads `source`."""
     inputs = input_schema(source.columns, source.expressions) if isinstance(source, RepartitionSource) else None
     return StoredSchema(name=aggregate.name, state=state_schema(aggregate), inputs=inputs)
 
 
 def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
-    """What the program stores, by changelog topic."""
+    """Return the schemas that the program stores, by changelog topic."""
     return {
         branch.aggregate.changelog_topic: stored_schema(branch.aggregate, part.sources[branch.source_index])
         for part in compiled.subtopologies

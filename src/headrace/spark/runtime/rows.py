@@ -150,7 +150,7 @@ def _start(fingerprint: bytes) -> Bytes:
 
 
 def foreign_rows(rows: pa.Array, fingerprint: bytes) -> NDArray[np.int64]:
-    """Where rows of another schema or format stand; a null is none (it deletes)."""
+    """Return the mask of rows with another schema or format. A null row (a deletion) is not foreign."""
     start = _start(fingerprint)
     data, starts, sizes = spans_of(rows)
     ours = np.empty(len(rows), np.bool_)

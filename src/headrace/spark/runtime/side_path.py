@@ -1,8 +1,8 @@
-"""Files by which a stage tells the driver of its host what Spark does not carry: reports of inner stages, and errors.
+"""Small files by which stages report to the driver of their host what Spark does not carry: inner reports, and errors.
 
-A stage whose successor is Spark SQL has no row of its own in the job's result, and an exception of a Python worker
-arrives in the driver as text. Both go through small files named after subtopology, batch, attempt, stage and slot,
-written aside and renamed, so that a reader sees all or nothing and never those of another attempt.
+A stage followed by Spark SQL has no row of its own in the job's result, and an exception of a Python worker reaches the
+driver as text. The files are named after subtopology, batch, attempt, stage and slot, written aside and renamed, so
+that a reader sees complete files, and never those of another attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_VALUES = (ArithmeticError, MemoryError, NotImplementedError, TypeError, Valu
 
 
 class SidePath:
-    """The files of one attempt of one micro-batch."""
+    """Report files of one attempt of one micro-batch."""
 
     def __init__(self, state_dir: str | Path, subtopology_id: str, batch: BatchKey) -> None:
         self._directory = Path(state_dir) / ".batches"
@@ -40,7 +40,9 @@ class SidePath:
         self._write(f"{report.stage}.{report.slot}.report", report.to_json())
 
     def write_error(self, stage: str, slot: int, error: BaseException) -> None:
-        """Only what a user can read: code, sentence, fix, facts; for errors that are not ours the last of the trace."""
+        """Write the parts that a user can read: code, message, fix, facts; of foreign errors the last line of the
+        trace.
+        """
         with contextlib.suppress(OSError):  # no room on the disk, say: the error itself matters more, and goes on
             self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
 
@@ -51,14 +53,14 @@ class SidePath:
         return [_error(json.loads(text)) for text in self._read(".error")]
 
     def write_bad_records(self, stage: str, slot: int, found: Iterable[tuple[int, int, int, str]]) -> None:
-        """Of a traced run: (task, topic by its number, offset, reason)."""
+        """Write the findings of a traced run: (task, topic by its number, offset, reason)."""
         self._write(f"{stage}.{slot}.bad", json.dumps(list(found)))
 
     def bad_records(self) -> list[tuple[int, int, int, str]]:
         return [tuple(found) for text in self._read(".bad") for found in json.loads(text)]
 
     def write_failed_rows(self, stage: str, slot: int, rows: pa.Table) -> None:
-        """Of a guarded run: the input rows that Spark could not evaluate."""
+        """Write the input rows of a guarded run that Spark could not evaluate."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
@@ -74,7 +76,7 @@ class SidePath:
         return pa.concat_tables(found).combine_chunks() if found else None
 
     def write_buried(self, slot: int, names: Iterable[str]) -> None:
-        """Records of this attempt that lie in the dead-letter topic already."""
+        """Write the names of this attempt's records that are in the dead-letter topic already."""
         self._write(f"{slot}.buried", json.dumps(sorted(names)))
 
     def buried(self, slot: int) -> frozenset[str]:

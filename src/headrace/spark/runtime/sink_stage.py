@@ -28,6 +28,7 @@ __all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "now_ms", "pr
 
 
 def now_ms() -> int:
+    """Return the wall-clock time in milliseconds, the timestamp of produced records."""
     return int(time.time() * 1000)
 
 
@@ -42,7 +43,7 @@ def producer_for(context: StageContext) -> SlotProducer:
 
 @dataclass(frozen=True, slots=True)
 class TopicSinkStep:
-    """Rows leave as records; `key` and `value` by the formats of the sink."""
+    """Step that writes rows as records of a topic; `key` and `value` by the formats of the sink."""
 
     sink: TopicSink
     value_columns: tuple[str, ...]
@@ -53,7 +54,7 @@ class TopicSinkStep:
 
 @dataclass(frozen=True, slots=True)
 class RepartitionSinkStep:
-    """Rows `g0.., i0..` leave to the partition that murmur2 of their groups names."""
+    """Step that writes rows `g0.., i0..` to the partition that murmur2 of their groups names."""
 
     sink: RepartitionSink
 
@@ -70,7 +71,7 @@ class EncodingSink(Protocol):
 
 
 class _Sink:
-    """What both sinks share: a producer, the count of each task's rows, the flush."""
+    """Common base of both sinks: the producer, the count of each task's rows, the flush."""
 
     def __init__(self, topic: str, context: StageContext) -> None:
         self.topic, self._context = topic, context

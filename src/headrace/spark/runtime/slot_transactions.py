@@ -41,7 +41,7 @@ TopicPartition = tuple[str, int]
 
 
 class SlotTransactions:
-    """Of one subtopology; belongs to its runner's thread."""
+    """Transactions of one subtopology's slots. Belongs to its runner's thread."""
 
     def __init__(
         self,
@@ -55,8 +55,17 @@ class SlotTransactions:
         announce: Callable[[list[str]], None],
         forget: Callable[[list[str]], None],
     ) -> None:
-        """`topics`: all that its stages write. `announce` hears of transactional ids before they are used: who ends
-        them when the driver dies; `forget` of those that are not used any more.
+        """Create the transactions without contacting the coordinator.
+
+        Args:
+            client: The runner's client.
+            group_id: Group id, the first part of transactional ids.
+            incarnation: Unique id of this process.
+            subtopology_id: Id of the subtopology.
+            topics: All topics that the stages write.
+            timeout_ms: Transaction timeout.
+            announce: Called with transactional ids before their first use, so that they are ended if the driver dies.
+            forget: Called with those that are no longer used.
         """
         self._client, self._topics = client, topics
         self._group_id, self._subtopology_id, self._timeout_ms = group_id, subtopology_id, timeout_ms
@@ -72,28 +81,34 @@ class SlotTransactions:
 
     @property
     def version(self) -> int:
-        """The cluster's `transaction.version`; known once a slot was stamped."""
+        """The cluster's `transaction.version`; known after the first identity was obtained."""
         return self._transactions.version if self._transactions is not None else 0
 
     def doubt(self) -> None:
-        """A broker was away: transactions that are over may be open in some of their partitions."""
+        """Note that a broker was unreachable: finished transactions may still be open in some partitions."""
         self._doubtful = True
 
     def settle_if_in_doubt(self) -> None:
-        """Whoever reads what these slots have written may wait for it. Raises CannotConnect, BrokerError."""
+        """Resolve transactions with unknown outcomes, for which readers may be waiting. Raises CannotConnect,
+        BrokerError.
+        """
         if self._in_doubt():
             self._settle()
 
     def settle_ended(self, *, wait: bool = False) -> None:
-        """No batch follows at once: check what ended, and settle it where there is doubt. `wait`: for all markers.
+        """Check finished transactions when no batch follows at once, and resolve them if their outcome is unknown.
 
-        Raises CannotConnect, BrokerError.
+        Args:
+            wait: Wait until all markers are written.
+
+        Raises:
+            CannotConnect, BrokerError: if a leader cannot be asked.
         """
         self._check_markers(self._markers.unchecked if wait else ())
         self.settle_if_in_doubt()
 
     def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
-        """The slots with their identities. Raises CannotConnect, BrokerError when they are not to be had."""
+        """Return the slots with producer identities. Raises CannotConnect, BrokerError if they cannot be obtained."""
         self.settle_if_in_doubt()
         again = self._markers.unchecked & {self._ids_of(slot.slot)[0] for slot in slots}
         if again:
@@ -120,9 +135,12 @@ class SlotTransactions:
     def commit(
         self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[TopicPartition, int]], *, metadata: str = ""
     ) -> dict[int, HeadraceError | None]:
-        """TxnOffsetCommit and EndTxn for the slots of `offsets`; by slot, None where it is committed.
+        """Send TxnOffsetCommit and EndTxn for the slots of `offsets`.
 
-        With the member epoch of the plan. A refused TxnOffsetCommit keeps its transaction from being ended.
+        Offsets are committed with the member epoch of the plan. A slot whose TxnOffsetCommit is refused is not ended.
+
+        Returns:
+            By slot: None if it is committed, else the error.
         """
         ends = self._begun()
         slots = {slot.transactional_id: slot for slot in plan.slots if slot.slot in offsets}
@@ -153,9 +171,9 @@ class SlotTransactions:
         return outcomes
 
     def renew(self, slots: Iterable[SlotPlan]) -> None:
-        """What these slots had open is aborted, who still writes for them is shut out, and they get fresh identities.
+        """Obtain new identities: open transactions of these slots are aborted, and their earlier writers fenced.
 
-        After this every transaction they ever had is decided. Raises CannotConnect, BrokerError.
+        Afterwards every transaction of these slots is decided. Raises CannotConnect, BrokerError.
         """
         if not self._in_doubt():
             ids = [slot.transactional_id for slot in slots]
@@ -166,7 +184,7 @@ class SlotTransactions:
         self.settle_if_in_doubt()  # it may be found out by asking
 
     def abort(self, slots: Iterable[SlotPlan]) -> None:
-        """A last word where nothing more is to follow: as well as it goes, within two seconds."""
+        """Abort transactions as a best effort, within two seconds, when nothing follows."""
         mine = [_identity(slot) for slot in slots if slot.transactional_id]
         for identity in mine:
             self._identities.pop(identity.transactional_id, None)
@@ -182,7 +200,9 @@ class SlotTransactions:
         return self._doubtful or self._client.reconnects != self._reconnects
 
     def _check_markers(self, needed: Iterable[str]) -> None:
-        """A leader that changed since the last check is doubt. Raises BrokerError while markers of `needed` lack."""
+        """Mark outcomes unknown if a leader changed since the last check. Raises BrokerError while needed markers are
+        missing.
+        """
         unchecked = self._markers.unchecked
         if not unchecked:
             return
@@ -198,7 +218,10 @@ class SlotTransactions:
         return self._ids[slot]
 
     def _settle(self) -> None:
-        """Every id is over and done with. Raises what may be mended by another try; it knows then what it knew."""
+        """Finish the transactions of every id.
+
+        Raises retriable errors, and leaves the known state unchanged.
+        """
         ids = [tid for mine in self._ids.values() for tid in mine]
         self._identities.clear()
         if ids:

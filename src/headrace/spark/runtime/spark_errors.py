@@ -1,4 +1,4 @@
-"""What a failed Spark job was about, without its 60 Java frames."""
+"""Causes of failed Spark jobs, extracted from the exception without its 60 Java frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """A worker that died and a job that was cancelled say nothing about the records; anything else may."""
+    """Classify an error: a lost worker and a cancelled job do not concern the records, any other error may."""
     text = str(error)
     if _CONDITION.search(text) is None or "PYTHON" in text[:200]:
         if _CANCELLED.search(text) and "Traceback" not in text:

@@ -1,6 +1,6 @@
-"""What runs inside a Python worker: one call is one stage of one slot of one micro-batch.
+"""Stages: the functions that run inside Python workers. One call is one stage of one slot of one micro-batch.
 
-A stage is a source of tables (the fetch step, or what Spark hands over) and a chain of operators, each with
+A stage is a source of tables (the fetch step, or Spark's input) and a chain of operators, each with
 `push(table)` and `finish()`. Nothing here commits: PySpark tells a stage nothing when something upstream died, its
 input just ends. So sinks flush, stores are prepared, and the driver decides when the whole job has succeeded.
 
@@ -33,7 +33,7 @@ _REPORT_ARROW = pa.schema([("slot", pa.int32()), ("report", pa.string())])
 
 @dataclass(slots=True, kw_only=True)
 class StageContext:
-    """What the steps of one stage share during one call."""
+    """Context that the steps of one stage share during one call."""
 
     plan: MicroBatchPlan
     slot: SlotPlan
@@ -53,7 +53,7 @@ class StageContext:
 
 
 class Operator(Protocol):
-    """A step at work: tables in, tables out."""
+    """A running step: tables in, tables out."""
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]: ...
     def finish(self) -> Iterable[pa.Table]: ...
@@ -66,13 +66,13 @@ class Step(Protocol):
 
 
 class SourceStep(Protocol):
-    """A step that makes tables of nothing but its plan."""
+    """A step that yields tables from its plan alone."""
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]: ...
 
 
 def feed(table: pa.Table, operators: Sequence[Operator]) -> Iterator[pa.Table]:
-    """What comes out at the end of the chain for one table at its beginning."""
+    """Push a table through the chain, and yield what the last operator returns."""
     if not operators:
         yield table
         return
@@ -112,7 +112,7 @@ class _FanOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStage:
-    """The function that `mapInArrow` gets: pickled once per assignment, called once per slot and micro-batch."""
+    """The function passed to `mapInArrow`: pickled once per assignment, called once per slot and micro-batch."""
 
     name: str
     slots: int
@@ -196,7 +196,7 @@ def _cast(column: Any, wanted: pa.DataType) -> Any:
 
 
 def _task_context() -> tuple[int, int, str]:
-    """(Spark partition, attempt, plan) of the running task."""
+    """Return (Spark partition, attempt, plan) of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -210,7 +210,7 @@ _frozen: list[bool] = []
 
 
 def _freeze_once(freeze: Callable[[], None] = gc.freeze) -> None:
-    """PySpark collects garbage after each task; what was imported by then need not be walked again (44 ms a time)."""
+    """Exclude imported objects from garbage collection, which PySpark runs after each task (44 ms each time)."""
     if not _frozen:
         _frozen.append(True)
         gc.collect()

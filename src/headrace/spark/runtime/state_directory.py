@@ -42,7 +42,10 @@ Task = tuple[str, int]
 
 
 class StateDirectory:
-    """Two processes with one member identity are not told apart by a coordinator, so a second one is refused here."""
+    """Exclusive use of one state directory.
+
+    A coordinator cannot distinguish two processes with one member identity, so a second process is refused here.
+    """
 
     def __init__(self, path: Path, group_id: str | None = None) -> None:
         """Raises StateError: state-locked, state-of-another-group, state-format, state-unusable, disk-full."""
@@ -145,11 +148,15 @@ class StateDirectory:
         return sorted(task for task, _ in self._directories() if task[0] in subtopologies)
 
     def disk_bytes(self) -> int:
-        """What all stores take on disk."""
+        """Return the disk usage of all stores in bytes."""
         return sum(file_bytes(directory) for _, directory in self._directories())
 
     def clean_up(self, kept: Collection[Task], delay_s: float) -> list[tuple[Task, int]]:
-        """Delete the stores of tasks not in `kept` that nobody wrote to for `delay_s`; (task, freed bytes) of each."""
+        """Delete the stores of tasks not in `kept` that were not written for `delay_s`.
+
+        Returns:
+            (task, freed bytes) for each.
+        """
         limit = time.time() - delay_s
         gone: list[tuple[Task, int]] = []
         for task, directory in self._directories():

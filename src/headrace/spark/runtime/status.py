@@ -28,7 +28,7 @@ __all__ = ["restoring", "state_of", "write_status_of"]
 
 
 def state_of(runtime: RunningInstance) -> str:
-    """One word for where the instance is."""
+    """Return the state of the instance in one word."""
     if runtime.error is not None:
         return "failed"
     if runtime.is_stopped.is_set():
@@ -39,6 +39,7 @@ def state_of(runtime: RunningInstance) -> str:
 
 
 def write_status_of(runtime: RunningInstance, pid: int) -> None:
+    """Write the status file of a running application."""
     write_status(runtime.directory.path / "status.json", _status(runtime, pid))
 
 
@@ -76,7 +77,7 @@ def _status(runtime: RunningInstance, pid: int) -> dict[str, Any]:
 
 
 def restoring(runtime: RunningInstance, name: str, partitions: list[int]) -> dict[str, Any]:
-    """Task → how far its restore is, as the replica process or the stage that opens it last noted."""
+    """Return the progress of each task's restore, as last reported by the replica process or the restore stage."""
     copies = runtime.state.copies()
     found: dict[str, Any] = {}
     for partition in partitions:

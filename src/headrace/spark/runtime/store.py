@@ -7,7 +7,7 @@ call rolls back by it. So a failed, cancelled or truncated Spark job leaves noth
 failed job prepares is refused by batch id and attempt.
 
 A *replay* of the changelog takes the store over first (`begin_replay`): each piece of it is written only while the
-store still belongs to that replay, so a standby's and an active task's writes cannot mix, whoever is late.
+store still belongs to that replay, so late writes of a standby or of an active task cannot mix with the other's.
 
 LMDB runs without fsync: a crash of the process loses nothing, a crash of the machine may, therefore the boot id is
 part of the identity. A store of another boot, another topic (id, not name) or another schema is emptied, in place,
@@ -49,10 +49,12 @@ _POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"und
 
 
 class TaskStore:
-    """The values of one aggregate of one task."""
+    """Values of one aggregate of one task."""
 
     def __init__(self, path: Path, identity: StoreIdentity) -> None:
-        """`rebuilt`: why what was here before is of no use, in words; None when it is there, or nothing was."""
+        """Open or create the store. `rebuilt` is the reason why earlier content was dropped; None if it was kept or
+        empty.
+        """
         self.path = path
         self.rebuilt: str | None = None
         try:
@@ -91,15 +93,15 @@ class TaskStore:
         self._environment.close()
 
     def position(self) -> StorePosition | None:
-        """Where the last committed batch left the values; None for an empty store."""
+        """Position of the values after the last committed batch; None for an empty store."""
         return self._read_position(_POSITION)
 
     def prepared(self) -> StorePosition | None:
-        """Where an undecided batch left them."""
+        """Position of the values after an undecided batch; None without one."""
         return self._read_position(_PREPARED)
 
     def count(self) -> int:
-        """Keys, those of an undecided batch included."""
+        """Number of keys, those of an undecided batch included."""
         with self._environment.reading() as transaction:
             return self._count_in(transaction)
 
@@ -109,7 +111,7 @@ class TaskStore:
             return self._bytes_in(transaction)
 
     def disk_bytes(self) -> int:
-        """What its files take on disk; LMDB keeps freed pages for later."""
+        """Disk usage of the store's files. LMDB keeps freed pages for reuse."""
         return file_bytes(self.path)
 
     def values(self) -> Iterator[tuple[bytes, bytes]]:
@@ -120,7 +122,7 @@ class TaskStore:
                     yield name[1:], value
 
     def settle(self, committed: BatchKey | None) -> StorePosition | None:
-        """Decide about a prepared batch: keep it when it is `committed`, else undo it. The position after that."""
+        """Keep a prepared batch if it is `committed`, else roll it back. Return the position after that."""
 
         def decide(transaction: Any) -> StorePosition | None:
             return self._settle(transaction, committed)
@@ -134,13 +136,20 @@ class TaskStore:
         keys: pa.Array,
         merge: Callable[[pa.Array], pa.Array],
     ) -> OpenBatch:
-        """Merge a micro-batch into the values, revocably: what comes back is to be prepared or abandoned.
+        """Merge a micro-batch into the values, revocably.
 
-        `after` is the batch the driver knows as committed: the values must stand there. `merge` gets the old value of
-        each key, null where there is none, and returns the new ones (null deletes); it is called again when there was
-        no room. The changelog's offset in `position` does not count. Raises StateError("store-behind") when the values
-        stand elsewhere, StateError("stale-attempt") when a newer attempt has been here. No key comes twice; keys in
-        order (`bulk_load.order_of_keys`) cost least.
+        Args:
+            after: The batch that the driver knows as committed; the values must be at its position.
+            position: Position of the values after this batch. Its changelog offset is ignored.
+            keys: Distinct keys. Sorted keys (`bulk_load.order_of_keys`) are fastest.
+            merge: Called with the old value of each key, null if there is none; returns the new ones, null to delete.
+                Called again if the map was full.
+
+        Returns:
+            The open write transaction, to be prepared or abandoned.
+
+        Raises:
+            StateError: store-behind if the values are at another position; stale-attempt after a newer attempt's write.
         """
         names = names_of_keys(keys)
 
@@ -198,10 +207,10 @@ class TaskStore:
         self._environment.write(put)
 
     def place(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
-        """Say whose the values are now and for which input they stand. `over`: where they stood when that was judged.
+        """Assign the values to a batch and to input offsets. `over`: the store's position when this was decided.
 
-        Their place in the changelog stays: what the group told may be old, and a later place would claim changes of the
-        next owner that are not in here. Raises StateError("store-taken") when somebody has been here since.
+        The changelog position stays: the group's answer may be old, and a later position would claim changes of the
+        next owner that are not in this store. Raises StateError("store-taken") after a write by another process.
         """
         placed = replace(over, batch=batch, input_offsets=dict(input_offsets), restoring=False)
 
@@ -214,7 +223,7 @@ class TaskStore:
         self._environment.write(put)
 
     def condemn(self, reason: str) -> None:
-        """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
+        """Mark the store as unusable. The next opening sets it aside, and it is rebuilt from the changelog."""
         self._environment.condemn(reason)
 
     def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
@@ -236,7 +245,7 @@ class TaskStore:
         return self._position_in(transaction, _POSITION)
 
     def _merge(self, transaction: Any, names: pa.Array, merge: Callable[[pa.Array], pa.Array]) -> bytes:
-        """Old values become new ones; what undoes that."""
+        """Apply `merge` to the old values, and return the undo record."""
         order = order_of_keys(names)
         found = store_blocks.find(transaction, self._blocks, names if order is None else names.take(order))
         old = found.values()
@@ -266,7 +275,7 @@ class TaskStore:
             transaction.drop(database, delete=False)
 
     def _empty_values(self, transaction: Any) -> None:
-        """All but the identity."""
+        """Delete everything except the identity."""
         identity = transaction.get(_IDENTITY, db=self._meta)
         self._empty(transaction)
         transaction.put(_IDENTITY, identity, db=self._meta)
@@ -284,7 +293,7 @@ class TaskStore:
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
-    """Where a store stands that nobody need have open; nothing is changed. None: it is of no use, or there is none."""
+    """Return the position of a closed store without changing it; None if it is unusable or does not exist."""
     environment = open_to_look(path)
     if environment is None:
         return None

@@ -38,7 +38,7 @@ class StoreEnvironment:
         self.lmdb.close()
 
     def condemn(self, reason: str) -> None:
-        """What is in here is no state: whoever opens the store next sets it aside, and it is rebuilt."""
+        """Mark the store as unusable. The next opening sets it aside, and it is rebuilt from the changelog."""
         condemn(self.path, reason)
         self._file = (-1, -1)
 
@@ -57,7 +57,7 @@ class StoreEnvironment:
                 return result
 
     def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """(a write transaction after `work` in it, what that returned), to be finished or aborted in this thread."""
+        """Begin a write transaction and run `work` in it: (the transaction, the result). It ends in the same thread."""
         while True:
             with self._watched():
                 transaction = self._begin(write=True)
@@ -71,7 +71,7 @@ class StoreEnvironment:
             self._enlarge()
 
     def finished(self, transaction: Any, work: Callable[[Any], Any]) -> tuple[bool, Any]:
-        """(True, what `work` returned): it is done and committed. (False, None): everything is to be done again."""
+        """Run `work` and commit: (True, its result), or (False, None) if all must be repeated in a larger map."""
         try:
             with self._watched():
                 result = work(transaction)
@@ -108,7 +108,7 @@ class StoreEnvironment:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Corruption that LMDB or a checksum finds condemns the files; a full disk is called one."""
+        """Translate errors in the block: corruption condemns the files, a full disk raises StateError("disk-full")."""
         try:
             yield
         except CORRUPTIONS as error:

@@ -3,8 +3,8 @@
 LMDB maps its file into memory. A file that is shorter than the pages in use kills the process that touches them
 (SIGBUS), so lengths are compared before anything is read (`StoreEnvironment` keeps a sound file as long as its pages);
 an opening that killed its process twice is taken as the file's fault.
-What is of no use is renamed to `<store>.corrupt` (the newest one is kept, for whoever wants to know) and the store is
-rebuilt from its changelog; other worker processes see by the inode that the path is another file now.
+An unusable store is renamed to `<store>.corrupt` (the newest one is kept for diagnosis) and rebuilt from its changelog.
+Other worker processes notice by the inode that the path is another file now.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def disk_full(path: Path) -> StateError:
 
 
 def path_of_store(state_dir: str | Path, subtopology_id: str, partition: int, name: str) -> Path:
-    """Where a task keeps a store."""
+    """Return the directory of one store of a task."""
     return Path(state_dir) / f"{subtopology_id}_{partition}" / name
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
-    """Which file lies at the path of a store; None: none."""
+    """Return the identity (device and inode) of the file at the path of a store; None if there is none."""
     try:
         found = (path / "data.mdb").stat()
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def file_bytes(path: Path) -> int:
 
 
 def condemn(path: Path, reason: str) -> None:
-    """Whoever opens the store next shall set it aside."""
+    """Mark a store as unusable, so that the next opening sets it aside."""
     with contextlib.suppress(OSError):
         (path / _CONDEMNED).write_text(reason)
 
@@ -100,14 +100,16 @@ def set_aside(path: Path, reason: str) -> None:
 
 
 def remove_store(task_directory: Path) -> int:
-    """Delete a task's directory, all its stores; the bytes that this freed. Who has them open notices by the inode."""
+    """Delete a task's directory with all its stores. Return the freed bytes. Processes with open files notice by the
+    inode.
+    """
     freed = file_bytes(task_directory)
     shutil.rmtree(task_directory, ignore_errors=True)
     return freed
 
 
 def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
-    """The environment at `path`, and why what was there had to be set aside (None: it was not)."""
+    """Open the environment at `path`: (environment, why the previous content was set aside, or None)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path):
         reason = _known_trouble(path)
@@ -121,7 +123,7 @@ def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
 
 
 def open_to_look(path: Path) -> lmdb.Environment | None:
-    """The environment for reading only; None when there is none, or nothing one should map."""
+    """Open the environment read-only; None if it does not exist or cannot be mapped safely."""
     try:
         if (path / _CONDEMNED).exists() or (path / "data.mdb").stat().st_size == 0:
             return None
@@ -138,7 +140,7 @@ def open_to_look(path: Path) -> lmdb.Environment | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time opens a store, or two would set it aside one after the other."""
+    """Serialise openings of a store across processes: two of them would set it aside one after the other."""
     lock = os.open(path.parent / f".{path.name}.open", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What a store says about itself: identity, position and undo record, each sealed with a checksum.
+"""Metadata records of a store: identity, position and undo record, each sealed with a checksum.
 
 Sealed: `S2`, the xxh3 of what follows (8 bytes, big endian), then JSON, or an Arrow stream for the undo record. Entries
 are kept in sealed blocks as well (`store_blocks`); values are rows of `rows.py`, which have a version byte of their
@@ -40,7 +40,7 @@ SEAL_BYTES = len(_SEAL) + 8
 
 
 def boot_id() -> str:
-    """What changes when the machine starts anew: files written without fsync before that are not trusted."""
+    """Return an id that changes with each boot: files written without fsync before a reboot are not trusted."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     import subprocess
@@ -53,7 +53,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchKey:
-    """Which attempt of which micro-batch, of which run of the application. A replay has one as well."""
+    """Identity of one attempt of one micro-batch of one run of the application. A replay has one as well."""
 
     incarnation: str
     batch_id: int
@@ -62,7 +62,7 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreIdentity:
-    """What the content of a store depends on; any difference empties it."""
+    """Identity of a store's content; any difference empties the store."""
 
     changelog_topic_id: str
     schema_hash: str
@@ -92,7 +92,7 @@ class StoreIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePosition:
-    """What the values stand for: input up to `input_offsets`, changelog up to `changelog_offset` (both exclusive)."""
+    """Position of the values: input up to `input_offsets`, changelog up to `changelog_offset` (both exclusive)."""
 
     batch: BatchKey
     input_offsets: Mapping[str, int]  # "topic-partition@topic id" → next offset
@@ -109,12 +109,12 @@ class StorePosition:
 
 
 def seal(body: bytes) -> bytes:
-    """The body with its checksum before it."""
+    """Return the body with its checksum in front."""
     return seal_of(body) + body
 
 
 def seal_of(body: bytes | memoryview) -> bytes:
-    """What stands before a body."""
+    """Return the checksum header of a body."""
     return _SEAL + xxhash.xxh3_64_digest(body)
 
 
@@ -127,7 +127,7 @@ def unseal(data: bytes) -> bytes:
 
 
 def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
-    """Old values under their names; null: there was none."""
+    """Return old values under their names as bytes; null if there was no value."""
     batch = pa.record_batch([names, values], names=["name", "value"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -136,6 +136,6 @@ def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
 
 
 def unpack_undo(data: bytes) -> tuple[pa.Array, pa.Array]:
-    """What `pack_undo` was given."""
+    """Return the names and old values from `pack_undo`."""
     table = pa.ipc.open_stream(data).read_all()
     return table.column("name").combine_chunks(), table.column("value").combine_chunks()

@@ -51,7 +51,8 @@ class StoredSchemas:
             left = [topic for topic in self._program if self._agreed.get(topic) != topics[topic].topic_id]
             for topic in self._judged_empty(client, left):
                 publish_schema(client, topic, self._program[topic])
-            if empty := self._judged_empty(client, left):  # the first one in the log counts, whoever wrote it
+            # Log order decides: the first record counts, whichever instance wrote it.
+            if empty := self._judged_empty(client, left):
                 raise StateError("state-unusable", f"the schema written to {empty[0]} cannot be read from there")
             self._agreed.update({topic: topics[topic].topic_id for topic in left})
 

@@ -1,4 +1,4 @@
-"""The step that writes rows to a table: each task's rows go into a part of their own, which nobody sees yet.
+"""Step that writes rows to a table: each task's rows go into a part of their own, invisible to readers.
 
 The driver commits the parts when the group's offsets are committed (`table_sinks`). A part whose input broke off half
 way belongs to a batch that failed, and is discarded with it.
@@ -35,7 +35,7 @@ def batch_name(batch: BatchKey) -> str:
 
 
 def part_of(plan: MicroBatchPlan, task: TaskPlan) -> SinkPart:
-    """The part that one task's rows of this attempt go into."""
+    """Return the part that holds one task's rows of this attempt."""
     return SinkPart(
         task=SinkTask(group_id=plan.group_id, subtopology_id=plan.subtopology_id, partition=task.partition),
         batch=batch_name(plan.batch),
@@ -45,7 +45,7 @@ def part_of(plan: MicroBatchPlan, task: TaskPlan) -> SinkPart:
 
 @contextlib.contextmanager
 def refused_by(sink: TableSink, doing: str) -> Iterator[None]:
-    """What a sink's own failure is called."""
+    """Return the error for a failure inside a sink."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def _name_too_long_is_a_bad_value() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TableSinkStep:
-    """Rows leave to a table."""
+    """Step that writes rows to a table."""
 
     sink: TableSink
 

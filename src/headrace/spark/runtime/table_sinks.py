@@ -1,8 +1,9 @@
-"""The driver's side of tables: parts count when the group's offsets are committed, and what was left lying is settled.
+"""Driver side of tables: parts are committed after the group's offsets, and leftovers are decided when tasks are
+opened.
 
-Parts are written by `table_sink_stage`, in the workers. Here, by the runner of the subtopology: committed after the
-transaction (or the offset commit) of their micro-batch; discarded when it came to nothing; and, when a task is opened,
-settled by what the stable offsets of the group say (`sinks.settling`), before the task runs.
+Parts are written by `table_sink_stage`, in the workers. The runner of the subtopology commits them after the
+transaction (or the offset commit) of their micro-batch, and discards them if the batch failed. When a task is opened,
+parts left by earlier owners are decided by the group's stable offsets (`sinks.settling`), before the task runs.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ ROLL_LOOK_S = 1.0
 
 
 def metadata_of(plan: MicroBatchPlan) -> str:
-    """What the offset commit of a micro-batch says about it."""
+    """Return the metadata for the offset commit of a micro-batch."""
     ids = {found.topic: found.topic_id for task in plan.tasks for found in task.ranges if found.topic_id}
     return settling.metadata_of(batch_name(plan.batch), ids)
 
 
 class TableSinks:
-    """Those of one subtopology. `settle` is called by the thread that opens tasks, the others by the runner's."""
+    """Tables of one subtopology.
+
+    `settle` is called by the thread that opens tasks, the other methods by the runner's.
+    """
 
     def __init__(self, group_id: str, subtopology: CompiledSubtopology) -> None:
         self._group_id, self._subtopology_id = group_id, subtopology.subtopology_id
@@ -50,7 +54,9 @@ class TableSinks:
         return bool(self._sinks)
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> None:
-        """The parts of the committed tasks are seen from now on. Raises SinkError: they are when a task is opened."""
+        """Make the parts of the committed tasks visible. Raises SinkError; they are then committed when a task is
+        opened.
+        """
         for sink in self._sinks.values():
             parts = [part for part, name in _written(plan, reports) if name == sink.name]
             if parts:
@@ -58,7 +64,7 @@ class TableSinks:
                 self._try(sink, "a micro-batch was committed", lambda s=sink, p=parts: s.sink.commit(p))  # type: ignore[misc]
 
     def roll(self, partitions: Iterable[int], *, everything: bool = False) -> None:
-        """Let committed rows of these tasks be seen where it is time; all tasks that are running. Raises SinkError."""
+        """Publish committed rows of these tasks that are due; `everything` publishes all. Raises SinkError."""
         if not self._rolling or not (everything or time.monotonic() - self._rolled_at >= ROLL_LOOK_S):
             return
         self._rolled_at = time.monotonic()
@@ -75,7 +81,7 @@ class TableSinks:
         return SinkTask(group_id=self._group_id, subtopology_id=self._subtopology_id, partition=partition)
 
     def discard(self, plan: MicroBatchPlan, partitions: Iterable[int]) -> None:
-        """These tasks' parts of the batch came to nothing."""
+        """Discard these tasks' parts of a failed batch."""
         wanted = set(partitions)
         parts = [part_of(plan, task) for task in plan.tasks if task.partition in wanted]
         for sink in self._sinks.values():
@@ -117,7 +123,7 @@ class TableSinks:
             )
 
     def _try(self, sink: TableSink, doing: str, work: Callable[[], None]) -> None:
-        """What the group has committed must get into the table; a file system may need a moment."""
+        """Run a call of a sink, with retries: offsets are committed already, so the rows must reach the table."""
         for _ in range(TRIES - 1):
             try:
                 with refused_by(sink, doing):

@@ -1,12 +1,12 @@
 """New tasks are opened beside the running ones: committed offsets, reset policy, stores restored; then they may run.
 
 Opening has a thread of its own per subtopology, so that a task which restores for a minute holds up no other. In it the
-order of `tried-on-kafka.md` 1.5: OffsetFetch (stable), then the changelog's end, then replay. What time mends is waited
-for as long as the tasks are wanted: a broker that is away, a transaction that somebody who died left open.
+required order is OffsetFetch (stable), then the changelog's end, then replay. Temporary failures are retried for as
+long as the tasks are wanted: an unreachable broker, or a transaction that a dead instance left open.
 
 `auto_offset_reset` is about the topics of the outside world; an internal topic is read from its beginning. "latest" is
-another place every time it is asked for, so the answer is committed before the task runs: whoever opens the task next,
-before or after its first micro-batch, goes on from there and leaves nothing out.
+another offset each time it is looked up, so the result is committed before the task runs. The next owner, before or
+after the first micro-batch, continues from there and skips nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class TaskOpener:
         make_thread: Callable[..., threading.Thread],
     ) -> None:
         """`internal`: those of the inputs' topics that the application writes itself. `newest`: the assignment that
-        holds now. `agree` refuses to go on where stored rows are another program's. `bear` waits a little, and raises
-        what no waiting mends."""
+        holds now. `agree` refuses to go on where stored rows are another program's. `bear` backs off on retriable
+        errors and raises fatal ones."""
         self._name, self._group_id, self._client = name, group_id, client
         self._reset, self._slots = auto_offset_reset, slots
         self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
@@ -83,7 +83,7 @@ class TaskOpener:
         self._requests.put(request)
 
     def close(self) -> None:
-        """Whatever is being opened is given up: nobody will run it."""
+        """Cancel all openings: the tasks will not run here."""
         self._closing.set()
         self._requests.put(None)
         self._client.end()
@@ -106,7 +106,7 @@ class TaskOpener:
                 self._failed(HeadraceError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
 
     def _meet_the_coordinator(self) -> None:
-        """Connections are made before the first tasks come: they stand still meanwhile."""
+        """Open connections before the first tasks arrive: tasks do not run while they are being opened."""
         try:
             fetch_committed(self._client, self._group_id, None, timeout_ms=STABLE_WAIT_MS)
         except HeadraceError as error:
@@ -119,7 +119,8 @@ class TaskOpener:
             except (BrokerError, CannotConnect) as error:
                 if self._closing.is_set():
                     raise
-                if isinstance(error, Fenced):  # by the epoch of a moment ago; whether the tasks are ours is told soon
+                # Refused for an old epoch: the next snapshot shows whether the tasks are still ours.
+                if isinstance(error, Fenced):
                     error.facts["retriable"] = True
                 self._bear(error)
         return []
@@ -153,7 +154,7 @@ class TaskOpener:
         return {topic: str(found[topic].topic_id) for topic in sorted(topics)}
 
     def _restore_stores(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
-        """The replica process does it, where there is one; what it leaves undone is a Spark job."""
+        """Restore by the replica process if there is one, and the rest by a Spark job."""
         started = time.monotonic()
         batch = self._next_batch()
         brought = Brought()
@@ -179,7 +180,7 @@ class TaskOpener:
         )
 
     def _restore_in_spark(self, request: OpenRequest, tasks: list[RunningTask], batch: BatchKey) -> int:
-        """Records replayed."""
+        """Restore by a Spark job. Return the number of records replayed."""
         assert self._restore is not None
         rows: dict[int, list[TaskPlan]] = {}
         for task in tasks:
@@ -230,9 +231,10 @@ class TaskOpener:
         starts: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, CommittedOffset],
     ) -> None:
-        """Where tasks with tables begin is committed: a part without any offset then belongs to offsets that expired.
+        """Commit the start offsets of tasks with tables: a part without any offset then has inputs with expired
+        offsets.
 
-        After the parts were settled, not before: this would hide that there were none.
+        This happens after leftover parts were settled: earlier, it would hide that there were none.
         """
         missing = {at: start for at, start in starts.items() if at not in committed or committed[at].offset < 0}
         if missing:

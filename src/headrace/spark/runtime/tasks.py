@@ -1,4 +1,4 @@
-"""The driver's view of the tasks of one subtopology: where each stands, and what the next micro-batch may take."""
+"""Driver-side view of a subtopology's running tasks: their positions, and their share of the next micro-batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunningTask:
         return sum(max(0, end - self.positions.get(where, 0)) for where, end in self.ends.items())
 
     def plan(self, max_records: int) -> TaskPlan:
-        """What to read next, every input partition named, those without news with an empty range."""
+        """Return the next input: every input partition, with an empty range if it has no new records."""
         ranges = tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
         ranges, had = self._alike(ranges) if self.ahead else (ranges, ())
         return TaskPlan(partition=self.partition, ranges=ranges, committed=self.committed, had=had)
@@ -72,7 +72,7 @@ class RunningTask:
         )
 
     def take(self, report: TaskReport, batch: BatchKey) -> None:
-        """The batch is committed: stand where it reached."""
+        """Advance to the offsets that a committed batch reached."""
         for where in self.positions:
             self.positions[where] = report.reached.get(name_of(*where), self.positions[where])
             known = self.skipped.get(where)
@@ -93,7 +93,7 @@ def plan_slots(tasks: Iterable[RunningTask], slots: int, max_records: int) -> tu
 
 
 def only(slots: Sequence[SlotPlan], tasks: Mapping[int, tuple[InputRange, ...]]) -> tuple[SlotPlan, ...]:
-    """The same slots with these tasks and ranges, everything else left out."""
+    """Return the same slots with only these tasks and ranges."""
     kept = []
     for slot in slots:
         rows = tuple(replace(task, ranges=tasks[task.partition]) for task in slot.tasks if task.partition in tasks)

@@ -1,14 +1,14 @@
-"""The transactional ids of whoever uses a state directory, written down before they are used.
+"""Journal of the transactional ids of the process that uses a state directory, written before their first use.
 
-The guardian ends what a driver that died had open. If both die (the container, `kill -9` of the whole tree), nobody
-does: readers of committed records, and whoever takes the tasks over, would wait for the transactions' timeout. So the
-next process in the same directory does it first thing: it settles them (`transaction_resolution`), which shuts out
-whatever still writes for the dead one besides.
+The guardian ends the open transactions of a driver that died. If both die (the container, `kill -9` of the whole tree),
+readers of committed records and the next owners of the tasks would wait for the transaction timeout. So the next
+process in the same directory starts by ending them (`transaction_resolution`), which also fences workers of the dead
+process.
 
 Rules. A process writes with ids of its own only (they hold its incarnation), so no two that live ever share one. It
-ends others' only under the directory's lock: they are nobody's then. Where the lock cannot help (a directory that was
-copied to another host while it was in use) the one that is ended finds out by a fenced transaction, takes a fresh
-identity and runs that batch again.
+ends others' only under the directory's lock, when no live process owns them. The lock does not cover a directory that
+was copied to another host while in use: the process whose transaction is ended is fenced, obtains a new identity and
+repeats the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ END_WAIT_MS = 5000
 
 
 class TransactionJournal:
-    """Mutable: a file of one id per line. Several runners of one process add to it."""
+    """Append-only file with one transactional id per line. Mutable; several runners of one process add to it."""
 
     def __init__(self, directory: Path, group_id: str) -> None:
         """`directory` is locked by the caller for as long as this lives."""
@@ -41,7 +41,7 @@ class TransactionJournal:
         self._lock = threading.Lock()
 
     def left_behind(self) -> list[str]:
-        """The ids of the processes before, in the order of their first use; none after a clean stop."""
+        """Return the ids of earlier processes in the order of their first use; none after a clean stop."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
@@ -49,7 +49,9 @@ class TransactionJournal:
         return list(dict.fromkeys(line for line in lines if line.startswith(self._prefix)))
 
     def add(self, transactional_ids: Iterable[str]) -> None:
-        """They are about to be used. One write: a killed process leaves whole lines. Raises StateError: disk-full."""
+        """Add ids before their first use, by one write: a killed process leaves whole lines. Raises StateError:
+        disk-full.
+        """
         with self._lock:
             fresh = [tid for tid in transactional_ids if tid not in self._added]
             if not fresh:
@@ -67,7 +69,7 @@ class TransactionJournal:
             self._added.update(fresh)
 
     def remove(self, transactional_ids: Iterable[str]) -> None:
-        """They are not used any more."""
+        """Remove ids that are no longer used."""
         gone = set(transactional_ids)
         aside = self._path.with_suffix(".new")
         with self._lock:
@@ -81,15 +83,23 @@ class TransactionJournal:
             self._added -= gone
 
     def clear(self) -> None:
-        """Nothing is open any more."""
+        """Remove all ids, because no transaction is open."""
         self._added.clear()
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 
     def end_left_behind(self, client: NetworkClient, *, topics: Iterable[str], transaction_timeout_ms: int) -> None:
-        """Abort what the processes before had open. What cannot be ended is left to its timeout and kept for the next.
+        """Abort the transactions that earlier processes left open.
 
-        `topics`: all that they may have written. Raises BrokerError while one of their partitions has no leader.
+        Ids that cannot be ended now are kept in the journal; their transactions end by timeout.
+
+        Args:
+            client: A client of the cluster.
+            topics: All topics that the earlier processes may have written.
+            transaction_timeout_ms: Their transaction timeout.
+
+        Raises:
+            BrokerError: while a partition of `topics` has no leader.
         """
         ids = self.left_behind()
         if ids:

@@ -1,7 +1,7 @@
-"""The topics that an application reads from and writes to under names of its user; internal ones are the broker's.
+"""Topics under names chosen by the user: sources, sinks and dead-letter topics. Internal topics belong to the broker.
 
-Source topics must exist before an application starts. Sinks and dead-letter topics are created where the user consented
-with `partitions=`; `headrace run --dev` consents to all of them. Rows of an aggregate replace each other by key:
+Source topics must exist before an application starts. Sinks and dead-letter topics are created if the user consented
+with `partitions=`; `headrace run --dev` consents to all of them. Rows of an aggregate replace each other by key, so
 their topics are created with `cleanup.policy=compact`.
 """
 
@@ -22,7 +22,7 @@ COMPACTED = {"cleanup.policy": "compact"}
 
 
 def check_topics(client: NetworkClient, compiled: CompiledTopology, *, replication_factor: int) -> None:
-    """Create missing sink topics. Raises BrokerError `topic-missing`, with names that are near."""
+    """Create missing sink topics. Raises BrokerError `topic-missing` with suggestions of similar names."""
     missing = missing_sources(client, compiled)
     if missing:
         raise missing[0]
@@ -82,7 +82,7 @@ def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> Bro
 
 
 def tables(compiled: CompiledTopology) -> set[str]:
-    """Topics that hold nothing but the newest row per key: an aggregate writes them, and no stream does."""
+    """Return topics that hold only the newest row per key: written by an aggregate, and by no stream."""
     written = [
         (branch.sink.topic, branch.aggregate is not None)
         for subtopology in compiled.subtopologies
@@ -99,7 +99,7 @@ def tables(compiled: CompiledTopology) -> set[str]:
 
 
 def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:
-    """How many tasks a subtopology has at most by the topics it reads; 0: not known yet."""
+    """Return the maximum number of tasks of a subtopology, from the partitions of its topics; 0 if not yet known."""
     topics = [t for s in subtopology.sources if isinstance(s, TopicSource) for t in source_topics(s)]
     if len(topics) < len(subtopology.sources):
         return 0  # a repartition topic may not exist yet
@@ -107,7 +107,7 @@ def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:
 
 
 def _named(compiled: CompiledTopology) -> tuple[set[str], dict[str, int | None]]:
-    """Source topics; sink topics with the partitions to create them with, None: not to be created."""
+    """Return source topics, and sink topics with the number of partitions to create (None: not to be created)."""
     sources: set[str] = set()
     sinks: dict[str, int | None] = {}
     for subtopology in compiled.subtopologies:

@@ -1,10 +1,10 @@
-"""Before an instance joins: everything that its micro-batches will need is run once, on real records where SQL runs.
+"""Warm-up before an instance joins: every stage runs once, and Spark SQL runs once on real records.
 
 Compiling the user's SQL, loading the classes of its functions and starting Python workers takes seconds of CPU. In the
-first micro-batch they would pass while its transaction is open, and readers of committed records, on other instances
-too, would wait for it: a restart would be felt by tasks that stay where they are. So a plan is run with nothing to do,
-and what stands between a source and the first sink or aggregate also with a few of the newest records, whatever task
-they belong to: read, put through the SQL, dropped. What goes wrong there is the first micro-batch's to tell.
+first micro-batch this time would pass while a transaction is open. Readers of committed records, on other instances
+too, would wait for it, and tasks that did not move would notice a restart. So the plan is run with nothing to do, and
+everything between a source and the first sink or aggregate also runs on a few of the newest records of any task, whose
+results are dropped. Errors are left for the first micro-batch to report.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def warm_up(
 
 
 def newest_records(admin: Admin, topics: list[str], most: int) -> tuple[InputRange, ...]:
-    """The last `most` committed offsets of the fullest partition of each topic that there is. Raises HeadraceError."""
+    """Return the last `most` committed offsets of the fullest partition of each topic. Raises HeadraceError."""
     found = admin.client.metadata(topics).topics
     partitions = [(name, partition) for name in topics if name in found for partition in found[name].partitions]
     first = admin.list_offsets(dict.fromkeys(partitions, "earliest"))

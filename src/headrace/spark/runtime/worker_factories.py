@@ -1,12 +1,12 @@
-"""Spark's factories of Python workers, where one has to be helped up again.
+"""Repair of Spark's Python worker factories whose daemon died while it started.
 
-A factory forks its workers from a daemon. If that dies before it has said where it listens, and the task that waits for
-the address is cancelled just then (another task of its job met the same), Spark 4.3 keeps the dead daemon, without an
-address: every task ends with a NullPointerException for as long as the JVM lives. A factory that is told to stop
-forgets its daemon and starts another for the next task, but nobody tells it before the session ends.
+A factory forks workers from a daemon. If the daemon dies before it has reported its address, and the task that waits
+for the address is cancelled at the same moment (another task of its job failed likewise), Spark 4.3 keeps the dead
+daemon without an address. Every later task then fails with a NullPointerException until the JVM ends. `stop()` makes a
+factory forget its daemon and start another for the next task, but Spark calls it only when the session ends.
 
-The way there leads through fields that Spark does not show, so it is taken only where all is lost otherwise. No method
-of SparkEnv is called: py4j would list them all first, and some name classes that PySpark does not ship.
+The factories are reachable only through private fields, so the repair runs only after such a failure. No method of
+SparkEnv is called: py4j would list all of them first, and some name classes that PySpark does not ship.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def has_lost_its_daemon(error: BaseException) -> bool:
 
 
 def forget_dead_daemons(spark: SparkSession) -> int:
-    """Factories whose daemon is dead start another for their next task; how many those are. The others go on."""
+    """Make factories with a dead daemon start another one for their next task. Return the number of such factories."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
 
@@ -49,6 +49,6 @@ def forget_dead_daemons(spark: SparkSession) -> int:
             if daemon is not None and not daemon.isAlive():
                 factory.stop()
                 forgotten += 1
-    except Exception as error:  # noqa: BLE001 - another Spark has other fields, and may mend itself
+    except Exception as error:  # noqa: BLE001 - another Spark release has other fields, and may recover by itself
         log.warning("Spark's Python daemon cannot be replaced: %s", str(error)[:200])
     return forgotten

@@ -1,4 +1,4 @@
-"""What one Python worker process keeps between micro-batches: connections and open stores.
+"""Cache of one Python worker process between micro-batches: connections and open stores.
 
 Workers swap roles and slots from batch to batch, so nothing here is the only place of anything: whatever is missing is
 opened again. Forked workers start with empty caches, because the daemon opens neither.
@@ -29,7 +29,7 @@ _stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
 
 
 def reach_by(bootstrap_servers: str, access: Mapping[str, str]) -> None:
-    """From now on `client_for` goes to this cluster with these settings; another user gets other connections."""
+    """Set the cluster and the client settings for `client_for`. Another user gets connections of its own."""
     if _access.get(bootstrap_servers, {}) != access:
         forget_client(bootstrap_servers)
         _access[bootstrap_servers] = access
@@ -46,19 +46,19 @@ def client_for(bootstrap_servers: str) -> NetworkClient:
 
 
 def forget_client(bootstrap_servers: str) -> None:
-    """After an error the state of a connection is not worth guessing."""
+    """Drop the client after an error, because the state of its connections is unknown."""
     client = _clients.pop(bootstrap_servers, None)
     if client is not None:
         client.close()
 
 
 def store_path(state_dir: str | Path, subtopology_id: str, partition: int, aggregate: Aggregate) -> Path:
-    """Where a task keeps the store of one of its aggregates."""
+    """Return the directory of the store of one of a task's aggregates."""
     return path_of_store(state_dir, subtopology_id, partition, aggregate.name)
 
 
 def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
-    """The open store at `path`, opened anew when its files or its identity are other ones than last time."""
+    """Return the open store at `path`, opened again if its files or its identity have changed."""
     _let_go()
     known = _stores.get(path)
     if known is not None:

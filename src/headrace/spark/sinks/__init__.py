@@ -1,7 +1,7 @@
-"""Where rows leave to: the checks made when a sink is declared, and sinks other than topics.
+"""Sinks: the checks made when a sink is declared, and sinks other than topics.
 
-`interface` is what a sink of one's own implements, `parquet` the first of ours, `settling` the rule that decides which
-part of a table counts. Importing this package loads neither PySpark nor Arrow.
+`interface` is the interface of custom sinks, `parquet` the Parquet sink, `settling` the rule that decides which parts
+of a table count. Importing this package loads neither PySpark nor Arrow.
 """
 
 from __future__ import annotations

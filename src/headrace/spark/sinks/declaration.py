@@ -1,4 +1,4 @@
-"""How rows leave: the checks that a sink can make when it is declared."""
+"""Declaration of sinks, with all checks that are possible before the application runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXT_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "flo
 
 
 class SinkRows(Protocol):
-    """What a sink looks at in the rows that leave by it. See `headrace.spark.stream_rows.Rows`."""
+    """View of a stream's or table's rows for the checks of a sink. See `headrace.spark.stream_rows.Rows`."""
 
     _template: DataFrame
     _row_for_row: bool
@@ -67,6 +67,7 @@ def topic_sink(
     partitions: int | None,
     where: str,
 ) -> TopicSink:
+    """Return the output for `to_topic`. Raises TopologyError for arguments that do not fit the rows."""
     check_topic_name(topic, where)
     if value not in _VALUE_FORMATS:
         raise refused_format(value, where)
@@ -79,7 +80,10 @@ def topic_sink(
         )
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise refusal(
-            "bad-value", f"partitions={partitions!r} is no number of partitions", "a whole number above 0", where
+            "bad-value",
+            f"Invalid partitions {partitions!r}: expected a positive integer",
+            "a whole number above 0",
+            where,
         )
     _check_types(rows, where)
     if value == "json":
@@ -96,6 +100,7 @@ def topic_sink(
 
 
 def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], where: str) -> ForeachBatchSink:
+    """Return the output for `foreachBatch`. Raises TopologyError if `function` is not callable."""
     if not callable(function):
         raise refusal(
             "bad-value",
@@ -125,6 +130,7 @@ def parquet_sink(
     roll_interval_ms: int | None,
     where: str,
 ) -> TableSink:
+    """Return the output for `to_parquet`. Raises TopologyError for arguments that do not fit the rows."""
     from headrace.spark.sinks.parquet import ROLL_INTERVAL_MS, ROLL_SIZE_BYTES, ParquetSink
 
     if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
@@ -165,6 +171,7 @@ def _at_least(given: object, default: int, least: int, name: str, where: str) ->
 
 
 def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> TableSink:
+    """Return the output for `to_sink`. Raises TopologyError for a sink that cannot take the rows."""
     lacks = [method for method in _SINK_METHODS if not callable(getattr(sink, method, None))]
     if lacks:
         raise refusal(
@@ -193,7 +200,7 @@ def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> Table
 
 
 def _check_types(rows: SinkRows, where: str) -> None:
-    """Refuse what no Arrow column of a sink can hold: intervals, variants, columns of nothing but null."""
+    """Refuse types that no Arrow column of a sink can hold: intervals, variants, and columns of type void."""
     from headrace.spark.formats.arrow_types import unsupported
 
     for field in rows.schema.fields:

@@ -1,12 +1,12 @@
-"""What a table or any other place outside of Kafka does to get every row exactly once.
+"""Interface of sinks outside of Kafka that receive every row exactly once.
 
-Two steps, as for a topic. In a worker the rows of one task and micro-batch are *written*: durable, and seen by nobody.
-After the group's offsets are committed, and only then, the driver *commits* the part: its rows are seen. The offset
-commit names the batch in its metadata, so whoever opens the task next knows of every part that was left lying whether
-it counts (`settling`). So a crash anywhere between the two loses nothing and repeats nothing.
+A write has two steps, as for a topic. A worker *writes* the rows of one task and micro-batch as a part: durable, and
+invisible to readers. After the group's offsets are committed, and only then, the driver *commits* the part, which makes
+its rows visible. The offset commit names the batch in its metadata, so the next owner of the task can decide about
+every part that is left (`settling`). A crash between the two steps therefore neither loses nor repeats rows.
 
-A sink must do three things for this: write a part so that it is all there or not at all, make `commit` and `discard`
-idempotent, and be reachable from every instance, since another one may finish what this one began.
+A sink must write a part completely or not at all, make `commit` and `discard` idempotent, and be reachable from every
+instance, since another instance may finish a part.
 """
 
 from __future__ import annotations
@@ -49,60 +49,69 @@ class SinkWriter(Protocol):
     """Writes one part, in a worker."""
 
     def write(self, rows: pa.Table) -> None:
-        """More rows. Raises OSError."""
+        """Append rows to the part. Raises OSError."""
 
     def close(self) -> None:
-        """The part is complete: durable, to be found by `Sink.pending`, and not to be seen. Raises OSError."""
+        """Complete the part: durable, listed by `Sink.pending`, and still invisible to readers. Raises OSError."""
 
 
 class Sink(Protocol):
-    """Travels to the workers by pickle. Every method but `writer` is called in a driver, by one thread at a time.
+    """A table outside of Kafka, pickled to the workers.
 
-    A driver that was fenced may call a method once more while the next owner of the task is at work, on another host:
-    change what is shared under a lock, or in one step that fails when it was changed meanwhile.
+    All methods except `writer` are called in a driver, by one thread at a time. A fenced driver may make one more call
+    while the next owner of the task already runs on another host: change shared data under a lock, or in one step that
+    fails if the data has changed meanwhile.
     """
 
     @property
     def name(self) -> str:
-        """What progress, errors and `describe` call it; unique within an application."""
+        """Name in progress, errors and `describe`; unique within an application."""
 
     @property
     def takes_updates(self) -> bool:
-        """Whether it can take the rows of an aggregate, of which each replaces the one before with the same key."""
+        """Whether the sink accepts the rows of an aggregate, each of which replaces the previous row of its key."""
 
     def writer(self, part: SinkPart, schema: pa.Schema) -> SinkWriter:
-        """In a worker, for a part that has rows."""
+        """Return a writer for a part that has rows. Called in a worker."""
 
     def pending(self, task: SinkTask) -> Sequence[SinkPart]:
-        """Parts that were written, and neither committed nor discarded; complete ones only.
+        """Return the complete parts that are neither committed nor discarded.
 
-        Asked when the task is opened: what others began for it and did not complete may go.
+        Called when the task is opened. Incomplete parts of earlier owners may be removed.
         """
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
-        """Up to where (exclusive) the table has the rows of each input, by its own commits. They never go back.
+        """Return the source positions (exclusive) that the table's own commits have reached, by input. They never
+        decrease.
 
-        Where the group's offsets lie before it (they were reset, or have expired), the rows up to there are not
-        written a second time.
+        If the group's offsets are behind them (they were reset, or have expired), the rows in between are not written
+        again.
         """
 
     def commit(self, parts: Sequence[SinkPart]) -> None:
-        """The parts of one micro-batch count from now on, each with the positions of its `ends`.
+        """Commit the parts of one micro-batch, each with the positions of its `ends`.
 
-        Idempotent, also when another instance has done it. Raises OSError; it is called again then, here or by
-        whoever opens the task.
+        Idempotent, also after a commit by another instance. Raises OSError; the call is then repeated by this instance
+        or by the next owner of the task.
         """
 
     def discard(self, parts: Sequence[SinkPart]) -> None:
-        """These parts never count. Idempotent; a part that was not written, or not to its end, is none."""
+        """Drop these parts. Idempotent; parts that do not exist or are incomplete are ignored."""
 
 
 class RollingSink(Sink, Protocol):
-    """A sink that gathers committed parts and lets readers see several of them at once."""
+    """A sink that collects committed parts and publishes several of them together."""
 
     def roll(self, tasks: Sequence[SinkTask], now_ms: int, *, everything: bool = False) -> list[SinkTask]:
-        """Let what is due be seen; `everything`: all that is committed, due or not. Raises OSError.
+        """Publish the parts that are due. Idempotent. Raises OSError.
 
-        Called about once a second for the tasks that have committed parts, and with `everything` when the application
-        stops. Returns the tasks that still have some. Idempotent.
+        Called about once per second for tasks with committed parts, and with `everything` when the application stops.
+
+        Args:
+            tasks: Tasks that may have committed parts.
+            now_ms: Wall-clock time in milliseconds.
+            everything: Publish all committed parts, due or not.
+
+        Returns:
+            The tasks that still have unpublished parts.
         """

@@ -9,7 +9,7 @@
 3. `roll`, when the parts of the task are large or old enough: the journal names the file and its parts, the parts are
    merged into a hidden file, which is synced and renamed into the table, the journal notes that, the parts are removed.
 
-A crash between any two of these steps is made good by whoever looks next: a roll that the journal names is repeated
+The next owner repairs a crash between any two of these steps: a roll that the journal names is repeated
 with the same parts under the same name, so that it replaces a file by an equal one. Spark, pandas, Arrow and DuckDB's
 `*.parquet` pass over names that begin with an underscore: readers need no manifest, and others may merge files.
 
@@ -130,11 +130,11 @@ class ParquetSink:
         return [SinkTask(group_id=group_id, subtopology_id=name, partition=int(number)) for name, _, number in names]
 
     def directory_of(self, task: SinkTask) -> Path:
-        """Where the task's parts and positions are."""
+        """Return the directory with the task's parts and positions."""
         return Path(self.path) / "_headrace" / task.group_id / f"{task.subtopology_id}-{task.partition}"
 
     def _due(self, directory: Path, journal: Journal, now_ms: int, *, everything: bool) -> tuple[CommittedPart, ...]:
-        """The parts of the next file: the oldest ones, up to the size; none where it is not time yet."""
+        """Return the parts of the next file: the oldest ones up to the size limit; none if no roll is due."""
         chosen: list[CommittedPart] = []
         size = 0
         for part in journal.waiting:
@@ -148,7 +148,7 @@ class ParquetSink:
         return tuple(chosen) if everything or is_old or size >= self.roll_size_bytes else ()
 
     def _finish_roll(self, directory: Path, journal: Journal) -> Journal:
-        """Bring the roll that the journal names to its end, wherever an earlier attempt at it ended."""
+        """Complete the roll that the journal names, from whichever step an earlier attempt reached."""
         roll = journal.roll
         if roll is None:
             return journal
@@ -163,7 +163,10 @@ class ParquetSink:
         return journal
 
     def _publish(self, directory: Path, roll: Roll) -> None:
-        """Every file of the roll into the table. One part's own files are moved, those that were moved are there."""
+        """Move every file of the roll into the table.
+
+        Files of a single part are renamed; those renamed by an earlier attempt are in place already.
+        """
         source = directory / roll.batches[0]
         if len(roll.batches) > 1:
             source = directory / ROLLING
@@ -220,7 +223,7 @@ class PartWriter:
             directory = self._directory
             for name in place.split("/") if place else ():
                 directory /= name
-                directory.mkdir(exist_ok=True)  # never the part's own: who took that away means it
+                directory.mkdir(exist_ok=True)  # never the part's own directory: its removal is a discard
             writer = parquet.ParquetWriter(directory / ROWS, self._schema, compression=self._sink.compression)
             self._files[place] = writer
         writer.write_table(pa.concat_tables(self._waiting.pop(place)).select(self._schema.names))

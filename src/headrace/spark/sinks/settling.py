@@ -1,10 +1,10 @@
-"""Which of the parts that were left lying count. Pure: the group's committed offsets and their metadata decide.
+"""Decision about parts that a previous owner left: the group's committed offsets and their metadata decide. Pure.
 
-The offset commit of a micro-batch carries the batch's name, and the ids of the topics that it read. A part whose batch
-stands there is committed, since offsets and everything else of the batch count together; any other belongs to an
-attempt that came to nothing. In two cases the offsets do not tell, and nothing is guessed: a tool has set them (it
-leaves no name of ours), or there are none any more for the inputs of the part. There were some when it was written, as
-a task with tables commits where it begins; Kafka drops them when a group was empty for `offsets.retention.minutes`.
+The offset commit of a micro-batch carries the batch's name and the ids of the topics that it read. A part whose batch
+is named there is committed, because offsets and output of a batch count together. Any other part belongs to a failed
+attempt. In two cases the offsets do not decide, and nothing is guessed: a tool has set them (such a commit has no batch
+name), or the inputs of the part have no offsets any more. They existed when the part was written, because a task with
+tables commits its start; Kafka deletes offsets after a group was empty for `offsets.retention.minutes`.
 
 A part of topics that are gone (deleted, or created again under another id) counts: the offsets that would decide are
 gone with them, and its rows can never be read a second time.
@@ -24,7 +24,7 @@ _PREFIX = "headrace:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What the group has committed for one "topic-partition"; offset -1: nothing."""
+    """Committed offset of the group for one "topic-partition"; -1 if there is none."""
 
     offset: int
     metadata: str = ""
@@ -32,7 +32,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What is to become of pending parts."""
+    """Decision about pending parts."""
 
     commit: tuple[SinkPart, ...] = ()  # with their `ends`
     discard: tuple[SinkPart, ...] = ()
@@ -40,18 +40,18 @@ class Settled:
 
 
 def metadata_of(batch: str, topic_ids: Mapping[str, str] | None = None) -> str:
-    """The metadata of the offset commit of `batch`, which read topics of these ids."""
+    """Return the offset-commit metadata of `batch`, which read topics with these ids."""
     ids = "".join(f" {topic}@{topic_id}" for topic, topic_id in sorted((topic_ids or {}).items()))
     return f"{_PREFIX}{batch}{ids}"
 
 
 def batch_of(metadata: str) -> str | None:
-    """The batch that an offset commit names."""
+    """Return the batch that an offset commit names, or None."""
     return metadata.removeprefix(_PREFIX).partition(" ")[0] if metadata.startswith(_PREFIX) else None
 
 
 def topic_id_of(metadata: str, topic: str) -> str | None:
-    """The id that the topic had when the offset was committed, None where the commit does not name it."""
+    """Return the id that the topic had when the offset was committed; None if the commit does not name it."""
     if not metadata.startswith(_PREFIX):
         return None
     named = (entry.rpartition("@") for entry in metadata.split(" ")[1:])
@@ -59,7 +59,12 @@ def topic_id_of(metadata: str, topic: str) -> str | None:
 
 
 def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> Settled:
-    """`committed`: stable offsets of the task's inputs, read after every earlier owner was shut out."""
+    """Decide which pending parts to commit and which to discard.
+
+    Args:
+        pending: Complete parts of the task.
+        committed: Stable offsets of the task's inputs, read after all earlier owners were fenced.
+    """
     commit, discard, undecided = [], [], []
     gone = {tuple(sorted(part.starts.items())): part for part in pending if not part.starts.keys() & committed.keys()}
     for part in pending:
@@ -78,10 +83,10 @@ def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> S
 
 
 def _are_missing(found: Mapping[str, Committed]) -> bool:
-    """Whether the inputs that are still there have no offset any more."""
+    """Whether the existing inputs of the part have lost their offsets."""
     return bool(found) and all(one.offset < 0 for one in found.values())
 
 
 def _is_beyond(part: SinkPart, name: str, found: Committed) -> bool:
-    """Whether somebody who names no batch has set the offset behind the part's beginning."""
+    """Whether a commit without a batch name has set the offset past the start of the part."""
     return batch_of(found.metadata) is None and found.offset > part.starts[name]

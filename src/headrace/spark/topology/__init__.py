@@ -1,1 +1,1 @@
-"""What an application computes, as plain data: pure, no PySpark, no I/O."""
+"""Compiled topologies as plain data. Pure: no PySpark, no I/O."""

@@ -43,7 +43,7 @@ BufferFunction: TypeAlias = Literal["count", "sum", "min", "max", "avg"]
 @checked_api()
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """`on_error=DeadLetter("flights.bad")`: records that cannot be used go, unchanged, to this topic."""
+    """`on_error=DeadLetter("flights.bad")`: records that cannot be processed are written, unchanged, to this topic."""
 
     topic: str
 
@@ -63,7 +63,7 @@ class NarrowCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
-    """Topics of the outside world, decoded into columns."""
+    """User topics, decoded into columns."""
 
     name: str
     topics: tuple[str, ...]
@@ -91,7 +91,7 @@ class RepartitionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectForGroup:
-    """What a row becomes before it is repartitioned or aggregated: its grouping values and the buffers' inputs."""
+    """Projection before a repartition or an aggregate: grouping values and the inputs of the buffers."""
 
     key_sql: tuple[tuple[str, str], ...]  # ("g0", SQL over the columns behind `Branch.before`)
     input_sql: tuple[tuple[str, str], ...]  # ("i0", SQL)
@@ -134,9 +134,9 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """Rows leave to a topic of the outside world.
+    """Sink that writes rows to a user topic.
 
-    `key_columns` None: the carried `KEY_COLUMN`, which holds the input record's key for a stateless branch, and
+    `key_columns` None takes the carried `KEY_COLUMN`: the input record's key for a stateless branch, and
     `formats.encode_key` of the grouping values (under their user-visible names) behind an aggregate.
     """
 
@@ -151,7 +151,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepartitionSink:
-    """Rows `g0.., i0..` leave to an internal topic, partitioned by `g0..`."""
+    """Sink that writes rows `g0.., i0..` to an internal topic, partitioned by `g0..`."""
 
     topic: str
     columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
@@ -160,7 +160,7 @@ class RepartitionSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeachBatchSink:
-    """`function(dataframe, batch_id)` of the user gets the rows of a micro-batch."""
+    """Sink that passes the rows of a micro-batch to the user's `function(dataframe, batch_id)`."""
 
     function: Callable[[Any, int], None]
     name: str = "foreachBatch"
@@ -170,7 +170,7 @@ class ForeachBatchSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """Rows leave, exactly once, to a place outside of Kafka; `sink` is a `headrace.spark.sinks.Sink`."""
+    """Exactly-once sink outside of Kafka; `sink` is a `headrace.spark.sinks.Sink`."""
 
     sink: Any
     name: str
@@ -201,7 +201,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledSubtopology:
-    """What one kind of task does: partition p of it reads partition p of every source."""
+    """One kind of task: task p reads partition p of every source."""
 
     subtopology_id: str
     sources: tuple[Source, ...]
@@ -214,16 +214,13 @@ class CompiledSubtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledTopology:
-    """The whole application, subtopologies sorted by id."""
+    """The whole application, with subtopologies sorted by id."""
 
     app_name: str
     subtopologies: tuple[CompiledSubtopology, ...]
 
     def description(self) -> Topology:
-        """Return the topology as the streams group's heartbeat carries it (KIP-1071).
-
-        The broker compares topologies list by list, so everything is sorted: two instances of the same code match.
-        """
+        """Return the topology of `compiled` as KIP-1071 defines it for heartbeats, with all lists sorted."""
         parts = sorted(self.subtopologies, key=lambda subtopology: subtopology.subtopology_id)
         return Topology(epoch=0, subtopologies=tuple(_describe(subtopology) for subtopology in parts))
 
