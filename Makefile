@@ -17,13 +17,14 @@ STATIC := lint types-src types-tests contracts docs prepared jars
 STATIC_JOBS := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 HEAVY := .pytest_cache/heavy
+PURE_TESTS := tests/coordinator tests/assignors tests/protocol tests/simulator tests/properties
 # The tests start hundreds of processes of ours: where bytecode may not be cached, each compiles all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Spark's classes, read and verified once for all JVMs that the tests start.
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks
+.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks coverage
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -107,6 +108,10 @@ mutants: $(STAMP) ## change critical modules, one place at a time, and see wheth
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutants.txt
 	@$(BIN)/mutmut run --max-children 2 $(if $(ONLY),'$(ONLY)') | tail -1
 	@$(BIN)/mutmut results
+
+coverage: $(STAMP) ## branch coverage of the packages without I/O (coordinator, assignors, protocol, simulator) by the fast tests
+	@mkdir -p .build
+	@$(BIN)/coverage run -m pytest -q -n 0 -p no:randomly -m "not spark and not interop and not slow" $(PURE_TESTS) && $(BIN)/coverage report
 
 fuzz: $(STAMP) ## strangers' requests from a seed: make fuzz MINUTES=60 SEED=1
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))

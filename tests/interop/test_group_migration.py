@@ -12,7 +12,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
-from tests.coordinator.test_group_migration import compacted
+from tests.coordinator.test_group_registry import compacted
 from tests.harness.polling import wait_until
 from tests.interop.group_members import Worker, is_settled
 from tests.interop.kafka_broker import KafkaBroker

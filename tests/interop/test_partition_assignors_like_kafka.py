@@ -11,7 +11,7 @@ from random import Random
 from typing import Protocol
 
 import pytest
-from tests.coordinator.consumer.test_partition_assignors import Target, spec, topic
+from tests.coordinator.assignors.test_partition_assignors import Target, spec, topic
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 from tests.longer import LONG
 

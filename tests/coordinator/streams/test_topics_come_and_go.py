@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext, topology
-from tests.coordinator.test_topics_twin import MOST, random_case
+from tests.coordinator.streams.test_topics_twin import MOST, random_case
 
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol.error_codes import ErrorCode
