@@ -13,6 +13,7 @@ from tests.protocol.batch_samples import NOW_MS, numbered, some_records
 from headrace.protocol.compression import CODECS
 from headrace.protocol.record_batches import (
     AbortedTransaction,
+    BatchHeader,
     CorruptBatch,
     PlainRecord,
     assign_offsets,
@@ -24,6 +25,8 @@ from headrace.protocol.record_batches import (
     decode_records,
     encode_batch,
     iter_batch_headers,
+    raw_records,
+    rows_of_batch,
 )
 
 
@@ -191,3 +194,77 @@ def test_many_random_cuts_never_raise_anything_else() -> None:
             list(decode_records(broken))
         except CorruptBatch:
             continue
+
+
+def batch_of(section: bytes, *, records_count: int = 1, last_offset_delta: int = 0) -> tuple[bytes, BatchHeader]:
+    """A batch with a right CRC around any bytes in the place of its records."""
+    batch = build_batch(
+        section, records_count=records_count, base_timestamp=0, max_timestamp=0, last_offset_delta=last_offset_delta
+    )
+    (header,) = iter_batch_headers(batch)
+    return batch, header
+
+
+# Length, attributes, two deltas, key length -1, value length -1, no headers: all zigzag, so -1 is the byte 1.
+WHOLE = bytes((12, 0, 0, 0, 1, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        (bytes((40, 0, 0, 0, 1, 1, 0)), "a record ends behind it"),
+        (bytes((1, 0, 0, 0, 1, 1, 0)), "a record ends behind it"),
+        (bytes((12, 0, 0, 2, 1, 1, 0)), "a record has offset delta 1"),
+        (bytes((12, 0, 0, 1, 1, 1, 0)), "a record has offset delta -1"),
+        (WHOLE + b"\x00", "it holds more bytes than records"),
+        (bytes((12, 0, 0, 0, 80, 1, 0)), "a record"),
+        (bytes([0x80] * 11), "a record"),
+        (b"", "a record"),
+    ],
+)
+def test_records_that_contradict_their_batch_are_corrupt_for_every_reader(section: bytes, why: str) -> None:
+    batch, header = batch_of(section)
+    with pytest.raises(CorruptBatch, match=why):
+        rows_of_batch(batch, header)
+    with pytest.raises(CorruptBatch):
+        raw_records(batch, header)
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        (bytes((2,)), "malformed|header"),
+        (bytes((40,)), "a record has 20 headers"),
+        (bytes((2, 1, 1)), "a record header has no key"),
+    ],
+)
+def test_malformed_record_headers_are_corrupt(headers: bytes, why: str) -> None:
+    body = bytes((0, 0, 0, 1, 1)) + headers
+    batch, header = batch_of(bytes((len(body) << 1,)) + body)
+    with pytest.raises(CorruptBatch, match=why):
+        rows_of_batch(batch, header)
+
+
+def test_varints_of_three_and_more_bytes_are_read() -> None:
+    record = PlainRecord(key=b"k" * 20_000, value=b"v" * 3_000_000, timestamp_ms=2**40, headers=(("h" * 300, None),))
+    first = PlainRecord(value=b"", timestamp_ms=0)
+    batch = encode_batch([first, *[first] * 20_000, record])
+    (header,) = iter_batch_headers(batch)
+    *_, (offset, timestamp_ms, key, value, headers) = rows_of_batch(batch, header)
+    assert (offset, timestamp_ms, key, value, headers) == (
+        20_001,
+        2**40,
+        record.key,
+        record.value,
+        record.headers,
+    )
+    section, raw = raw_records(batch, header)
+    assert raw[-1][2:] == (2**40, 20_001, record.key, record.value)
+    assert raw[-1][1] == len(section)
+
+
+def test_an_empty_batch_has_no_rows_and_no_raw_records() -> None:
+    batch = build_batch(b"", records_count=0, base_timestamp=0, max_timestamp=0, last_offset_delta=3)
+    (header,) = iter_batch_headers(batch)
+    assert rows_of_batch(batch, header) == []
+    assert raw_records(batch, header) == (b"", [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from headrace.protocol.sasl import SaslError, ScramCredential
 from headrace.protocol.sasl.mechanisms import (
     MECHANISMS,
+    OAUTHBEARER,
     ScramClient,
     ScramServer,
+    bearer_message,
     credential_of,
+    mechanism_by_code,
     plain_message,
     read_plain_message,
     salted_password,
@@ -105,3 +108,80 @@ def test_a_client_does_not_work_as_long_as_a_rogue_broker_says(iterations: int, 
     else:
         with pytest.raises(SaslError, match="1000000 are the most"):
             client.final(first)
+
+
+FIRST = b"n,,n=user,r=abc"
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"\xff", "not UTF-8"),
+        (b"hello", "first SCRAM message is not understood"),
+        (b"n,,n=user,r=abc,m=must", "mandatory SCRAM extension"),
+        (b"n,a=other,n=user,r=abc", "authorization id that is different"),
+        (b"n,,n=us=er,r=abc", "not escaped"),
+    ],
+)
+def test_a_first_scram_message_that_is_refused(message: bytes, why: str) -> None:
+    with pytest.raises(SaslError, match=why):
+        server({"user": PENCIL}).evaluate(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("hello", "last SCRAM message is not understood"),
+        ("c=biws,r=other,p=AAAA", "another nonce"),
+        ("c=cD10bHM=,r={nonce},p=AAAA", "channel binding"),
+        ("c=biws,r={nonce},p=%%%", "no base64"),
+        ("c=biws,r={nonce},p=AAAA", "wrong length"),
+        ("c=biws,r={nonce},p={wrong}", "invalid credentials"),
+    ],
+)
+def test_a_last_scram_message_that_is_refused(message: str, why: str) -> None:
+    one = server({"user": PENCIL})
+    one.evaluate(FIRST)
+    wrong = b64encode(bytes(32)).decode()
+    with pytest.raises(SaslError, match=why):
+        one.evaluate(message.format(nonce="abc" + SERVER_NONCE, wrong=wrong).encode())
+    assert not one.complete
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"hello", "first SCRAM message is not understood"),
+        (b"r=other,s=AAAA,i=4096", "another login"),
+        (b"r=abc,s=AAAA,i=4096", "another login"),
+        (b"r=abcdef,s=AAAA,i=1", "4096 are the least"),
+        (b"r=abcdef,s=AAAA,i=999999999", "are the most"),
+    ],
+)
+def test_a_client_refuses_a_server_that_asks_for_too_little_or_too_much(message: bytes, why: str) -> None:
+    with pytest.raises(SaslError, match=why):
+        ScramClient(SHA_256, "user", "pencil", "abc").final(message)
+
+
+def test_a_client_does_not_believe_a_server_without_the_password() -> None:
+    client = ScramClient(SHA_256, "user", "pencil", "abc")
+    client.final(b"r=abcdef,s=AAAA,i=4096")
+    for answer in (b"e=other-error", b"v=" + b64encode(bytes(32))):
+        with pytest.raises(SaslError, match="could not show"):
+            client.verify(answer)
+
+
+@pytest.mark.parametrize(
+    ("token", "extensions"), [("no token", {}), ("token", {"auth": "x"}), ("token", {"name1": "x"}), ("t", {"a": ""})]
+)
+def test_a_bearer_token_outside_the_rfc_is_refused(token: str, extensions: dict[str, str]) -> None:
+    with pytest.raises(SaslError, match="token provider"):
+        bearer_message(token, extensions)
+
+
+def test_a_bearer_message_has_the_layout_of_the_rfc() -> None:
+    assert bearer_message("abc.def", {"scope": "all"}) == b"n,,\x01auth=Bearer abc.def\x01scope=all\x01\x01"
+    assert OAUTHBEARER == "OAUTHBEARER"
+    assert mechanism_by_code(2) is MECHANISMS["SCRAM-SHA-512"]
+    assert mechanism_by_code(9) is None
+    assert "stored" not in repr(PENCIL)
