@@ -31,7 +31,15 @@ CLEAN_PACKAGES = (
     "storage",
     "testing",
 )
-CLEAN_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/tutorials", "docs/how-to", "docs/explanation")
+CLEAN_PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/tutorials",
+    "docs/how-to",
+    "docs/explanation",
+    "docs/internals/client.md",
+)
 """Directories and files, relative to the repository."""
 
 

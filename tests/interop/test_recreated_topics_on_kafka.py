@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import tests.client.test_recreated_topics as on_our_broker
+import tests.client.consumer.test_recreated_topics as on_our_broker
 from tests.interop.kafka_broker import KafkaBroker
 
 from headrace.client.network_client import NetworkClient

@@ -186,6 +186,7 @@ def alter_scram_credentials(
         if wanted is None:
             continue
         password, iterations = wanted
+        # KIP-554: the client salts and hashes, so the password itself is never sent, also not over TLS.
         salt = secrets.token_bytes(_SALT_BYTES)
         upsertions.append(
             r.ScramCredentialUpsertion(

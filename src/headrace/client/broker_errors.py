@@ -115,6 +115,7 @@ def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None,
         **facts,
     }
     sentence = f"the broker refused {what} with {kafka_name(code)}{reason}"
+    # Fenced codes share one error class, whatever the request: the reaction is the same, to drop the work.
     fenced = _FENCED.get(code)
     if fenced is not None:
         return Fenced(fenced, sentence, "Drop the work: another member owns it now and does it.", **common)

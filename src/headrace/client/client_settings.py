@@ -49,6 +49,7 @@ def parse_properties(text: str) -> dict[str, str]:
         if not logical and (not part or part[0] in "#!"):
             continue
         logical += part
+        # An odd number of backslashes at the end continues the line; an even number is escaped backslashes.
         if (len(logical) - len(logical.rstrip("\\"))) % 2:
             logical = logical[:-1]
             continue

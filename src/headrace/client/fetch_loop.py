@@ -262,6 +262,8 @@ class FetchLoop:
 
     def _partition_refused(self, cursor: _Cursor, entry: Any) -> None:
         code = entry.error_code
+        # Retention or DeleteRecords removed the records. A range cannot skip them silently: `verify` and restores need
+        # all.
         if code == ErrorCode.offset_out_of_range:
             begin, end = self._bounds(cursor)
             raise refusal(
@@ -311,6 +313,8 @@ class FetchLoop:
         self._backoff.pause(self._deadline)
 
     def _stuck(self, cursor: _Cursor) -> BrokerError:
+        # The error names the transaction that holds the reader back, if there is one: without it a user sees only that
+        # a range makes no progress. The lookup is best effort.
         found = None
         if self._isolation_level:
             with suppress(HeadraceError):

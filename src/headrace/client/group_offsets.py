@@ -202,6 +202,8 @@ def fetch_committed(
         codes = [code for code in _fetch_errors(response) if code != ErrorCode.none]
         if not codes:
             return _read_offsets(response, wanted, cluster)
+        # UNSTABLE_OFFSET_COMMIT means that a transaction with offsets of this group is open (KIP-447): its outcome
+        # decides which offset is the committed one.
         fatal = next((code for code in codes if not _worth_waiting(code)), None)
         if fatal is not None or deadline.passed:
             raise_for(fatal or codes[0], f"the offset fetch of {group_id}", api="OffsetFetch", group_id=group_id)

@@ -131,6 +131,8 @@ class Guardian:
             ready, _, _ = select.select([self._commands], [], [], TICK_S)
             if ready:
                 alive = self._read_commands()
+            # The kernel gives orphans another parent at once, even while a forked child of the driver holds the pipe
+            # open.
             if alive and os.getppid() != self._driver_pid:
                 alive = False
             now_s = time.monotonic()
@@ -173,6 +175,7 @@ class Guardian:
 
     def _obey(self, command: dict[str, Any]) -> None:
         match command["do"]:
+            # An acknowledgement is progress too: it is sent between micro-batches, while a rebalance holds them up.
             case "acknowledge":
                 self._watch.progress(time.monotonic())
                 self._runner.acknowledge(
@@ -274,6 +277,7 @@ class Guardian:
     def _say(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
         line = write_event(event, snapshot).encode() + b"\n"
         with self._write_lock, suppress(OSError):  # a dead driver does not read; the main thread notices it
+            # A pipe accepts part of a long line; `os.write` returns how much.
             view = memoryview(line)
             while view:
                 view = view[os.write(self._events, view) :]

@@ -140,6 +140,7 @@ class GuardianLink:
     def progress(self) -> None:
         """Report progress, at least once per `max.poll.interval.ms`; cheap enough for every batch."""
         now_s = time.monotonic()
+        # Called per micro-batch, maybe hundreds of times per second; the guardian's interval is in minutes.
         if now_s - self._progress_s >= PROGRESS_EVERY_S:
             self._progress_s = now_s
             self._tell({"do": "progress"})

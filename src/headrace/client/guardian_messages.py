@@ -84,6 +84,8 @@ _EVENTS: Mapping[str, type[Any]] = {
 def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
     """Return an event and the snapshot after it as one line, without the line end."""
     body: dict[str, Any] = {}
+    # Events are plain dataclasses, so their fields are written generically; only fields that JSON cannot hold are
+    # converted. `_from_json` is the inverse, by the name of the field.
     for each in fields(event):
         value = getattr(event, each.name)
         if isinstance(value, HeadraceError):

@@ -63,6 +63,7 @@ def produce(
         )
         open_batches.setdefault(target, []).append(stamped)
         sizes[target] = sizes.get(target, 0) + len(record.key or b"") + len(record.value or b"") + _OVERHEAD_BYTES
+        # Full batches are sent while records still come; the rest follows at the end.
         if sizes[target] >= _BATCH_BYTES:
             queue.add(topic, target, encode_batch(open_batches.pop(target), compression=compression))
             sizes[target] = 0

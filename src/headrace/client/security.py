@@ -380,6 +380,7 @@ def _tls_reason(error: Exception) -> tuple[str, str]:
             return text, "the broker needs a new certificate, or a clock is wrong"
         return text, "set ssl.truststore.location to the PEM of the authority that signed the broker's certificate"
     reason = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
+    # OpenSSL reports a plaintext answer as a wrong TLS version.
     if "wrong version number" in reason or "record layer" in reason:
         return (
             "the broker's listener does not use TLS",

@@ -56,6 +56,7 @@ def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: flo
     by_file = {reply.connection.fileno(): reply for reply in listed}
     for file in by_file:
         poller.register(file, select.POLLIN)
+    # `poll` instead of `select`: descriptors above 1,024 are usual in a driver of Spark.
     events = poller.poll(max(0.0, timeout_s) * 1000)
     if any(file == wake.fileno() for file, _ in events):
         wake.clear()

@@ -81,6 +81,8 @@ def leader_view(cluster: ClusterMetadata, group_id: str) -> LeaderView:
     leaderless: list[TopicPartition] = []
     hosts: set[int] = set()
     for name, topic in sorted(cluster.topics.items()):
+        # Only the group's own partition of `__consumer_offsets` is written; the other 49 change leaders without any
+        # meaning here.
         offsets = name == GROUP_OFFSETS and topic.partitions
         listed = [partition_for_group(group_id, len(topic.partitions))] if offsets else sorted(topic.partitions)
         for partition in listed:
@@ -142,6 +144,7 @@ UNDER_WAY: Final = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFenc
 
 def compare_views(before: LeaderView, after: LeaderView) -> str | None:
     """Return the reason for doubt between two views of one coordinator; None if no marker can have been left out."""
+    # A partition without a leader at either time may have lacked one when its marker was due.
     if after.leaderless:
         return f"{_name(after.leaderless[0])} has no leader"
     if before.leaderless:

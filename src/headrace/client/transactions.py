@@ -121,6 +121,8 @@ class Transactions:
             None or the error, by transactional id.
         """
         by_id = {identity.transactional_id: identity for identity in offsets}
+        # Below version 2 the coordinator must first learn that the group's offsets belong to the transaction; an id
+        # whose AddOffsetsToTxn failed must not commit its offsets.
         refused: dict[str, HeadraceError] = {}
         if not self.renews_identities:
             added = self.add_offsets(group_id, by_id.values(), timeout_ms=timeout_ms)
@@ -166,6 +168,8 @@ class Transactions:
             )
 
         def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionalIdentity]:
+            # KIP-890: EndTxn bumps the epoch and returns it, so that a late request of the old transaction is fenced.
+            # The id itself changes when its epochs are used up.
             renewed = self.renews_identities and int(response.producer_id) >= 0
             return response.error_code, self._identity(tid, response) if renewed else by_id[tid]
 

@@ -304,6 +304,7 @@ class _OnLoop(RebalanceListener):
         self._run("on_lost", partitions)
 
     def _run(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        # Blocks the consumer's thread, never the loop; the rebalance waits for the listener as it does for a plain one.
         asyncio.run_coroutine_threadsafe(self._within(name, partitions), self._loop).result()
 
     async def _within(self, name: str, partitions: Sequence[TopicPartition]) -> None:

@@ -117,6 +117,8 @@ class OffsetCommits:
                     timeout_ms=max(deadline.remaining_s, 0.1) * 1000,
                 )
             except Fenced as error:
+                # KIP-848: the epoch may have risen while the commit was in flight. Kafka's CommitRequestManager repeats
+                # it likewise.
                 retry = identity_to_retry_with(identity, self._identity(), error.kafka_code)
                 if retry is None or deadline.passed:
                     raise

@@ -113,6 +113,7 @@ class FetchStream:
 
     def wait(self, timeout_s: float, wake: WakeupSignal) -> None:
         """Wait until an answer begins to arrive, `wake` is set, or the time is up, and apply the answers."""
+        # A wait ends with the backoff, so that the next Fetch is sent on time even if no other answer arrives.
         pause_s = self._not_before - time.monotonic()
         if 0 < pause_s < timeout_s:
             timeout_s = pause_s
@@ -153,6 +154,8 @@ class FetchStream:
         try:
             reply = self._client.start(self._request(part, cluster), node=node)
         except (ConnectionLost, CannotConnect) as error:
+            # An unreachable leader is normal during a restart and retried; a refused login or certificate will not
+            # change.
             if isinstance(error, CannotConnect) and error.code != "broker-unreachable":
                 raise
             log.debug("fetch from node %d: %s", node, error)

@@ -225,6 +225,8 @@ class GroupRunner:
         if pending is None:
             return
         if not ready:
+            # The deadline of the membership, not of the connection: a silent broker must not hide that the session is
+            # over.
             if lease_clock_ms() >= until_ms:
                 self._give_up()
                 self._membership.on_failure(lease_clock_ms())

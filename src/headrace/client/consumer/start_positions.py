@@ -141,6 +141,8 @@ class StartPositions:
             return []
         topics = {each.topic for each in wanted}
         cluster = self._control.metadata(topics)
+        # A partition without a leader is looked up again at intervals, not with every poll: an election takes seconds,
+        # and a consumer polls hundreds of times per second.
         if any(cluster.leader(*each) is None for each in wanted) and time.monotonic() >= self._look_again_s:
             self._look_again_s = time.monotonic() + LOOK_AGAIN_S
             cluster = self._control.metadata(topics, refresh=True)

@@ -106,6 +106,7 @@ class PartitionState:
     def _forget(self) -> None:
         self.pieces.clear()
         self.waiting_bytes = 0
+        # Without the version the answer to a Fetch from before the seek would be taken for one of the new position.
         self.version += 1
 
 
@@ -178,6 +179,8 @@ class SubscriptionState:
 
     def rotate(self, served: Iterable[TopicPartition]) -> None:
         """Move partitions that were served behind the others, so that all get their turn."""
+        # A dict keeps insertion order: taking an entry out and putting it in again moves it to the end in constant
+        # time.
         for partition in served:
             state = self._states.pop(partition, None)
             if state is not None:

@@ -203,6 +203,8 @@ class StatusTracker:
 
     def take(self, status: Status) -> Iterator[e.MemberEvent]:
         """Yield an event for each change against the last statuses."""
+        # Replies repeat all statuses; only a change becomes an event, or an application would log the same sentence
+        # every 500 ms.
         problems = tuple(entry for entry in status if entry[0] in _NOT_READY)
         if problems != self._problems:
             self._problems = problems

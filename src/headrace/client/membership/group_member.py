@@ -294,6 +294,8 @@ class GroupMember:
             self._fail(code, message)
 
     def _back_off(self, now_ms: int, throttle_ms: int = 0) -> None:
+        # As `retry.backoff.ms` to `retry.backoff.max.ms` (KIP-580); a broker that throttles is obeyed even if the
+        # backoff is shorter.
         pause_ms = max(1, round(self._backoff_ms * (1.0 - 0.2 * self._chance())), throttle_ms)
         self._retry_ms = now_ms + pause_ms
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)

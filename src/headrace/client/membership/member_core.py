@@ -277,6 +277,7 @@ class MemberCore:
     def _forget_coordinator(self) -> None:
         self._lookup.forget()
         self._version.forget()
+        # The version too: the next coordinator may be another broker in a rolling upgrade.
         self._endpoint_epoch = NO_ENDPOINT_EPOCH  # soft state there: another coordinator counts anew
 
     def _fence_myself(self, now_ms: int) -> None:
@@ -301,6 +302,7 @@ class MemberCore:
             self._enter(MemberState.FENCED)
 
     def _lose(self, reason: e.LostReason) -> None:
+        # 1. Everything that described the old membership is reset, and the next heartbeat is a join with empty lists.
         joined = self._joined_once_told
         self._joined_once_told = False
         self._last_answered_ms = None
@@ -313,6 +315,7 @@ class MemberCore:
         self._assignment = AssignmentSnapshot(
             member_id=self._identity.member_id, member_epoch=JOIN_EPOCH, version=self._assignment.version + 1
         )
+        # 3. An application that never received an assignment need not be notified of its loss.
         if joined:
             self._events.append(e.Lost(reason=reason))
 
@@ -336,6 +339,7 @@ class MemberCore:
         self._events.append(e.Fatal(error=error))
 
     def _enter(self, state: MemberState) -> None:
+        # An error in the state machine must not go on silently: the member would process tasks that it does not own.
         if self._state not in VALID_PREVIOUS[state]:
             raise AssertionError(f"{self._state} does not lead to {state}")
         self._state = state

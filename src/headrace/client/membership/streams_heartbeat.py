@@ -288,6 +288,8 @@ class Reaction(Enum):
 
 _REACTIONS = MappingProxyType(
     {
+        # KIP-1071 lists the codes; Kafka's StreamsGroupHeartbeatRequestManager.onErrorResponse has the same reactions.
+        # Fenced members join again with the same id, so that sticky assignment still finds their former tasks.
         ErrorCode.coordinator_load_in_progress: Reaction.RETRY,
         ErrorCode.not_coordinator: Reaction.FIND_COORDINATOR,
         ErrorCode.coordinator_not_available: Reaction.FIND_COORDINATOR,
@@ -342,6 +344,8 @@ def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> 
             "the brokers do not offer the streams rebalance protocol (KIP-1071)",
             "use Apache Kafka 4.2 or later and switch it on: kafka-features.sh upgrade --feature streams.version=1",
         )
+    # Kafka has no code of its own for another topology than the group's; only the message tells it from a malformed
+    # request.
     if code == ErrorCode.invalid_request and joining and "topology" in message.lower():
         return (
             "topology-differs",

@@ -91,6 +91,7 @@ def _subtopology(subtopology: Subtopology) -> m.streams_group_heartbeat_request.
     sources = tuple(sorted(subtopology.source_topics))
     repartition_sources = tuple(sorted(subtopology.repartition_source_topics, key=lambda topic: topic.name))
     names = tuple(topic.name for topic in repartition_sources)
+    # Copartition groups refer to topics by their index in the sorted lists, so they are built after sorting (KIP-1071).
     groups = sorted(
         (
             tuple(sorted(_index(sources, name, subtopology) for name in group.source_topics)),

@@ -288,6 +288,8 @@ class ParallelConsumer:
     def _poll(self, timeout_s: float) -> None:
         plan = self._work_queue.plan
         with self._work_queue.lock:
+            # Paused partitions are not fetched, but `poll` goes on: heartbeats prove that the process lives, polls that
+            # it makes progress (`max.poll.interval.ms`). A full buffer must not cost the membership.
             pause, resume = plan.update_paused()
             room = plan.room()
         self._consumer.pause(pause)

@@ -53,6 +53,7 @@ class ProcessWorkers:
             ConfigError: `bad-value` if the handler cannot be pickled.
         """
         try:
+            # Fail at the user's line: the child would fail later, on a thread, with an error about its pipe.
             pickle.dumps((handler, retry.on))
         except Exception as error:
             raise ConfigError(

@@ -146,6 +146,7 @@ class AsyncioWorkers:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
+        # The semaphore is taken before the work: work that is taken but cannot begin would hold its key's queue.
         free = asyncio.Semaphore(self._workers)
         changed = asyncio.Event()
         self._work_queue.notify_loop(asyncio.get_running_loop(), changed.set)

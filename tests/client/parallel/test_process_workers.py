@@ -23,7 +23,7 @@ from headrace.client.consumer.consumer_types import ConsumerRecord
 from headrace.client.network_client import NetworkClient
 from headrace.client.plain_records import PlainRecord, produce
 
-PROGRAM = Path(__file__).with_name("pipeline_program.py")
+PROGRAM = Path(__file__).parent.parent / "pipeline_program.py"
 MAX_POLL_INTERVAL_MS = 3_000
 KILLS = 20 if LONG else 2
 
