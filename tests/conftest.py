@@ -24,7 +24,7 @@ LONGEST_FIRST = (
     "interop/test_kafka_streams_application.py",
     "docs/test_readme.py",
     "spark/test_kills.py",
-    "demo/test_demo.py",
+    "cli/commands/test_demo.py",
     "spark/runtime/test_exactly_once.py",
     "chaos/test_chaos.py",
     "cli/test_run.py",

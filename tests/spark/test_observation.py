@@ -13,7 +13,7 @@ from tests.harness.ports import find_free_port
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Watcher(StreamingQueryListener):

@@ -1,6 +1,6 @@
 """A consumer's metrics: what is measured when, and that docs/reference/consumer-metrics.md lists exactly what there is.
 
-`python -m tests.metrics.test_consumer_metrics` writes the page's table.
+`python -m tests.client.consumer.test_consumer_metrics` writes the page's table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.client.parallel.stats import PipelineStats, pipeline_families
 from headrace.errors import ConfigError
 from headrace.metrics.http_exporter import MetricsPage
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "consumer-metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "consumer-metrics.md"
 LAGS = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 9}
 
 
@@ -43,7 +43,7 @@ class Clock:
 
 def test_the_page_lists_what_there_is() -> None:
     listed = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `(kafka|headrace)_", line)]
-    assert listed == rows(), "python -m tests.metrics.test_consumer_metrics"
+    assert listed == rows(), "python -m tests.client.consumer.test_consumer_metrics"
 
 
 def test_rebalances_are_measured_from_rest_to_rest() -> None:

@@ -1,4 +1,4 @@
-"""One Spark session for the tests of this room, built as applications build theirs; a broker per test."""
+"""One Spark session for the tests of this package, built as applications build theirs; a broker per test."""
 
 import contextlib
 import json
