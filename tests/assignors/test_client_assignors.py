@@ -59,7 +59,7 @@ def test_a_newcomer_takes_its_share_and_nothing_else_moves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STICKY)
-def test_the_youngest_generation_is_believed(name: str) -> None:
+def test_the_claim_of_the_newest_generation_wins(name: str) -> None:
     """m1 slept through generation 7 and still claims what m2 has since then."""
     every = tuple(("a", number) for number in range(4))
     members = {

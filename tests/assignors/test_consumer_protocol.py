@@ -42,7 +42,7 @@ def test_assignments_there_and_back(assignment: Assignment) -> None:
 
 
 @given(subscription=SUBSCRIPTIONS, data=st.data())
-def test_what_is_cut_off_is_refused(subscription: Subscription, data: st.DataObject) -> None:
+def test_truncated_data_is_refused(subscription: Subscription, data: st.DataObject) -> None:
     encoded = encode_subscription(subscription)
     with pytest.raises(MalformedUserData):
         decode_subscription(encoded[: data.draw(st.integers(0, len(encoded) - 1))])

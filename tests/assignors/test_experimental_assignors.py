@@ -136,7 +136,7 @@ def test_small_changes_of_load_move_nothing() -> None:
     assert divide({"a": Load(cpu=0.8), "b": Load(cpu=0.2)}, 12, had) == {"a": 2, "b": 10}
 
 
-def test_what_must_move_stays_in_its_rack_if_it_can() -> None:
+def test_moved_partitions_stay_in_their_rack_if_possible() -> None:
     members = {}
     for name, rack, count in (("a", "east", 8), ("b", "west", 0), ("c", "east", 0)):
         assignor = WeightedByLoad(lambda rack=rack: Load(rack=rack))  # type: ignore[misc]
@@ -255,7 +255,7 @@ def test_two_never_act_on_one_partition(seed: int) -> None:
         group.rebalance()
 
 
-def test_roles_are_told() -> None:
+def test_roles_are_reported() -> None:
     heard: list[Roles] = []
     assignor = WarmSpares(on_roles=heard.append)
     given_now = assignor.assign({"t": 1}, {"a": Subscription(topics=("t",)), "b": Subscription(topics=("t",))})
@@ -270,7 +270,7 @@ def test_roles_are_told() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(garbage=st.binary(max_size=60), kind=st.integers(1, 5), seed=st.integers(0, 1 << 30))
-def test_a_strangers_user_data_harms_nobody(garbage: bytes, kind: int, seed: int) -> None:
+def test_user_data_of_another_assignor_changes_no_assignment(garbage: bytes, kind: int, seed: int) -> None:
     random = Random(seed)
     for make in KINDS:
         forms = [garbage, pack(kind, garbage), None, make().subscription_user_data(("t",))]
@@ -303,7 +303,7 @@ def test_user_data_is_bounded_versioned_and_checked() -> None:
     assert unpack(1, struct.pack(">4sBBI", b"PSUD", 1, 0x81, zlib.crc32(bomb)) + bomb) is None
 
 
-def test_an_assignment_too_large_to_be_told_still_works() -> None:
+def test_an_assignment_too_large_for_the_user_data_still_works() -> None:
     names = {f"{number:04}{'x' * 240}": 1 for number in range(5_000)}
     members = {"a": Subscription(topics=tuple(names)), "b": Subscription(topics=tuple(names))}
     given_now = LeaderIndependentSticky().assign(names, members)

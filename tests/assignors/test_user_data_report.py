@@ -79,7 +79,7 @@ def test_user_data_of_other_assignors_is_shown_as_it_is() -> None:
     data=st.binary(max_size=80),
     wrapped=st.booleans(),
 )
-def test_bytes_of_strangers_are_reported_and_never_raise(assignor: str, role: Role, data: bytes, wrapped: bool) -> None:
+def test_foreign_bytes_are_reported_and_never_raise(assignor: str, role: Role, data: bytes, wrapped: bool) -> None:
     sent = data
     if wrapped and role == "subscription":
         sent = encode_subscription(Subscription(topics=("t",), user_data=data))

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 FEW = ("broker kill -9", "kill -9 of a driver and its guardian")  # of workers: test_commit_path_crashes
 
 
-def test_a_few_disasters(tmp_path: Path) -> None:
+def test_the_result_is_right_after_random_kills(tmp_path: Path) -> None:
     with broker_of("headrace", tmp_path) as broker:
         outcome = chaos(
             broker,
@@ -37,7 +37,7 @@ def test_a_few_disasters(tmp_path: Path) -> None:
 
 
 @longer
-def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
+def test_a_rolling_restart_pauses_no_output(tmp_path: Path) -> None:
     with broker_of("headrace", tmp_path, session_s=SESSION_S) as broker:
         restarts, _, failures = rolling_restart(broker, tmp_path, instances=3, quiet_s=3)
     assert failures == []

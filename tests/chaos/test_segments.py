@@ -32,7 +32,7 @@ def marker(control, offset: int, *, epoch: int, producer_id: int = 7) -> bytes:
     return control_batch(control, producer_id=producer_id, producer_epoch=epoch, timestamp_ms=1, base_offset=offset)
 
 
-def test_ends_that_differ_and_ends_that_are_missing_are_told(tmp_path: Path) -> None:
+def test_differing_and_missing_markers_are_reported(tmp_path: Path) -> None:
     segment(tmp_path, "sums-0", written(b"a", 0, epoch=1), marker("commit", 1, epoch=2), written(b"c", 2, epoch=2))
     segment(tmp_path, "sums-1", written(b"b", 0, epoch=1), marker("abort", 1, epoch=2))
     different = "sums-0: commit (0 to 0); sums-1: abort (0 to 0)"
@@ -52,7 +52,7 @@ def test_a_marker_that_is_missing_between_two_transactions_ends_both_like_the_se
     ]
 
 
-def test_what_is_right_is_not_told(tmp_path: Path) -> None:
+def test_correct_segments_have_no_findings(tmp_path: Path) -> None:
     for partition in ("sums-0", "sums-1"):
         segment(
             tmp_path,

@@ -142,7 +142,7 @@ def served(member: StreamsMember) -> dict[Endpoint, int]:
     return {endpoint: len(served.active.get("flights", ())) for endpoint, served in member.endpoints.items()}
 
 
-def test_every_member_knows_who_serves_a_key(broker: EmbeddedBroker) -> None:
+def test_every_member_knows_the_endpoint_that_serves_a_key(broker: EmbeddedBroker) -> None:
     servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(here)) as first:
         take_changes(first, 4)

@@ -35,7 +35,7 @@ def lines(screen: object) -> list[str]:
     return ["".join(run.text for run in line) for line in screen]  # type: ignore[attr-defined]
 
 
-def test_a_session_shows_what_is_typed_and_printed(recording: Recording) -> None:
+def test_a_session_shows_input_and_output(recording: Recording) -> None:
     at, last = recording.screens[-1]
     assert 0 < at <= recording.seconds < 60
     assert any("red <&> plain" in line for line in lines(last))

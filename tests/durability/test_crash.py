@@ -15,7 +15,7 @@ CYCLES = 200 if LONG else 70
 
 @pytest.mark.foreign
 @pytest.mark.slow
-def test_kill_9_again_and_again_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_repeated_kill_9_loses_no_acknowledged_write(tmp_path: Path) -> None:
     run = crash(CYCLES, seed=1, directory=tmp_path)
     assert run.failures == []
     assert len(run.starts) == CYCLES + 1

@@ -90,14 +90,14 @@ def test_writes_are_refused_with_the_directory_and_the_room_there_is(asked: Aske
     assert setting.error_code is ErrorCode.kafka_storage_error
 
 
-def test_reads_go_on(asked: Asked) -> None:
+def test_reads_continue_on_a_full_disk(asked: Asked) -> None:
     asked.fill()
     assert asked.produce("refused")[0] is ErrorCode.kafka_storage_error
     assert asked.records() == ["before"]
     assert asked.committed() == 1
 
 
-def test_everything_goes_on_by_itself_when_there_is_room(asked: Asked) -> None:
+def test_writes_continue_without_a_restart_when_there_is_room_again(asked: Asked) -> None:
     for attempt in range(3):
         asked.fill()
         assert asked.produce("refused")[0] is ErrorCode.kafka_storage_error
@@ -124,7 +124,7 @@ def test_records_can_be_deleted_to_make_room(asked: Asked) -> None:
     assert asked.ask(ApiKey.FETCH, r.fetch("t", asked.topic_id, 0, 1)).responses[0].partitions[0].log_start_offset == 1
 
 
-def test_a_broker_killed_on_a_full_disk_says_so_at_its_start_and_has_lost_nothing(asked: Asked) -> None:
+def test_a_broker_killed_on_a_full_disk_reports_it_at_its_start_and_keeps_every_record(asked: Asked) -> None:
     asked.fill()
     assert asked.produce("refused")[0] is ErrorCode.kafka_storage_error
     asked.broker.kill()

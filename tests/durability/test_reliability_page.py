@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_proofs_are_tests() -> None:
+def test_every_proof_of_the_page_is_a_test() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "explanation" / "durability.md").read_text())
     assert len(named) >= 12
     for path, name in named:

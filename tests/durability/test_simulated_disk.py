@@ -33,11 +33,11 @@ def play(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [*FAST, *FOUND])
-def test_what_was_acknowledged_is_there(seed: int) -> None:
+def test_acknowledged_writes_survive_random_faults(seed: int) -> None:
     play(seed)
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_is_there_in_many_histories() -> None:
+def test_acknowledged_writes_survive_many_random_histories() -> None:
     for seed in SLOW:
         play(seed)

@@ -12,13 +12,13 @@ from tests.durability.soak import soak, verdict
 
 @pytest.mark.foreign
 @pytest.mark.slow
-def test_mixed_load(tmp_path: Path) -> None:
+def test_mixed_load_keeps_memory_files_and_latency_bounded(tmp_path: Path) -> None:
     samples, failures = soak(0.4, interval_seconds=1, directory=tmp_path / "data")
     assert failures == []
     assert samples[-1]["read_up_to"] > 0
 
 
-def test_what_grows_is_told() -> None:
+def test_growing_measures_are_reported() -> None:
     flat = {"rss_mb": 40.0, "files": 60.0, "threads": 3.0, "tasks": 9.0}
     assert verdict([flat] * 20) == []
     assert verdict([{**flat, "rss_mb": 40.0 + n} for n in range(20)]) == []  # 10 MiB between the two: below the rule

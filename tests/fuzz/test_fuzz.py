@@ -26,7 +26,7 @@ def corpus() -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_what_was_found_once_stays_mended() -> None:
+def test_frames_with_fixed_defects_pass() -> None:
     with Campaign(seed=0) as campaign:
         for what, frames in corpus().items():
             for frame in frames:
@@ -37,7 +37,7 @@ def test_what_was_found_once_stays_mended() -> None:
 
 
 @pytest.mark.slow
-def test_requests_of_strangers() -> None:
+def test_random_frames_leave_the_broker_healthy() -> None:
     """A new seed each time, shown when it finds something: HEADRACE_FUZZ_SEED repeats it."""
     seed = int(os.environ.get("HEADRACE_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
     with Campaign(seed) as campaign:

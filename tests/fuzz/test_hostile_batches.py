@@ -42,7 +42,7 @@ def test_decoding_ends_in_records_or_corrupt_batch(reader: str) -> None:
     assert 0 < refused < len(SEEDS)
 
 
-def test_what_a_log_takes_it_can_give_back_and_search(tmp_path: Path) -> None:
+def test_accepted_batches_can_be_read_back_and_searched(tmp_path: Path) -> None:
     log = PartitionLog.open(tmp_path / "t-0", topic="t", partition=0, config=LogConfig(), clock_ms=now_ms)
     taken = 0
     for seed in SEEDS:

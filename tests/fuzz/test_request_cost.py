@@ -103,7 +103,7 @@ def test_no_array_of_a_request_is_too_expensive(metered: MeteredBroker, case: tu
 @pytest.mark.parametrize(
     "key", [ApiKey.DESCRIBE_GROUPS, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE]
 )
-def test_no_stranger_is_expensive(metered: MeteredBroker, key: ApiKey) -> None:
+def test_no_request_without_a_login_is_expensive(metered: MeteredBroker, key: ApiKey) -> None:
     version = SUPPORTED[key].highest
     for content in (b"\x01", b"\x00", b"\xff", b"\xff\xff\x03\0"):
         frame = framed(key, version, b"\xc0\xde\x1f" + content * (500_000 // len(content)))

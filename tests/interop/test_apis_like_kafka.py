@@ -100,12 +100,12 @@ def test_every_key_and_version_is_kafkas_or_has_a_reason(kafka: KafkaBroker, our
 
 
 @pytest.mark.parametrize("who", CALLED)
-def test_what_tools_and_clients_call_is_served(who: str, ours: dict[int, tuple[int, int]]) -> None:
+def test_every_api_that_tools_and_clients_call_is_served(who: str, ours: dict[int, tuple[int, int]]) -> None:
     served = {ApiKey(key).kafka_name for key in ours}
     assert set(CALLED[who].split()) - served == set()
 
 
-def test_features_are_told_as_kafka_tells_them(kafka: KafkaBroker) -> None:
+def test_features_are_reported_as_by_kafka(kafka: KafkaBroker) -> None:
     """To version 3 only those whose lowest level is above 0, to version 4 all (KAFKA-17011)."""
     with EmbeddedBroker() as broker:
         for version in (3, 4):

@@ -133,7 +133,7 @@ def test_plain_records_keep_headers_and_tombstones(client: NetworkClient, topic:
     ]
 
 
-def test_offsets_outside_the_log_are_told(client: NetworkClient, topic: str) -> None:
+def test_offsets_outside_the_log_are_reported(client: NetworkClient, topic: str) -> None:
     produce(client, topic, [PlainRecord(value=b"v")] * 3, partition=1)
     admin = Admin(client)
     assert admin.delete_records({(topic, 1): 2}) == {(topic, 1): 2}
@@ -222,9 +222,7 @@ def test_an_instance_id_is_not_sent_where_it_would_be_refused(
     assert len(warnings) == 1
 
 
-def test_where_the_member_id_is_kept_a_restart_moves_nothing(
-    kafka: KafkaBroker, client: NetworkClient, topic: str
-) -> None:
+def test_a_restart_with_the_same_member_id_moves_no_task(kafka: KafkaBroker, client: NetworkClient, topic: str) -> None:
     """What an application with an instance id does on 4.3.1: same member id, same process id, and no word between."""
     settings = GuardianSettings(
         bootstrap_servers=kafka.bootstrap_servers,
@@ -266,7 +264,7 @@ def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(kafka: Ka
             assert joiner.assignment.active == to_come
 
 
-def test_every_member_knows_who_serves_a_key(kafka: KafkaBroker, topic: str) -> None:
+def test_every_member_knows_the_endpoint_that_serves_a_key(kafka: KafkaBroker, topic: str) -> None:
     group, servers = f"app-{topic}", kafka.bootstrap_servers
     here, there = Endpoint("here", 8081), Endpoint("there", 8082)
     with StreamsMember(group, topology_of(topic), bootstrap_servers=servers, endpoint=str(here)) as first:
@@ -318,7 +316,7 @@ def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
             wait_until(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
 
 
-def test_another_topology_and_missing_topics_are_told(kafka: KafkaBroker, topic: str) -> None:
+def test_a_different_topology_and_missing_topics_are_reported(kafka: KafkaBroker, topic: str) -> None:
     group, servers = f"app-{topic}", kafka.bootstrap_servers
     with StreamsMember(group, topology_of(topic), bootstrap_servers=servers) as first:
         take_changes(first, 4)

@@ -136,7 +136,7 @@ def produced_by_kafkas_console(servers: str, topic: str, lines: list[str]) -> No
     assert out.returncode == 0, out.stderr
 
 
-def test_our_tools_name_what_is_missing(cluster: Cluster, tmp_path: Path) -> None:
+def test_our_tools_name_missing_topics_and_groups(cluster: Cluster, tmp_path: Path) -> None:
     for arguments, code in (
         (["topics", "--describe", "--topic", "flihgts-that-never-were"], "topic-missing"),
         (["streams-groups", "--describe", "--group", "nobody"], "group-missing"),

@@ -78,7 +78,7 @@ def test_a_living_group(groups: Cluster, protocol: str) -> None:
         assert [row["lag"] for row in document["offsets"] if row["partition"] == 0] == [7]
 
 
-def test_a_group_of_nobody(groups: Cluster, tmp_path: Path) -> None:
+def test_groups_without_members(groups: Cluster, tmp_path: Path) -> None:
     """A simple group; then a consumer group that all members have left."""
     topic = "golden-nobody-input-with-a-long-name"
     fill(groups, topic)

@@ -194,7 +194,7 @@ def test_the_second_process_with_one_instance_id_wins_in_a_classic_group(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_eager_members_give_everything_back_and_cooperative_ones_what_moves(
+def test_eager_members_revoke_all_partitions_and_cooperative_members_only_moved_ones(
     consumer: Callable[..., RunningConsumer], topic: str, strategy: str
 ) -> None:
     settings = {"protocol": "classic", "partition_assignment_strategy": strategy}
@@ -227,7 +227,7 @@ def test_a_busy_application_keeps_its_partitions(kafka: KafkaBroker) -> None:
     in_both_protocols(kafka, scenario)
 
 
-def test_a_stuck_application_leaves_and_says_so(kafka: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stuck_application_leaves_the_group_and_logs_it(kafka: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
     def scenario(protocol: str, client: NetworkClient) -> None:
         topic, group = new_topic(client), f"stuck-{uuid.uuid4().hex[:8]}"
         settings = settings_of(kafka, protocol)
@@ -303,7 +303,7 @@ def test_from_classic_to_consumer_and_back_without_losing_a_record(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_commit_of_what_is_lost_is_refused(
+def test_a_commit_of_lost_partitions_is_refused(
     kafka: KafkaBroker, client: NetworkClient, topic: str, group: str, protocol: str
 ) -> None:
     with Consumer(topic, group_id=group, config=settings_of(kafka, protocol)) as reader:

@@ -141,7 +141,7 @@ def test_transaction_indexes_tell_of_the_aborted(directory: Path, tools: ToolSer
     assert of_groups.out.count("producerId: ") == 4, of_groups.out
 
 
-def test_what_coordinators_wrote_is_understood(directory: Path, tools: ToolServer) -> None:
+def test_kafkas_dump_tool_decodes_records_of_coordinators(directory: Path, tools: ToolServer) -> None:
     told = dumped(tools, directory, "__consumer_offsets-*/*.log", "--offsets-decoder")
     assert told.code == 0
     for words in ('"group":"dumped"', '"topic":"transactions"', '"groupId":"streams-0"', "endTxnMarker: ABORT"):

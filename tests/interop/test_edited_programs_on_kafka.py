@@ -63,8 +63,8 @@ def group(spark: Any, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_keep_what_is_known_and_go_back(group: Any) -> None:
-    on_our_broker.test_keep_what_is_known_and_go_back(group)
+def test_an_upgrade_keeps_known_columns_and_a_downgrade_restores_the_old_program(group: Any) -> None:
+    on_our_broker.test_an_upgrade_keeps_known_columns_and_a_downgrade_restores_the_old_program(group)
 
 
 @longer
@@ -97,5 +97,5 @@ def test_versions_beside_each_other_do_not_mix(group: Any) -> None:
 
 
 @longer
-def test_of_two_versions_that_start_together_one_goes_on(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed_versions.test_of_two_versions_that_start_together_one_goes_on(group, monkeypatch)
+def test_one_of_two_versions_that_start_together_continues(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed_versions.test_one_of_two_versions_that_start_together_continues(group, monkeypatch)

@@ -123,12 +123,12 @@ def compare(step: str, ours: Seen, theirs: Seen) -> None:
 
 
 @pytest.mark.parametrize("step", ["records_are_counted", "scale_out", "graceful_leave"])
-def test_counts_are_exact_while_nobody_dies(step: str, ours: Table) -> None:
+def test_counts_are_exact_without_failures(step: str, ours: Table) -> None:
     assert ours[step]["exact"] is True
 
 
 @pytest.mark.parametrize("step", ["kill_of_an_instance", "broker_restart"])
-def test_nothing_is_lost_when_somebody_dies(step: str, ours: Table) -> None:
+def test_no_record_is_lost_when_an_instance_is_killed(step: str, ours: Table) -> None:
     assert ours[step]["at least"] is True
 
 
@@ -227,7 +227,9 @@ def test_exactly_once_though_an_instance_is_killed(our_broker: BrokerProcess, tm
 
 
 @longer
-def test_what_is_not_here_yet_ends_at_once_and_is_told(our_broker: BrokerProcess, tmp_path: Path) -> None:
+def test_an_application_of_the_classic_protocol_fails_at_once_with_the_reason(
+    our_broker: BrokerProcess, tmp_path: Path
+) -> None:
     """Classic groups: an application that needs them does not hang."""
     with Scenario(our_broker, tmp_path, "not-here-yet") as story:
         story.create_topics()

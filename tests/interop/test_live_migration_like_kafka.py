@@ -118,7 +118,7 @@ def test_our_broker_answers_and_writes_like_kafka(kafka: KafkaBroker, ours: Embe
 
 @pytest.mark.skipif(not LONG, reason="a Kafka for each policy: HEADRACE_LONG=1")
 @pytest.mark.parametrize("policy", ["disabled", "upgrade", "DOWNGRADE"])
-def test_policies_allow_what_kafkas_do(kafka_tools: None, policy: str) -> None:
+def test_migration_policies_allow_the_same_as_kafka(kafka_tools: None, policy: str) -> None:
     settings = {"group.consumer.migration.policy": policy}
     with KafkaBroker("4.3.1", settings) as kafka, EmbeddedBroker(config={**BROKER_SETTINGS, **settings}) as broker:
         for play in POLICY_SCRIPTS:

@@ -117,7 +117,9 @@ def distant_partition(kafka: KafkaCluster, admin: Admin) -> tuple[int, int]:
     return leaders[where] - 1, where[1]
 
 
-def test_what_a_distant_broker_left_open_stays_committed(kafka: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transaction_left_open_on_another_broker_stays_committed(
+    kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """Transaction n of id A is left open there, n+1 uses B, n+2 would use A, and fails."""
     with Admin(kafka.bootstrap_servers) as admin:
         admin.create_topics({"out": 3, "in": 1}, replication_factor=1)

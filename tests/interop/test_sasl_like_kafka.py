@@ -88,7 +88,7 @@ def test_a_conversation_goes_as_with_kafka(name: str, kafka: KafkaBroker, ours: 
     assert heard[0]
 
 
-def test_scram_credentials_are_set_and_told_as_by_kafka(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
+def test_scram_credentials_are_set_and_described_as_by_kafka(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
     theirs: list[object] = []
     our_answers: list[object] = []
     for servers, answers in (

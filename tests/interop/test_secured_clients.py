@@ -111,7 +111,7 @@ def test_kafkas_console_tools_over_sasl_ssl(
     assert "pw-dave" not in refused.err
 
 
-def test_a_java_client_with_a_certificate_is_who_its_certificate_says(
+def test_the_principal_of_a_java_client_is_that_of_its_certificate(
     tools: ToolServer, broker: EmbeddedBroker, prepared: str, files: dict[str, Path]
 ) -> None:
     mutual = f"127.0.0.1:{broker.ports['MUTUAL']}"
@@ -146,7 +146,7 @@ def test_confluent_kafka_with_a_certificate(broker: EmbeddedBroker, prepared: st
     assert told == {"bills": None, "others": KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
-def test_who_comes_without_a_name_on_the_listener_beside_is_nobody(
+def test_a_client_without_a_login_on_the_plain_listener_is_anonymous(
     tools: ToolServer, broker: EmbeddedBroker, prepared: str
 ) -> None:
     plain = f"127.0.0.1:{broker.ports['PLAINTEXT']}"

@@ -102,7 +102,7 @@ def index_complaints(files: str) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", ["running", "killed"])
-def test_our_log_opens_what_kafka_wrote(kafka: KafkaBroker, tmp_path: Path, moment: str) -> None:
+def test_our_log_opens_segments_of_kafka(kafka: KafkaBroker, tmp_path: Path, moment: str) -> None:
     """A copy of the live directory is what a crash would leave: preallocated indexes, no shutdown marker."""
     topic = f"written-by-kafka-{moment}"
     server = ["--bootstrap-server", kafka.bootstrap_servers]
@@ -189,7 +189,7 @@ def compacted(tmp_path: Path) -> tuple[Path, list[tuple[int, str, str | None]]]:
     return tmp_path / "table-0", left
 
 
-def test_kafkas_dump_tool_reads_what_we_compacted(
+def test_kafkas_dump_tool_reads_compacted_segments_of_ours(
     kafka_tools: None, compacted: tuple[Path, list[tuple[int, str, str | None]]]
 ) -> None:
     directory, left = compacted

@@ -185,7 +185,7 @@ def test_filters_find_groups_that_are_not_ready(cluster: Cluster) -> None:
         worker.close()
 
 
-def test_top_says_what_is_wrong_with_an_internal_topic(cluster: Cluster) -> None:
+def test_top_shows_the_reason_when_an_internal_topic_is_wrong(cluster: Cluster) -> None:
     group, source = f"golden-uneven-{cluster.name}", "golden-uneven-input"
     cluster.admin.create_topics(
         {source: 3, f"{group}-counts-changelog": 2},
@@ -257,7 +257,7 @@ def refusal(cluster: Cluster, group: str, shape: Topology) -> str:
     raise AssertionError("it was not refused")
 
 
-def test_a_clash_of_types_is_told_in_words(cluster: Cluster) -> None:
+def test_a_clash_of_group_types_is_explained(cluster: Cluster) -> None:
     cluster.admin.create_topics({"golden-clash-input": 1}, replication_factor=1)
     cluster.admin.alter_offsets("golden-clash", {("golden-clash-input", 0): 0})
     for arguments in (["--describe"], ["--describe", "--members"], ["--delete"]):

@@ -94,7 +94,7 @@ def settled(client: NetworkClient, tid: str, topic: str) -> None:
     assert told == {tid: None}
 
 
-def test_without_it_the_next_transaction_takes_along_what_was_committed(client: NetworkClient, topic: str) -> None:
+def test_an_aborted_transaction_does_not_change_a_commit_before_it(client: NetworkClient, topic: str) -> None:
     identity = begin(client, f"{topic}-x")
     write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
     end(client, identity, commit=True)
@@ -106,7 +106,7 @@ def test_without_it_the_next_transaction_takes_along_what_was_committed(client: 
     assert read(client, topic) == [["kept"], []], "this Kafka keeps them apart: the two ids of a slot are needless"
 
 
-def test_what_was_committed_is_committed_everywhere(client: NetworkClient, topic: str) -> None:
+def test_a_decided_commit_is_completed_in_every_partition(client: NetworkClient, topic: str) -> None:
     identity = begin(client, f"{topic}-x")
     write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
     end(client, identity, commit=True)
@@ -150,7 +150,7 @@ def test_a_commit_behind_the_abort_of_an_ongoing_transaction_is_refused(client: 
     assert read(client, topic) == [[], []]
 
 
-def test_what_was_aborted_is_aborted_everywhere_and_nobody_waits(client: NetworkClient, topic: str) -> None:
+def test_a_decided_abort_is_completed_in_every_partition_without_waiting(client: NetworkClient, topic: str) -> None:
     identity, other = begin(client, f"{topic}-x"), begin(client, f"{topic}-y")
     write(client, identity, topic, {0: "not to be", 1: "nor this"}, added=0)
     end(client, identity, commit=False)
@@ -161,7 +161,7 @@ def test_what_was_aborted_is_aborted_everywhere_and_nobody_waits(client: Network
     assert read(client, topic) == [[], ["behind it"]]
 
 
-def test_what_is_known_of_a_commit_outlives_an_identity(client: NetworkClient, topic: str) -> None:
+def test_a_known_commit_is_completed_after_the_identity_was_renewed(client: NetworkClient, topic: str) -> None:
     """An InitProducerId wipes out what the coordinator knew: a round that was broken off behind it must not forget."""
     identity = begin(client, f"{topic}-x")
     write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)
@@ -189,7 +189,7 @@ def test_pending_offsets_of_a_committed_transaction_count(client: NetworkClient,
     assert fetch_offsets(client, "readers", [(topic, 0)], require_stable=True) == {(topic, 0): 7}
 
 
-def test_where_nothing_was_left_open_nothing_changes(client: NetworkClient, topic: str) -> None:
+def test_resolving_without_open_transactions_changes_nothing(client: NetworkClient, topic: str) -> None:
     settled(client, f"{topic}-of-nobody", topic)
     identity = begin(client, f"{topic}-x")
     write(client, identity, topic, {0: "kept"}, added=0)
@@ -203,7 +203,7 @@ def test_where_nothing_was_left_open_nothing_changes(client: NetworkClient, topi
     assert read(client, topic) == [["kept"], []]
 
 
-def test_a_reader_behind_a_transaction_that_hangs_is_told_which_and_goes_on_when_it_is_settled(
+def test_a_reader_behind_a_hanging_transaction_reports_it_and_continues_after_its_end(
     client: NetworkClient, topic: str
 ) -> None:
     """As a restore reads a changelog: to an end that was asked for READ_UNCOMMITTED."""

@@ -122,7 +122,7 @@ def set_verification(port: int, enabled: bool) -> None:
     client.close()
 
 
-def test_partitions_are_not_verified_when_nobody_is_to_look(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
+def test_partitions_are_not_verified_when_verification_is_off(kafka: KafkaBroker, ours: EmbeddedBroker) -> None:
     """Produce of clients that add partitions themselves, and did not; those of version 2 leave it to the broker."""
     told = []
     for port in (kafka.port, port_of(ours)):

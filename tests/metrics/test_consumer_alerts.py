@@ -24,7 +24,7 @@ SCRAPE_MS = 15_000
 MINUTE_MS = 60_000
 
 
-def test_every_rule_names_metrics_that_exist_and_says_what_to_do() -> None:
+def test_every_alert_names_existing_metrics_and_a_remedy() -> None:
     lags = {TopicPartition("t", 0): 5}
     known = {family.name for family in ConsumerMetrics("c").families(lags, 1)}
     known |= {family.name for family in pipeline_families(PipelineStats(), "c")}
@@ -101,7 +101,7 @@ groups:
 """
 
 
-def test_the_evaluator_knows_resets_ranges_and_pending_alerts() -> None:
+def test_the_evaluator_handles_resets_ranges_and_pending_alerts() -> None:
     prometheus = Prometheus(read_rules(RULE))
     for at, value in ((0, 100), (15, 1), (30, 2), (45, 4), (60, 5)):  # a restart, then five more within a minute
         prometheus.scrape(at, "pod", f"n {value}\n")
@@ -156,7 +156,7 @@ class WatchedWorld(ConsumerWorld):
             self.prometheus.evaluate(now_s)
 
 
-def test_a_storm_is_told() -> None:
+def test_a_rebalance_storm_raises_the_alert() -> None:
     world = WatchedWorld()
     for number in range(4):
         world.start_member(f"pod{number}-0", None)
@@ -172,7 +172,7 @@ def test_a_storm_is_told() -> None:
     assert {dict(labels)["instance"] for labels in told} >= {"pod0", "pod1", "pod2"}
 
 
-def test_a_calm_rolling_restart_with_static_members_is_not() -> None:
+def test_a_rolling_restart_with_static_members_raises_no_alert() -> None:
     world = WatchedWorld()
     for number in range(4):
         world.start_member(f"pod{number}-0", f"pod{number}")

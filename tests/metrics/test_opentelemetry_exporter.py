@@ -36,7 +36,7 @@ def collected(reader: InMemoryMetricReader) -> dict[str, Metric]:
     return {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
 
 
-def test_instruments_tell_what_the_families_say() -> None:
+def test_instruments_have_the_values_of_the_metric_families() -> None:
     reader, measured = InMemoryMetricReader(), Measured()
     provider = MeterProvider(metric_readers=[reader])
     observe(provider.get_meter("headrace"), measured.families)

@@ -56,7 +56,7 @@ def options(arguments: list[str]) -> dict[str, object]:
     return command.make_context("broker", arguments).params
 
 
-def test_the_unit_starts_what_there_is() -> None:
+def test_the_unit_starts_an_existing_command() -> None:
     (line,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)
     program, subcommand, *arguments = shlex.split(line)
     assert (program, subcommand) == ("/opt/headrace/bin/headrace", "broker")
@@ -91,7 +91,7 @@ def test_the_settings_beside_it_are_all_known() -> None:
     assert configuration.host == "127.0.0.1"
 
 
-def test_the_container_file_is_made_of_what_there_is() -> None:
+def test_the_container_file_copies_existing_files() -> None:
     found = instructions()
     assert {name for name, _ in found} <= INSTRUCTIONS
     for name, rest in found:
@@ -105,7 +105,7 @@ def test_the_container_file_is_made_of_what_there_is() -> None:
     assert users[-1] < [name for name, _ in found].index("ENTRYPOINT")
 
 
-def test_the_container_starts_what_there_is(tmp_path: Path) -> None:
+def test_the_container_starts_an_existing_command(tmp_path: Path) -> None:
     by_name = dict(instructions())
     program, subcommand, *fixed = json.loads(by_name["ENTRYPOINT"])
     assert (program, subcommand) == ("/opt/headrace/bin/headrace", "broker")

@@ -29,7 +29,7 @@ def test_with_a_broker(kafka_broker):
     kafka_broker.produce("orders", [{"id": 1}, {"id": 2}])
     assert [record.value for record in kafka_broker.records("orders")] == [b'{"id":1}', b'{"id":2}']
 
-def test_spark_is_not_here():
+def test_pyspark_is_not_imported():
     assert "pyspark" not in sys.modules
 """
 
@@ -124,7 +124,7 @@ def broker(base: Environment, tmp_path: Path) -> Iterator[str]:
     assert process.returncode == 0
 
 
-def test_there_is_neither_java_nor_spark_nor_arrow(base: Environment, tmp_path: Path) -> None:
+def test_the_base_install_has_neither_java_nor_spark_nor_arrow(base: Environment, tmp_path: Path) -> None:
     assert shutil.which("java", path=base.variables["PATH"]) is None
     program = (
         "import importlib.util, headrace\n"

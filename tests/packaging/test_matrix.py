@@ -39,7 +39,7 @@ def test_declared_versions_are_allowed() -> None:
     assert all(pyspark.specifier.contains(version) for version in MATRIX["pyspark"])
 
 
-def test_the_default_cell_is_what_development_uses() -> None:
+def test_the_default_cell_has_the_versions_of_development() -> None:
     assert all(MATRIX["default"][axis] in MATRIX[axis] for axis in ("python", "pyspark", "kafka"))
     assert f"\npyspark=={MATRIX['default']['pyspark']} " in (ROOT / "requirements" / "dev.txt").read_text()
 
@@ -50,7 +50,7 @@ def test_each_version_has_a_cell(matrix: ModuleType) -> None:
     assert named == versions - {f"{axis}={version}" for axis, version in MATRIX["default"].items()}
 
 
-def test_a_cell_is_what_the_command_line_names(matrix: ModuleType) -> None:
+def test_a_cell_follows_the_command_line(matrix: ModuleType) -> None:
     versions, tests = matrix.parsed(["python=3.12", "pyspark=4.1.4"])
     assert versions == MATRIX["default"] | {"python": "3.12", "pyspark": "4.1.4"}
     assert tests == MATRIX["tests"]["pyspark"]

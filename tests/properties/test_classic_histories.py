@@ -203,7 +203,7 @@ def test_a_random_history(seed: int) -> None:
     history.play()
 
 
-def test_histories_get_somewhere() -> None:
+def test_random_histories_reach_every_state() -> None:
     histories = [History(seed) for seed in range(100, 106)]
     for each in histories:
         each.play()

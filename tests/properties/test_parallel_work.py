@@ -289,7 +289,7 @@ def test_random_histories(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 40), gap=st.sampled_from([1, 2, 90, 10**9, 10**15]))
-def test_what_the_window_lets_begin_always_fits_into_the_metadata(seed: int, gap: int) -> None:
+def test_work_in_the_window_always_fits_into_the_metadata(seed: int, gap: int) -> None:
     random = Random(seed)
     tracker = OffsetTracker()
     offset = random.choice([0, 1 << 40])
@@ -337,7 +337,7 @@ def test_runs_come_back(
 
 @settings(max_examples=100, deadline=None)
 @given(garbage=st.text(max_size=80), damage=st.integers(0, 200), byte=st.characters(codec="ascii"))
-def test_metadata_of_a_stranger_counts_as_none(garbage: str, damage: int, byte: str) -> None:
+def test_metadata_of_another_client_counts_as_none(garbage: str, damage: int, byte: str) -> None:
     assert decode_finished(5, garbage, None) in (None, ())
     assert decode_finished(5, "headrace-finished:" + garbage, None) is None
     text = encode_finished(5, [(7, 9), (40, 90)], None)

@@ -60,12 +60,12 @@ def test_every_rule_holds_in_many_worlds(groups: str) -> None:
 
 
 @pytest.mark.parametrize(("seed", "groups"), FOUND)
-def test_what_was_found_stays_mended(seed: int, groups: str) -> None:
+def test_seeds_with_fixed_defects_pass(seed: int, groups: str) -> None:
     outcome = simulate(seed, groups)
     assert outcome.broken is None, told(outcome)
 
 
-def test_one_seed_is_one_story_whatever_the_hash_seed_of_python() -> None:
+def test_a_seed_gives_the_same_transcript_under_every_hash_seed() -> None:
     play = "from headrace.simulator.simulation import *\n"
     play += "for kind in KINDS: print(*simulate(11, kind).transcript, sep='\\n')"
     stories = {

@@ -124,7 +124,7 @@ def told(app, caplog, lacking):
         return str(ended) if ended is not None else "; ".join(detail for _, detail in started._runtime.not_ready)
 
 
-def test_what_is_missing_is_named(broker, admin, make_secured, flights, caplog, monkeypatch):
+def test_missing_permissions_are_named(broker, admin, make_secured, flights, caplog, monkeypatch):
     monkeypatch.setattr(repartition_purge, "INTERVAL_S", 0.1)
     count = len(needed(make_secured("counted")))
     assert count == 10

@@ -65,7 +65,7 @@ def the_error(said: str) -> list[str]:
     return found
 
 
-def test_nobody_at_the_address(tmp_path: Path) -> None:
+def test_no_broker_at_the_address(tmp_path: Path) -> None:
     port = find_free_port()
     code, said = run(tmp_path, "--bootstrap-server", f"127.0.0.1:{port}")
     assert code == 3
@@ -74,7 +74,7 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in error[0]
 
 
-def test_somebody_else_at_the_address() -> None:
+def test_another_server_at_the_address() -> None:
     """A server that speaks something else."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

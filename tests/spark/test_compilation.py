@@ -120,7 +120,7 @@ def test_bare_projections_name_source_columns(app):
         assert not split_of(app, F.sum("n"), before=before).projection.bare
 
 
-def test_names_follow_from_what_is_computed(app):
+def test_names_follow_from_the_computation(app):
     flights = app.stream("flights", schema=SCHEMA)
     names = [
         flights.groupBy("origin", "carrier").count(),

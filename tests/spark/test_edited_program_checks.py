@@ -58,7 +58,7 @@ def test_an_edit_goes_on_or_is_refused_by_name(stored, edit):
     assert judged(old, old) is None
 
 
-def test_every_pair_of_versions_is_judged_by_what_their_rows_hold(stored):
+def test_versions_are_compatible_exactly_if_their_columns_are_equal(stored):
     """No pair may pass with rows of different columns, and none with equal columns be refused."""
     found = {str(version): stored(version) for edit in edits.EDITS for version in (edit.old, edit.new)}
     for old in found.values():

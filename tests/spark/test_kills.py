@@ -150,7 +150,7 @@ def test_a_killed_application_costs_no_session_timeout(start_broker, start_appli
 
 
 @pytest.mark.parametrize("at_rest", [True, pytest.param(False, marks=longer)], ids=["at rest", "at work"])
-def test_an_application_whose_jvm_is_killed_ends_and_says_so(start_broker, start_application, at_rest) -> None:
+def test_an_application_whose_jvm_is_killed_ends_with_an_error(start_broker, start_application, at_rest) -> None:
     """At rest there is no micro-batch that would notice."""
     broker = start_broker()
     application = start_application(broker, "a")

@@ -62,7 +62,7 @@ def test_order_and_identity():
     assert Listeners("app", uuid.UUID(int=8))._id == started.id  # of the name, not of the run
 
 
-def test_idle_is_told_when_nothing_comes():
+def test_an_idle_event_is_sent_when_no_records_come():
     told, kept = made(idle_interval=0.01)
     assert kept.arrived.acquire(timeout=20)
     told.terminated(None)

@@ -65,7 +65,7 @@ def get(url):
             return error.code, error.read().decode()
 
 
-def test_a_listener_of_structured_streaming_is_told_everything(broker, make_app, flights, caplog):
+def test_a_structured_streaming_listener_receives_every_event(broker, make_app, flights, caplog):
     flights.send(broker, range(300))
     watcher, declared = Watcher(), make_app()
     declared.addListener(Rude())
@@ -122,7 +122,7 @@ def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
     assert named == set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
-def test_health_says_whether_it_runs_and_why_not(broker, make_app, running, flights):
+def test_health_reports_the_state_and_its_reason(broker, make_app, running, flights):
     port = find_free_port()
     first = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": port})))
     first.wait_until("running", timeout=60)
@@ -140,6 +140,6 @@ def test_health_says_whether_it_runs_and_why_not(broker, make_app, running, flig
     assert {found["detail"] for found in json.loads(body)["reasons"]} >= {"topic flights is gone"}
 
 
-def test_what_is_no_listener_is_refused(make_app):
+def test_objects_that_are_no_listener_are_refused(make_app):
     with pytest.raises(TypeError, match="int is no listener: it has none of onQueryStarted"):
         make_app().addListener(7)

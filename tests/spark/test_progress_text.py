@@ -28,7 +28,7 @@ def test_a_first_micro_batch_under_way_is_not_reported_as_no_records() -> None:
     assert told == [(6, "0 records in (0/s), 0 in all, lag 2,000, 8 tasks.")]
 
 
-def test_an_idle_application_says_so_once_a_minute() -> None:
+def test_an_idle_application_logs_once_a_minute() -> None:
     text = ProgressText(0.0)
     told = [(at, line) for at in range(1, 130) for line in sampled(text, float(at), tasks=4, records=0)]
     assert told == [(at, "Waiting for records: 0 in so far, lag 0, 4 tasks.") for at in (1, 61, 121)]
@@ -47,7 +47,7 @@ def test_a_member_without_tasks_is_a_spare_only_after_a_while() -> None:
     assert [at for at in range(1, 15) if sampled(text, float(at))] == [11]
 
 
-def test_restores_show_what_is_still_to_come() -> None:
+def test_restores_show_the_remaining_records() -> None:
     text = ProgressText(0.0)
     line = sampled(text, 1.0, tasks=1, opening=3, restored=1000, remaining=500)
     assert line == ["Opening 3 tasks, 1,000 changelog records restored, 500 to come; 1 task running."]

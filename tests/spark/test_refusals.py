@@ -85,7 +85,7 @@ SHUFFLES = {
 
 
 @pytest.mark.parametrize("name", SHUFFLES)
-def test_what_needs_all_rows(flights, name):
+def test_operations_that_need_a_shuffle_are_refused(flights, name):
     with pytest.raises(TopologyError) as caught:
         SHUFFLES[name](flights)
     assert caught.value.code == "needs-shuffle"
@@ -126,7 +126,7 @@ NOT_HERE = {
 
 
 @pytest.mark.parametrize("name", NOT_HERE)
-def test_what_is_not_here(flights, name):
+def test_unsupported_operations_are_refused(flights, name):
     with pytest.raises(TopologyError) as caught:
         NOT_HERE[name](flights)
     assert caught.value.code == "not-supported-here"
@@ -200,7 +200,7 @@ def test_a_python_aggregate_and_a_python_key(flights):
     assert flights.withColumn("key", upper("origin")).groupBy("key").count().columns == ["key", "count"]
 
 
-def test_what_would_change_a_key_is_refused_behind_an_aggregate(flights):
+def test_changes_of_a_key_after_an_aggregate_are_refused(flights):
     table = flights.groupBy("origin").agg(F.max("carrier").alias("carrier"), F.count("*").alias("n"))
     for call in (
         lambda: table.fillna("none"),

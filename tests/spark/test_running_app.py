@@ -124,7 +124,7 @@ def test_functions_answer_anew_in_each_batch(broker, make_app, running, flights)
     assert len(set(ids)) == 3
 
 
-def test_a_missing_topic_is_said_at_once(make_app, flights):
+def test_a_missing_topic_is_reported_at_once(make_app, flights):
     app = make_app()
     app.stream("fligths", schema=flights.SCHEMA).to_topic("out", partitions=1)
     with pytest.raises(BrokerError) as raised:
@@ -140,7 +140,7 @@ def test_two_instances_need_two_state_directories(broker, make_app, running, fli
     assert raised.value.code == "state-locked"
 
 
-def test_the_status_file_tells_other_processes(broker, make_app, running, tmp_path, flights):
+def test_the_status_file_shows_the_state_to_other_processes(broker, make_app, running, tmp_path, flights):
     flights.send(broker, range(50))
     app = running(flights.count_by_origin(make_app()))
     app.wait_until("caught-up", timeout=60)

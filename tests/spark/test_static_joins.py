@@ -101,7 +101,7 @@ def test_a_join_gives_what_the_batch_gives(spark, flights, airports, name):
     assert not shuffles
 
 
-def test_what_reads_nothing_is_fetched_all_the_same(spark, flights, airports):
+def test_queries_without_results_still_fetch(spark, flights, airports):
     """Spark leaves out what joins with nothing, and a task whose fetch is left out never moves on."""
     nothing = [
         flights.join(spark.createDataFrame([], airports.schema), "origin"),
@@ -123,7 +123,7 @@ def test_what_reads_nothing_is_fetched_all_the_same(spark, flights, airports):
     assert not PreparedPlan(lambda: through_tasks(spark, flights.where("n > 1")))._keeps_fetching
 
 
-def test_a_plan_is_kept_unless_it_tells_the_time(spark, flights, airports):
+def test_a_plan_is_reused_unless_it_depends_on_time_or_chance(spark, flights, airports):
     joined = flights.join(airports, "origin")
     side = joined._arms[0].calls[0].args[0]
     kept = PreparedPlan(lambda: through_tasks(spark, joined), [side])
@@ -221,7 +221,7 @@ def test_a_large_dataframe_is_refused_when_it_is_known_and_when_it_is_read(spark
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", before)
 
 
-def test_what_follows_a_join_compiles(app, spark, airports):
+def test_aggregates_after_a_join_compile(app, spark, airports):
     keyed = app.stream("flights", schema=SCHEMA, key="origin")
     named = keyed.join(airports, "origin", "left")
     named.groupBy("origin").agg(F.max("meters").alias("meters")).to_topic("a")

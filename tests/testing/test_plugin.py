@@ -103,7 +103,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
     outcomes(run_pytest(tmp_path, FIXTURES), passed=8)
 
 
-def test_a_mark_that_is_not_understood_is_told(tmp_path: Path) -> None:
+def test_an_invalid_mark_is_an_error(tmp_path: Path) -> None:
     program = "import pytest\n@pytest.mark.kafka_broker(topic='x')\ndef test_it(kafka_broker): pass\n"
     done = run_pytest(tmp_path, program)
     outcomes(done, error=1)

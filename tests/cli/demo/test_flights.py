@@ -45,7 +45,7 @@ def test_a_record(year: FlightYear) -> None:
     assert hours == sorted(hours)
 
 
-def test_what_is_missing_is_null(tmp_path: Path) -> None:
+def test_missing_values_are_null(tmp_path: Path) -> None:
     header = "year,month,day,dep_delay,carrier,flight,tailnum,origin,dest,time_hour"
     rows = ["2013,1,1,NA,UA,1,NA,JFK,LAX,2013-01-01T10:00:00Z", "2013,1,1,-3,UA,2,N1,JFK,LAX,2013-01-01T09:00:00Z"]
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:

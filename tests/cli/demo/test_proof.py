@@ -33,7 +33,7 @@ def test_equal() -> None:
     assert shortfalls(document(), YEAR, {"JFK": {"flights": 10, "mean_delay": 2.5}}) == []
 
 
-def test_repeats_are_counted_and_told() -> None:
+def test_repeated_records_are_counted_and_reported() -> None:
     repeated = document(equal=2, repeated=7, examples=("JFK: 7 counted again",))
     lines = sink_lines(repeated)
     assert lines[1].split()[-2:] == ["1", "0"]
@@ -60,7 +60,7 @@ def test_the_guarantee_is_claimed_when_it_was_seen() -> None:
     assert kept_guarantee(document(equal=2, repeated=1200), passed=True).startswith("at_least_once: 1,200 repeated")
 
 
-def test_what_is_lost_or_wrong_fails() -> None:
+def test_lost_or_wrong_results_fail_the_proof() -> None:
     wrong = document(equal=1, differ=1, missing=1, lost=2, examples=("a", "b", "c", "d"))
     assert not wrong["passed"]
     assert ending(wrong).startswith("DIFFERS")

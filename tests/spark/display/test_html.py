@@ -139,5 +139,5 @@ def test_long_task_tables_are_cut():
         ),
     ],
 )
-def test_a_verdict_shows_its_answer_in_a_word(changes, word):
+def test_a_verdict_shows_its_answer_as_one_word(changes, word):
     assert word in Parsed(verdict(**changes)._repr_html_()).text

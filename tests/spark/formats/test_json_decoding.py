@@ -225,7 +225,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_what_is_no_json_object_is_refused_whatever_reads_it(tier):
+def test_values_that_are_no_json_object_are_refused_by_every_reader(tier):
     schema = TIERS[tier]
     plain = [b'{"a":1}'] * 40
     for values in ([value] for value in SILENT_IN_SPARK):
@@ -256,7 +256,7 @@ def nearly_json(draw):
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(values=st.lists(nearly_json(), min_size=20, max_size=60))
-def test_all_ways_of_decoding_refuse_what_python_refuses(values):
+def test_every_decoder_refuses_what_python_refuses(values):
     wanted = [index for index, value in enumerate(values) if not is_json_object(value)]
     for tier, schema in TIERS.items():
         assert list(decoded(values, schema)[2]) == wanted, tier

@@ -74,11 +74,11 @@ def test_spark_picks_out_the_rows_that_may_fail(rows, spark, query):
 
 
 @pytest.mark.parametrize("query", ["explode", "join", "udf behind a filter"])
-def test_what_spark_cannot_pick_out_is_not_sieved(rows, query):
+def test_queries_that_spark_cannot_filter_have_no_doubtful_rows(rows, query):
     assert doubtful_rows(rows.frame(None, 1), QUERIES[query]) is None
 
 
-def test_where_nothing_fails_nothing_is_found(rows):
+def test_rows_without_failures_have_no_findings(rows):
     assert failing_rows(rows, lambda frame: frame.selectExpr("try_cast(text AS int)"), most=100) == []
 
 

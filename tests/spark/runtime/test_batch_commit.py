@@ -19,7 +19,7 @@ from headrace.spark.runtime.batch_commit import _trouble
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_what_is_worth_another_transaction(api, code, is_borne) -> None:
+def test_retriable_commit_errors_start_another_transaction(api, code, is_borne) -> None:
     error = refused(code, "to commit the transaction of app-1", api=api, transactional_id="app-1")
     assert _trouble([error]) is error
     assert bool(error.retriable) is is_borne

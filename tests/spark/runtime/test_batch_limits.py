@@ -104,7 +104,7 @@ def test_never_less_than_a_record():
     assert controller.bytes >= 1
 
 
-def test_where_bytes_end_no_fetch_records_keep_their_limit():
+def test_the_record_limit_holds_when_bytes_do_not_end_fetches():
     controller = limits(bytes_end_fetches=False)
     run(controller, 0.001)
     controller.took(BatchMeasure(largest_records=1000, largest_bytes=1 << 30, spent_ms=500, overhead_ms=50))

@@ -123,7 +123,7 @@ def test_a_broker_that_refuses_for_now_has_five_minutes(recovery, clock, cause):
 
 
 @pytest.mark.parametrize("cause", [BAD, GONE, NO_LOGIN], ids=lambda error: error.code)
-def test_what_no_waiting_mends_ends_after_some_tries(recovery, cause):
+def test_errors_that_waiting_cannot_fix_end_after_the_retries(recovery, cause):
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(cause))
     with pytest.raises(HeadraceError) as raised:
@@ -131,12 +131,12 @@ def test_what_no_waiting_mends_ends_after_some_tries(recovery, cause):
     assert raised.value is cause
 
 
-def test_what_is_forbidden_ends_at_once(recovery):
+def test_forbidden_writes_end_at_once(recovery):
     with pytest.raises(BrokerError, match="refused to write"):
         recovery.recover(PLAN, failed(FORBIDDEN))
 
 
-def test_a_worker_that_dies_again_and_again_ends_it_however_often_a_broker_was_away_between(recovery):
+def test_a_worker_that_dies_repeatedly_ends_the_batch_despite_broker_outages_between(recovery):
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(AWAY))
         recovery.recover(PLAN, failed(spark=KILLED))

@@ -226,7 +226,7 @@ def test_a_part_of_the_inputs_is_no_commit(exactly_once: Callable[[Coordinator],
     assert (decided.tasks, decided.reopen) == (frozenset(), {0})
 
 
-def test_a_commit_that_was_heard_of_late_is_no_trouble(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
+def test_a_commit_with_a_lost_response_counts_as_committed(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
     plan = batch(["lost-after-commit", "lost-after-commit"])
     decided = exactly_once(Coordinator({0: "lost-after-commit", 1: "lost-after-commit"})).commit(
         plan, reports_of(plan), PATIENT
@@ -254,7 +254,7 @@ def test_a_broker_that_is_away_is_borne_until_it_answers(
     assert coordinator.aborted == []
 
 
-def test_who_stops_while_in_doubt_leaves_all_tasks_to_be_opened_anew(
+def test_a_stop_with_unknown_outcomes_reopens_all_tasks(
     exactly_once: Callable[[Coordinator], ExactlyOnce],
 ) -> None:
     plan, patience = batch(["committed", "committed"]), [True, False]
@@ -264,7 +264,7 @@ def test_who_stops_while_in_doubt_leaves_all_tasks_to_be_opened_anew(
     assert coordinator.aborted == [0, 1]
 
 
-def test_what_patience_raises_ends_it(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
+def test_an_error_of_the_retry_policy_ends_the_undo(exactly_once: Callable[[Coordinator], ExactlyOnce]) -> None:
     def bear(error: HeadraceError) -> None:
         raise error
 
@@ -310,7 +310,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 FAILS: dict[str, HeadraceError] = {}
 
 
-def test_at_least_once_commits_what_was_reached_with_the_epoch_of_the_plan(commits: list[dict[str, Any]]) -> None:
+def test_at_least_once_commits_reached_offsets_with_the_epoch_of_the_plan(commits: list[dict[str, Any]]) -> None:
     plan = plan_of((task(0, (10, 20), (5, 5)),), (task(1, (0, 3)),))
     reports = reports_of(plan)
     reports[0].reached["t0-0"] = 17

@@ -53,7 +53,7 @@ def test_a_cancelled_job_leaves_nothing_behind(broker, make_app, running, flight
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_end_that_nobody_heard(broker, make_app, running, flights, monkeypatch, when):
+def test_a_lost_end_of_transaction_is_resolved_by_the_offsets(broker, make_app, running, flights, monkeypatch, when):
     """The offsets tell how it went: the batch is taken as committed, or it runs again."""
     end = Transactions.end
     lost = threading.Event()
@@ -78,7 +78,7 @@ def test_an_end_that_nobody_heard(broker, make_app, running, flights, monkeypatc
     assert_each_once(broker, range(400))
 
 
-def test_the_guarantee_may_be_switched_while_state_lives_on(broker, make_app, running, flights):
+def test_the_guarantee_can_change_and_state_is_kept(broker, make_app, running, flights):
     """In one state directory, there and back; every turn goes on with what the one before left."""
     sent = 0
     for guarantee in ("at_least_once", "exactly_once_v2", "at_least_once", "exactly_once_v2"):
@@ -129,7 +129,7 @@ def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, runn
     assert sorted(row["number"] for row in values(broker, "out")) == [n for n in range(200) if n % 100 != 50]
 
 
-def test_offsets_that_somebody_left_undecided_are_waited_for(broker, make_app, running, flights, caplog, monkeypatch):
+def test_undecided_offsets_of_another_owner_are_waited_for(broker, make_app, running, flights, caplog, monkeypatch):
     """However long: a transaction may be open for minutes when driver and guardian died at once."""
     monkeypatch.setattr(task_opener, "STABLE_WAIT_MS", 100)
     caplog.set_level(logging.WARNING, "headrace.spark")

@@ -78,7 +78,7 @@ def test_records_that_sql_cannot_digest_go_to_the_dead_letter_topic(numbers, mak
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead letter"])
-def test_what_does_not_decode(numbers, make_app, running, flights, policy):
+def test_undecodable_records_follow_the_policy(numbers, make_app, running, flights, policy):
     numbers.produce("numbers", ["{broken", '{"text": "7000"}'], partition=2)
     on_error = DeadLetter("numbers.bad") if policy == "dead letter" else policy
     app = running(cast_application(make_app("casts"), flights, on_error=on_error))

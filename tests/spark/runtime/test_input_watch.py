@@ -59,7 +59,7 @@ def test_a_record_ends_the_wait(broker, watch):
         broker.produce("in", ["one"], partition=1)
 
 
-def test_what_is_there_already_ends_it_at_once(broker, watch):
+def test_existing_records_end_the_wait_at_once(broker, watch):
     broker.produce("in", ["one"], partition=0)
     with waiting(watch, {FIRST: 0, SECOND: 0}):
         pass
@@ -80,7 +80,7 @@ def test_a_transaction_counts_when_it_is_committed(broker, watch):
             transactions.end([identity], commit=True)
 
 
-def test_a_word_ends_it_and_is_not_lost_when_nobody_waits(watch):
+def test_wake_ends_the_wait_and_is_kept_for_the_next_one(watch):
     with waiting(watch, {FIRST: 0}) as ended:
         assert not ended.wait(LASTS_S)
         watch.wake()
@@ -101,7 +101,7 @@ def test_other_places_are_asked_for_while_the_old_ones_stand(broker, watch):
         broker.produce("in", ["mine"], partition=1)
 
 
-def test_what_was_told_and_not_taken_is_not_told_without_a_pause(broker, watch, monkeypatch):
+def test_records_that_stay_untaken_end_the_wait_only_after_a_pause(broker, watch, monkeypatch):
     """A task may stand before a record that nobody takes: that must not become a loop without rest."""
     pauses = []
     monkeypatch.setattr(input_watch, "wait_for", lambda *given: pauses.append(given[-1]) or wait_for(*given))
@@ -113,7 +113,7 @@ def test_what_was_told_and_not_taken_is_not_told_without_a_pause(broker, watch, 
     assert pauses.count(input_watch.POLL_S) == 3, "every other time"
 
 
-def test_places_that_are_none_are_not_a_loop_without_rest(broker, watch):
+def test_positions_beyond_the_log_do_not_spin(broker, watch):
     """Behind the end of the log, as after a loss; the broker refuses, and whoever looks at the ends will tell."""
     broker.produce("in", ["one"], partition=0)
     for _ in range(4):

@@ -43,7 +43,7 @@ def new_values(numbers):
 VERSIONS = {OLD: (("count", "largest"), old_values), NEW: (("total", "count", "mean"), new_values)}
 
 
-def test_of_two_versions_that_start_together_one_goes_on(group, monkeypatch):
+def test_one_of_two_versions_that_start_together_continues(group, monkeypatch):
     """Both find the changelog empty and publish their schemas, so that only the order of the log decides."""
     both_found_it_empty = threading.Barrier(2)
     publish = stored_schemas.publish_schema

@@ -28,7 +28,7 @@ def running(*tasks):
     return own
 
 
-def test_what_is_new_is_opened_once_and_runs_from_the_turn_after():
+def test_new_tasks_are_opened_once_and_run_from_the_next_batch():
     own = OwnTasks("counts")
     request = own.assign(assignment(1, 0, 2))
     assert request.partitions == (0, 2)

@@ -156,7 +156,7 @@ def test_errors_of_others_keep_their_words(tmp_path):
     assert "test_plan.py" in found.facts["where"]
 
 
-def test_what_a_table_has_already_is_read_in_batches_of_its_own():
+def test_records_that_a_table_already_has_are_read_in_separate_batches():
     """Offsets were reset: rows up to the table's positions are for the other sinks only."""
     a, b = ("a", 0), ("b", 0)
     task = RunningTask(

@@ -121,7 +121,7 @@ def test_aborted_and_open_transactions_are_no_state(broker, replicas, tmp_path):
         assert position.changelog_offset == admin.list_offsets({(CHANGELOG, 0): "latest"})[CHANGELOG, 0].offset
 
 
-def test_a_restore_waits_for_the_end_of_what_was_open(broker, changelog, tmp_path):
+def test_a_restore_waits_for_open_transactions(broker, changelog, tmp_path):
     """The end is the log's, not the last stable offset: behind an open transaction may lie committed records."""
     open_one, writer = Writer(broker, "open"), Writer(broker, "behind")
     open_one.begin(a="77")
@@ -191,7 +191,7 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
     assert wait_until(replicas.looked, "looked") == {("counts", 0): 3}
 
 
-def test_what_waits_for_a_transaction_is_left_to_the_stage_that_can_wait(broker, replicas, tmp_path):
+def test_tasks_behind_an_open_transaction_are_left_to_the_restore_stage(broker, replicas, tmp_path):
     writer, other = Writer(broker, "w"), Writer(broker, "other")
     writer.commit(a="1")
     other.begin(a="77")

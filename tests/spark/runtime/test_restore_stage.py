@@ -150,7 +150,7 @@ def test_the_schema_in_a_changelog_is_no_state(servers, opened, write):
     assert opened(1, committed=7) == {b"a": b"1"}
 
 
-def test_what_the_next_owner_wrote_is_not_skipped(servers, opened, write):
+def test_records_of_the_next_owner_are_restored(servers, opened, write):
     write(a="1", b="1")
     assert opened(1, committed=7) == {b"a": b"1", b"b": b"1"}
     write(a="2")  # another owner's, who has read on to 9

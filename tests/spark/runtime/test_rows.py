@@ -71,7 +71,7 @@ def test_two_columns_never_collide():
     assert len(set(keys)) == 4
 
 
-def test_what_is_no_row_is_refused():
+def test_values_that_are_no_row_are_refused():
     with pytest.raises(StateError) as short:
         decode_rows(pa.array([b"\x01"]), [pa.int64()])
     assert short.value.code == "state-corrupt"
@@ -85,7 +85,7 @@ def test_decimals_keep_their_scale():
     assert decode_rows(encode_rows([column]), [column.type])[0].equals(column)
 
 
-def test_bytes_that_no_array_can_hold_are_told():
+def test_more_bytes_than_an_array_holds_are_reported():
     lengths = np.full(3, 2**30, np.int64)
     with pytest.raises(StateError) as told:
         array_of_spans(np.zeros(1, np.uint8), np.zeros(3, np.int64), lengths, pa.binary(), np.zeros(3, np.bool_))

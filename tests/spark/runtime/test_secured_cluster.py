@@ -55,7 +55,7 @@ def command_lines() -> str:
     return "\n".join(found)
 
 
-def test_workers_restore_and_guardian_come_in_and_nobody_reads_the_password(
+def test_workers_restores_and_guardian_log_in_and_the_password_is_not_shown(
     make_app, running, flights, broker, access, tmp_path, caplog
 ) -> None:
     caplog.set_level(logging.DEBUG)

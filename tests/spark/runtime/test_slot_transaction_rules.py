@@ -204,7 +204,7 @@ def test_without_renewed_identities_each_transaction_asks_for_its_own(started: S
     assert len(driver.announced) == 3
 
 
-def test_what_a_commit_asks_for(started: Started) -> None:
+def test_a_commit_sends_offsets_and_ends_the_transactions_of_its_slots(started: Started) -> None:
     driver = started()
     slots = driver.begin(0, 1, 2)
     driver.cluster.calls.clear()
@@ -426,7 +426,7 @@ def test_a_changed_leader_is_a_doubt_about_all_ids(started: Started) -> None:
     assert driver.forgotten == [used]
 
 
-def test_between_batches_what_ended_is_checked(started: Started) -> None:
+def test_ended_transactions_are_checked_between_batches(started: Started) -> None:
     driver = started()
     driver.transactions.settle_ended()
     assert driver.cluster.steps() == []
@@ -447,7 +447,7 @@ def test_between_batches_what_ended_is_checked(started: Started) -> None:
 
 
 @pytest.mark.parametrize("how", ["renew", "abort"])
-def test_what_was_aborted_is_checked_and_stays_aborted(started: Started, how: str) -> None:
+def test_aborted_transactions_are_checked_and_stay_aborted(started: Started, how: str) -> None:
     """The id's next transaction would commit what an abort without a marker left open."""
     driver = started()
     slots = driver.begin(0)

@@ -37,5 +37,5 @@ OSError: Broken pipe"""
     ],
     ids=["daemon", "starting daemon", "worker", "cancelled", "cast", "udf"],
 )
-def test_what_says_nothing_about_the_records(text: str, kind: str) -> None:
+def test_errors_of_spark_have_the_right_kind(text: str, kind: str) -> None:
     assert kind_of(Exception(text)) == kind

@@ -166,7 +166,7 @@ def test_a_store_that_is_of_no_use_is_rebuilt(trouble, said, returns, home):
     home.is_right()
 
 
-def test_another_boot_does_not_trust_what_was_never_flushed(returns, monkeypatch, home):
+def test_after_a_reboot_unflushed_state_is_restored_again(returns, monkeypatch, home):
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(planning, "boot_id", lambda: "another boot")
         log, restored = returns(lambda _store, _broker: None)

@@ -60,7 +60,7 @@ def test_a_committed_batch_stays(store):
     assert store.prepared() is None
 
 
-def test_a_batch_nobody_committed_is_undone(store):
+def test_an_uncommitted_batch_is_undone(store):
     add(store, None, batch(1), {b"EWR": 3})
     add(store, batch(1), batch(2), {b"EWR": 4, b"JFK": 9})
     assert content(store) == {b"EWR": 7, b"JFK": 9}
@@ -85,7 +85,7 @@ def test_a_straggler_is_refused(store):
     assert content(store) == {b"EWR": 3}
 
 
-def test_a_store_that_stands_elsewhere_says_so(store):
+def test_a_store_at_another_position_is_refused(store):
     add(store, None, batch(1), {b"EWR": 3})
     with pytest.raises(StateError) as behind:
         add(store, batch(7), batch(8), {b"EWR": 1})
@@ -101,7 +101,7 @@ def test_an_error_in_the_merge_leaves_everything(store):
     assert content(store) == {b"EWR": 3}
 
 
-def test_an_open_batch_is_seen_by_nobody_and_can_be_abandoned(store):
+def test_an_open_batch_is_invisible_and_can_be_abandoned(store):
     add(store, None, batch(1), {b"EWR": 3})
     opened = store.merge(batch(1), position(batch(2)), binary([b"EWR"]), lambda old: binary([b"9"]))
     assert content(store) == {b"EWR": 3}

@@ -103,7 +103,7 @@ def test_a_flipped_bit_in_a_block_condemns_the_store(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [b"\x05", b"\x01\0\xff\0\0\0k", b"\x09\0\x01\0\0\0kEWR"])
-def test_what_is_no_block_is_told_and_not_read_beyond(environment, broken):
+def test_invalid_blocks_are_reported_and_not_read_beyond_their_end(environment, broken):
     database = environment.open_db(b"blocks")
     block = np.frombuffer(broken, np.uint8)
     bounds = np.array([0, len(broken)])

@@ -185,7 +185,7 @@ def test_newest_values_of_a_slice():
     assert newest_values(keys[1:], values[1:]) == (binary([b"kb", b"kc"]), binary([b"4", b"3"]))
 
 
-def test_stores_of_tasks_that_went_away_are_deleted_when_nobody_wrote_for_long(tmp_path):
+def test_stores_of_former_tasks_are_deleted_after_the_cleanup_delay(tmp_path):
     directory = StateDirectory(tmp_path, "group")
     for task in ("counts_0", "counts_1", "counts_2"):
         (tmp_path / task / "by-origin").mkdir(parents=True)

@@ -61,7 +61,9 @@ def test_rows_of_several_runs(broker, make_app, flights, tmp_path, spark, guaran
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_driver_that_dies_before_the_table_is_told(broker, make_app, flights, tmp_path, monkeypatch, guarantee):
+def test_a_driver_killed_before_the_table_commit_repeats_the_batch(
+    broker, make_app, flights, tmp_path, monkeypatch, guarantee
+):
     """The offsets are committed, and name the batch: the next to open the task brings its rows in."""
     table = tmp_path / "table"
     flights.send(broker, range(100))
@@ -264,7 +266,7 @@ def test_a_sink_of_ones_own_behind_an_aggregate(broker, make_app, flights, tmp_p
         assert {origin: row for rows in found for origin, row in rows.items()} == flights.counted(range(start + 100))
 
 
-def test_what_cannot_be_a_table_is_said_at_its_line(make_app, flights, tmp_path):
+def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tmp_path):
     app = make_app()
     rows = app.stream("flights", schema=flights.SCHEMA)
     for declare, code in (

@@ -40,12 +40,12 @@ def test_ids_that_are_over_are_forgotten(tmp_path):
     assert journal.left_behind() == ["delays-m1-by-id-0", "delays-m1-by-id-2", "delays-m1-by-id-1"]
 
 
-def test_what_is_no_id_of_this_group_is_left_alone(tmp_path):
+def test_ids_of_other_groups_are_ignored(tmp_path):
     (tmp_path / FILE).write_bytes(b"other-m1-by-id-0\n\xff\xfe\ndelays-m1-by-id-0\ndelays-m1-by-id-0\n\n")
     assert TransactionJournal(tmp_path, "delays").left_behind() == ["delays-m1-by-id-0"]
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path):
+def test_an_unwritable_journal_is_reported(tmp_path):
     journal = TransactionJournal(tmp_path / "nowhere", "delays")
     with pytest.raises(StateError) as raised:
         journal.add(["delays-m1-by-id-0"])
@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path):
     assert journal.left_behind() == []
 
 
-def test_the_next_process_ends_what_was_left_open(tmp_path):
+def test_the_next_process_ends_transactions_left_open(tmp_path):
     where = ("flights", 0)
     with EmbeddedBroker({"flights": 1, "out": 1}) as broker, NetworkClient(broker.bootstrap_servers) as client:
         dead = TransactionJournal(tmp_path, "delays")
