@@ -57,11 +57,19 @@ class Suite:
         return [module for module in self.modules if f"test_{module.name}" in names]
 
     def misplaced(self) -> list[Path]:
-        """Test files named after modules, none of which is in the mirrored directory."""
+        """Test files named after modules, none of which is in the mirrored directory.
+
+        Directories without a package of their name (interop, chaos …) hold stories and mirror nothing.
+        """
+        packages = {module.parts[0] for module in self.modules}
         places = defaultdict(set)
         for module in self.modules:
             places[f"test_{module.name}"].add(module.parent)
-        return [path for path in self.test_files if path.name in places and path.parent not in places[path.name]]
+        return [
+            path
+            for path in self.test_files
+            if path.parts[0] in packages and path.name in places and path.parent not in places[path.name]
+        ]
 
     def helpers(self) -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
         """Functions, fixtures and classes at module level that are not tests."""

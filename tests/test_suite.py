@@ -50,7 +50,7 @@ def repository(tmp_path: Path) -> Path:
         "src/headrace/storage/log.py": "",
         "src/headrace/storage/index.py": "",
         "tests/storage/test_log.py": "def fill(log):\n    log.append(1)\n    log.append(2)\n    return log\n",
-        "tests/test_index.py": "def filled(log):\n    log.append(1)\n    log.append(2)\n    return log\n",
+        "tests/storage/old/test_index.py": "def filled(log):\n    log.append(1)\n    log.append(2)\n    return log\n",
         "tests/harness/polling.py": "def wait_until(condition):\n    pass\n",
         "tests/broker/test_restarts.py": f"def wait_until():\n{wait}",
         "tests/mypy.ini": "[mypy]\nfiles = tests/storage,\n    tests/harness\n",
@@ -66,9 +66,9 @@ def test_each_measure_finds_what_it_is_for(repository: Path) -> None:
     suite = Suite(repository)
     assert suite.mirrored() == [Path("storage/log.py")]
     assert suite.named() == [Path("storage/index.py"), Path("storage/log.py")]
-    assert suite.misplaced() == [Path("test_index.py")]
-    assert suite.twins() == [["storage/test_log.py::fill", "test_index.py::filled"]]
+    assert suite.misplaced() == [Path("storage/old/test_index.py")]
+    assert suite.twins() == [["storage/old/test_index.py::filled", "storage/test_log.py::fill"]]
     assert suite.shadows() == ["broker/test_restarts.py::wait_until"]
     assert suite.polling_loops() == ["broker/test_restarts.py:2"]
-    assert suite.typed() == [Path("harness/polling.py"), Path("storage/test_log.py")]
+    assert suite.typed() == [Path("harness/polling.py"), Path("storage/old/test_index.py"), Path("storage/test_log.py")]
     assert "    1  of 2 modules have their test file in the mirrored directory" in report(suite, findings=True)

@@ -302,7 +302,7 @@ def test_topic_names(app, topic):
     ("arguments", "part"),
     [
         ({"processing_guarantee": "maybe"}, "at_least_once, exactly_once_v2"),
-        ({"config": {"processing.guarantee": "exactly_once"}}, "processing.guarantee is 'exactly_once'"),
+        ({"config": {"processing.guarantee": "exactly_once"}}, "Invalid processing.guarantee 'exactly_once'"),
         ({"auto_offset_reset": "newest"}, "earliest, latest, none"),
         ({"on_error": "ignore"}, "ignore"),
         ({"trigger_interval_ms": -1}, "-1"),
