@@ -185,10 +185,28 @@ def record_bytes(draw):
     return text.encode("utf-8", "replace")
 
 
-# Each example is a Spark job: many records in few examples, and no shrinking.
-@settings(max_examples=2, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(values=st.lists(record_bytes(), min_size=100, max_size=200))
-def test_generated_records(spark, values):
+def generated(strategy, count):
+    """Different values of a strategy, the same in each run.
+
+    One by one, for one Spark job with all of them: in a list of a hundred, most examples would exceed Hypothesis's limit
+    on the size of an example, and the few that remain are the simplest ones.
+    """
+    values = []
+
+    @settings(
+        max_examples=count, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck)
+    )
+    @given(value=strategy)
+    def generate(value):
+        values.append(value)
+
+    generate()
+    return values
+
+
+def test_generated_records(spark):
+    values = generated(record_bytes(), 300)
+    assert len(set(values)) > 250
     assert_same(spark, values, DDL)
 
 
