@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from tests.spark.formats.generated_values import generated
 
 from headrace.spark import formats
 from headrace.spark.topic_frames import BAD_COLUMN, decoded_by_spark
@@ -19,7 +20,6 @@ from headrace.spark.topology.nodes import TopicSource
 
 pytestmark = pytest.mark.spark
 
-PHASES = (Phase.explicit, Phase.generate)
 DDL = (
     "a bigint, i int, h smallint, d double, s string, b boolean, t timestamp, dt date, "
     "st struct<x: int, y: string>, ar array<double>"
@@ -183,25 +183,6 @@ def record_bytes(draw):
     record = draw(RECORDS)
     text = json.dumps(record, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, None, None, 1])))
     return text.encode("utf-8", "replace")
-
-
-def generated(strategy, count):
-    """Different values of a strategy, the same in each run.
-
-    One by one, for one Spark job with all of them: in a list of a hundred, most examples would exceed Hypothesis's limit
-    on the size of an example, and the few that remain are the simplest ones.
-    """
-    values = []
-
-    @settings(
-        max_examples=count, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck)
-    )
-    @given(value=strategy)
-    def generate(value):
-        values.append(value)
-
-    generate()
-    return values
 
 
 def test_generated_records(spark):

@@ -8,10 +8,11 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from tests.spark.formats.generated_values import generated
 
 from headrace.spark import formats
 from headrace.spark.formats.java_text import java_double
@@ -19,7 +20,6 @@ from headrace.spark.verify_streams import JSON_OPTIONS
 
 pytestmark = pytest.mark.spark
 
-PHASES = (Phase.explicit, Phase.generate)  # an example is a Spark job: no shrinking
 DDL = (
     "s string, b boolean, n bigint, i int, d double, t timestamp, dt date, bi binary, x decimal(12,4), "
     "st struct<x: int, y: string, z: double>, ar array<string>, m map<string, int>, ti tinyint, f float, "
@@ -56,9 +56,9 @@ ROWS = st.tuples(
 )
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(rows=st.lists(ROWS, min_size=20, max_size=60))
-def test_as_to_json(spark, rows):
+def test_as_to_json(spark):
+    rows = generated(ROWS, 250)
+    assert len(rows) > 200
     frame = spark.createDataFrame(rows, StructType.fromDDL(DDL)).coalesce(1)
     wanted = [row[0] for row in frame.select(F.to_json(F.struct("*"), JSON_OPTIONS)).collect()]
     batch = frame.toArrow().combine_chunks().to_batches()[0]
@@ -66,10 +66,10 @@ def test_as_to_json(spark, rows):
     assert found == wanted
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
-@given(numbers=st.lists(st.floats(), min_size=50, max_size=200))
-def test_doubles_read_back_the_same(spark, numbers):
+def test_doubles_read_back_the_same(spark):
     """Digit for digit they may differ: Java before 19 prints a digit too many now and then."""
+    numbers = generated(st.floats(), 600)
+    assert len(numbers) > 500
     frame = spark.createDataFrame([(number,) for number in numbers], "d double").coalesce(1)
     wanted = [row[0] for row in frame.select(F.to_json(F.struct("*"))).collect()]
     found = formats.encode_value_json(pa.record_batch({"d": pa.array(numbers, pa.float64())}), ["d"]).to_pylist()
