@@ -38,7 +38,16 @@ CLEAN_PAGES = (
     "docs/tutorials",
     "docs/how-to",
     "docs/explanation",
+    "docs/reference",
+    "docs/index.md",
+    "docs/internals/cli.md",
     "docs/internals/client.md",
+    "docs/internals/coordinator.md",
+    "docs/internals/protocol.md",
+    "docs/internals/storage.md",
+    "docs/internals/testing.md",
+    "docs/internals/transactions.md",
+    "docs/internals/where-does-my-change-go.md",
 )
 """Directories and files, relative to the repository."""
 

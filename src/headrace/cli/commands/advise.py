@@ -69,7 +69,7 @@ class _Release(click.ParamType[Version]):
 
 @click.command("advise")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--group", "kind", type=click.Choice(_KINDS), help="The kind of group. [default: told by FILE, or asked]")
+@click.option("--group", "kind", type=click.Choice(_KINDS), help="The kind of group. [default: from FILE, or prompted]")
 @click.option("--worst-batch", type=_DURATION, metavar="TIME", help="From a poll to the next on the worst day: 240s.")
 @click.option("--longest-pause", type=_DURATION, metavar="TIME", help="Of the whole process, as by its collector.")
 @click.option("--restart", type=_DURATION, metavar="TIME", help="From an instance's end to its successor's start.")
@@ -80,7 +80,7 @@ class _Release(click.ParamType[Version]):
 )
 @click.option("--hands-over", is_flag=True, help="Records are handed to other threads behind the poll.")
 @click.option("--state-size", type=_SIZE, metavar="SIZE", help="State of an instance of a streams group: 20GB.")
-@click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Whose names and defaults. [default: told]")
+@click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Client whose names and defaults apply. [default: detected]")
 @click.option(
     "--client-version", "release", type=_Release(), metavar="X.Y", help="The client's release. [default: a current one]"
 )
@@ -107,7 +107,7 @@ def command(
     """Read a client's configuration and a described situation; print what to change, why, and a corrected file.
 
     FILE has Java's properties or JSON, with the names of Java's client or of librdkafka. What it costs you to follow is
-    told, too. Each finding ends with the name of its rule: headrace explain RULE prints its page.
+    shown, too. Each finding ends with the name of its rule: headrace explain RULE prints its page.
 
     \b
       headrace advise consumer.properties --worst-batch 240s --deploy statefulset
@@ -133,7 +133,7 @@ def command(
 
 
 def _kind(given: GivenConfiguration) -> GroupKind:
-    """As the file says; a person is asked; else classic, which is what a client does that is not told."""
+    """Return the kind of group: from the file, else prompted on a terminal, else classic, the clients' default."""
     said = (given.given("group.protocol") or "").lower()
     for kind in _KINDS:
         if said == kind:
