@@ -80,7 +80,7 @@ class _Release(click.ParamType[Version]):
 )
 @click.option("--hands-over", is_flag=True, help="Records are handed to other threads behind the poll.")
 @click.option("--state-size", type=_SIZE, metavar="SIZE", help="State of an instance of a streams group: 20GB.")
-@click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Client whose names and defaults apply. [default: detected]")
+@click.option("--client", type=click.Choice(["java", "librdkafka"]), help="Client of FILE. [default: detected]")
 @click.option(
     "--client-version", "release", type=_Release(), metavar="X.Y", help="The client's release. [default: a current one]"
 )
