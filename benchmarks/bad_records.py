@@ -5,9 +5,9 @@
 One application, exactly once, `on_error="skip"`, `cast(text as int)` under ANSI (or a Python UDF that raises) between
 two topics with two partitions, on the embedded broker, two cores. Two inputs of the same size are processed one after
 the other by fresh applications of one warm session: all records good, then the given share of them bad. Printed for
-each: seconds, CPU seconds (driver, broker, JVM, workers), records/s, Spark jobs and how many of them failed, and Python daemons that are left behind the run. The
-goal: with one bad record per thousand at least half of the throughput without, and a number of jobs that does not grow
-with the number of bad records.
+each: seconds, CPU seconds (driver, broker, JVM, workers), records/s, Spark jobs and how many of them failed, and Python
+daemons that are left behind the run. The goal: with one bad record per thousand at least half of the throughput
+without, and a number of jobs that does not grow with the number of bad records.
 """
 
 from __future__ import annotations
