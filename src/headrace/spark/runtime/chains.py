@@ -106,6 +106,7 @@ class Chains:
     main: PreparedPlan | None  # chains that end in topics; collects their reports
     foreach: tuple[ForeachBatchChain, ...]
     topics: tuple[str, ...]  # of all sources, as TOPIC_COLUMN counts them
+    skips: bool  # whether all sources may pass over records
     dead_letter_topics: Mapping[str, str]  # by topic of a source
     guarded: Callable[[], GuardedMain | None]  # `main` with Spark SQL on records guarded; None where it cannot be
     probes: tuple[Probe, ...]  # of every chain with Spark SQL on records, or on what an aggregate makes of them
@@ -201,6 +202,7 @@ def build_chains(
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
         topics=tuple(input_topics(subtopology)),
+        skips=all(source.on_error != "fail" for source in subtopology.sources),
         dead_letter_topics={
             topic: source.on_error.topic
             for source in subtopology.sources

@@ -340,7 +340,8 @@ class JobRunner:
     def warm_up(self, plan: MicroBatchPlan) -> None:
         """Run everything once with nothing to do: JVM, workers, imports, connections.
 
-        A worker that died meanwhile is no reason to give up. Raises HeadraceError.
+        If all sources may skip records, that includes the guarded form. A worker that died meanwhile is no reason to
+        give up. Raises HeadraceError.
         """
         for attempt in range(WARM_UP_TRIES):
             try:
@@ -357,7 +358,21 @@ class JobRunner:
                 log.warning("%s: a worker died in the warm-up, trying again: %s", self._name, reason_of(failed.error))
                 time.sleep(0.2 * 2**attempt)
             else:
+                break
+        if self._chains.skips and self.can_guard():
+            self._warm_up_guarded(plan)
+
+    def _warm_up_guarded(self, plan: MicroBatchPlan) -> None:
+        """Plan and compile the guarded form, which a failed micro-batch needs at once."""
+        assert self._guarded is not None
+        try:
+            with self._running(plan, "warm-up, guarded"):
+                self._guarded.plan.collect()
+        except BatchFailed as failed:
+            if kind_of(failed.error) == "worker-lost":
                 return
+            self._guarded = None
+            log.info("%s: bad records need a search, the guarded plan fails: %s", self._name, failed.reason[:200])
 
     @contextlib.contextmanager
     def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
