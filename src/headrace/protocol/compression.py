@@ -37,6 +37,8 @@ _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED = 0x8000_0000
 _LZ4_END = b"\x00\x00\x00\x00"
 
+# The defaults of Kafka's clients: `compression.gzip.level` -1, which is zlib's 6, and `compression.zstd.level` 3
+# (KIP-390).
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 _SMALLEST_BUFFER = 64 * 1024
