@@ -88,6 +88,7 @@ class BrokerThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        # Tasks that a killed broker left behind must not warn when the loop is collected.
         pending = asyncio.all_tasks(self._loop)
         for task in pending:
             task.cancel()

@@ -106,6 +106,8 @@ class Fault:
             return False
         if choice.topic is not None and choice.topic not in topics():
             return False
+        # Only matching requests count for `after`; the topic, which takes a walk through the request, is looked at
+        # last.
         self._passed += 1
         if self._passed <= choice.after:
             return False
@@ -323,16 +325,20 @@ async def answer_with(
 
     Raises ConnectionLost where the client shall get nothing.
     """
+    # 1. Delays first: what else happens to the request happens after them.
     for fault in faults:
         if fault.kind == "delay":
             await fault.released(fault.seconds)
     end = next((fault for fault in faults if fault.kind not in ("delay", "rewrite")), None)
+    # 2. Failing means that the request takes no effect.
     if end is not None and end.kind == "fail":
         if getattr(request, "acks", -1) == 0:
             raise ConnectionLost  # as Kafka tells a producer that wants no answers
         return error_answer(ApiKey(header.api_key), request, end.code)
+    # 3. A connection lost before the request took effect.
     if end is not None and not end.handled:
         raise ConnectionLost
+    # 4. From here on the request takes effect; only its response may still be lost or changed.
     response = handle()
     if isinstance(response, Awaitable):
         response = await response

@@ -61,12 +61,14 @@ class ManualClock:
             raise ConfigError(
                 "bad-value", f"A clock goes forward only, not by {seconds} s.", "Pass a number of seconds, 0 or more."
             )
+        # Two threads that advance at once would each wait for what the other has made due.
         with self._advancing:
             target_ms = self._now_ms + round(seconds * 1000)
             loop = self._loop
             if loop is None:
                 self._now_ms = self._target_ms = target_ms
                 return
+            # `result()` below would block the loop that has to do the work.
             if _running_loop() is loop:
                 raise HeadraceError(
                     "clock-misused",
@@ -108,6 +110,7 @@ class ManualClock:
         deadline_ms = self._now_ms + interval
         while True:
             await self._do_at(deadline_ms, chore)
+            # A day in one `advance` holds 288 retention checks, of which only the last finds anything new.
             within_advance = (self._target_ms - self._now_ms) // interval
             deadline_ms = self._now_ms + interval * max(1, within_advance)
 
@@ -117,6 +120,8 @@ class ManualClock:
 
         def come() -> None:
             if not due.done():
+                # Noted before the future resolves: the waiter runs in a later turn of the loop, and `advance` must not
+                # return in between.
                 self._under_way[due] = None
                 due.set_result(None)
 
@@ -139,6 +144,8 @@ class ManualClock:
 
     async def _advance_to(self, target_ms: int) -> None:
         self._target_ms = target_ms
+        # Timer by timer, each with the time of its own deadline, as on a real clock; what a callback arms within the
+        # span fires as well.
         while self._timers and self._timers[0][0] <= target_ms:
             _, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
@@ -150,6 +157,8 @@ class ManualClock:
         await self._settle()
 
     async def _settle(self) -> None:
+        # Callbacks resolve futures, whose waiters run a few turns later; there is no way to ask a loop whether it is
+        # idle.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         while self._under_way and self._nothing_under_way is not None:

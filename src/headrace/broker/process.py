@@ -116,6 +116,7 @@ async def _feed_watchdog() -> None:
 def _allow_many_files() -> None:
     """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Not without end: some tools walk all possible descriptors when they fork.
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

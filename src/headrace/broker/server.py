@@ -150,6 +150,7 @@ class Server:
 
     def accept(self, connection: ClientConnection, address: str) -> bool:
         """Whether this connection from there may stay."""
+        # The address's own rate only where such a quota is set: the look-up would come on top of each connection.
         quotas = self.services.quotas if self.services is not None else None
         rate = quotas.connection_rate(address) if quotas is not None and quotas.meters_connections else None
         if self._stopping or not self.limits.admit(address, self.clock.now_ms(), rate):
@@ -220,6 +221,7 @@ class Server:
         from headrace.broker.requests.error_responses import refusal_of_whole
 
         answer = refusal_of_whole(ApiKey(header.api_key), header.api_version, code)
+        # Some layouts cannot be written without items; then the connection is closed instead.
         try:
             return encode_response(header, answer) if answer is not None else None
         except ValueError:
@@ -238,6 +240,7 @@ class Server:
         )
 
     def _metadata_changed(self) -> None:
+        # Called during the start, too, when the coordinator does not exist yet.
         if self.services is not None:
             self.services.coordinator.image_changed(self.services.metadata.image)
 
@@ -257,6 +260,7 @@ class Server:
         if not self._connections:
             return
         self._everybody_left = asyncio.Event()
+        # Idle connections close at once, the others behind their response.
         for connection in tuple(self._connections):
             connection.close_when_answered()
         try:

@@ -111,6 +111,7 @@ async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> Lo
             defaults=default_log_config(configuration),
             clock_ms=clock.wall_clock_ms,
         )
+        # Logs that were not closed cleanly are checked now; small ones when they are first used.
         directory.recover_large_logs()
         return directory
 
@@ -161,6 +162,7 @@ def open_services(
             metrics=metrics,
             max_groups=lambda: configuration.integer("headrace.max.groups"),
         )
+        # Groups before transactions: completing a transaction writes markers for offsets that the groups hold.
         coordinator.load()
         markers = TransactionMarkers(logs, coordinator)
         transactions = TransactionCoordinator(
@@ -181,10 +183,12 @@ def open_services(
             log.bound_producers(budget)
             hanging.opened(log)
 
+        # Logs open lazily, so both the later ones and those that recovery opened are looked at.
         directory.on_log_opened = opened
         for log in tuple(directory.open_logs().values()):
             opened(log)
     except BaseException:
+        # What fails leaves nothing open: the next start must be able to take the lock.
         flusher.close()
         directory.abandon()
         raise

@@ -75,6 +75,7 @@ class DynamicSettings:
         """`settings` are all of the group's own from now on. Raises SettingsRefused."""
         if not group_id:
             raise SettingsRefused(ErrorCode.invalid_request, "Default group resources are not allowed.")
+        # Checked against the settings in force, since a group's session timeout has to lie between the broker's bounds.
         in_force = {n: value for n, value in self._configuration.in_force().items() if n in COORDINATOR_SETTINGS}
         try:
             kept = checked_group_settings(settings, in_force)
@@ -82,6 +83,7 @@ class DynamicSettings:
             raise SettingsRefused(ErrorCode.invalid_config, error.message) from None
         if validate_only or kept == self.groups.get(group_id, {}):
             return
+        # On the disk first: a change that was acknowledged is in force after a crash, too.
         self._keep(replace(self._directory.dynamic_configs, groups=_with(self.groups, group_id, kept)))
         self._changed()
 
@@ -116,6 +118,7 @@ class DynamicSettings:
                 near = nearest(name, BROKER_SETTINGS)
                 hint = f"; did you mean {near}?" if near else ""
                 raise SettingsRefused(ErrorCode.invalid_request, f"Unknown broker config name: {name}{hint}")
+        # Kafka's words and order: unknown names before those that need a restart.
         fixed = [name for name in settings if not BROKER_SETTINGS[name].dynamic]
         if fixed:
             raise SettingsRefused(
@@ -140,6 +143,7 @@ class DynamicSettings:
     def _take_brokers(self, stored: Mapping[str, Mapping[str, str]]) -> None:
         """Puts what is stored over what the broker was started with; new logs and open ones go by it."""
         own = str(self._configuration.integer("node.id"))
+        # The broker's own value comes before that of all brokers, as in Kafka (DynamicBrokerConfig).
         self._configuration.changed.of_broker = self._readable(stored.get(own, {}))
         self._configuration.changed.of_cluster = self._readable(stored.get(ALL_BROKERS, {}))
         self._directory.change_defaults(default_log_config(self._configuration))
@@ -148,6 +152,8 @@ class DynamicSettings:
         """Values that fit the broker as it was started this time; the others are logged and left out."""
         values: dict[str, Value] = {}
         for name, text in stored.items():
+            # A setting may have been stored by an older version, or beside other start settings. It is left out, not an
+            # error: a broker that does not start cannot be repaired through its API.
             try:
                 value = parse_value(BROKER_SETTINGS[name], text)
                 self._check_together({name: value})

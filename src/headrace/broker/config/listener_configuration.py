@@ -186,6 +186,7 @@ def listeners_of(
     advertised: dict[str, Address] = {}
     if "advertised.listeners" in values:
         advertised = parse_addresses("advertised.listeners", str(values["advertised.listeners"]))
+    # Properties of a combined broker and controller are common; the controller's listeners are not opened.
     elsewhere = {name.upper() for name in list_of(str(values.get("controller.listener.names", "")))}
     wanted = [name for name in addresses if name not in elsewhere]
     if not wanted:
@@ -200,6 +201,7 @@ def listeners_of(
     listeners = []
     for position, name in enumerate(wanted):
         own_host, own_port = addresses[name]
+        # --host and --port on the command line mean the first listener.
         if position == 0:
             own_host, own_port = host or own_host, own_port if port is None else port
         listeners.append(

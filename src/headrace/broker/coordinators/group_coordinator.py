@@ -149,6 +149,7 @@ class GroupCoordinator:
         """
         partition = self.partition_of(group_id)
         try:
+            # A bound on groups, because anyone who may connect can make one; existing groups are never refused by it.
             if not self._runtime.shard(partition).has_group(group_id):
                 most = self._max_groups()
                 if sum(shard.group_count for shard in self._runtime) >= most:

@@ -77,6 +77,7 @@ class TransactionStateTopic:
         """Creates it when it is not there. Raises StorageError, OSError."""
         topic = self.existing()
         if topic is None:
+            # Kafka's own settings for it (TransactionLog): compacted, because only the last state of an id matters.
             configs = {
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",

@@ -173,6 +173,7 @@ class TransactionCoordinator:
         one before are under way), TRANSACTION_ABORTABLE (not added; INVALID_TXN_STATE for Produce below 11),
         COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
         """
+        # transaction.partition.verification.enable off: older producers are trusted, as before KIP-890.
         if not add and not self._verifies():
             return ErrorCode.none
         producer = ProducerIdentity(producer_id=producer_id, producer_epoch=producer_epoch)
@@ -196,6 +197,7 @@ class TransactionCoordinator:
     def list_transactions(self, wanted: TransactionFilter) -> Iterator[tuple[str, TransactionLogValue]]:
         """In the order of partitions, and there in that of last creation. Raises CoordinatorError while some cannot be
         read."""
+        # A list that leaves out what is not loaded yet would look complete.
         if self._runtime.is_loading:
             self._runtime.check_complete()
         now_ms = self._clock.now_ms()

@@ -63,6 +63,8 @@ class TransactionMarkers:
             self._logs.append(topic, partition, batch, origin="coordinator", transaction_version=version)
         except AppendRefused as refused:
             return refused.code
+        # A marker in `__consumer_offsets` decides about pending offsets, which the coordinator of groups holds in
+        # memory.
         if topic.name == GROUP_METADATA_TOPIC:
             self._coordinator.end_transaction(partition, marker.producer_id, committed=marker.committed)
         return ErrorCode.none
@@ -136,6 +138,7 @@ class TransactionCompletion:
     ) -> None:
         """Until all markers are written: a disk that refuses is asked again."""
         try:
+            # Never given up: until Complete is written, readers of committed records stand still at this transaction.
             while True:
                 try:
                     if await self._ended(transactional_id, value, left, unflushed):

@@ -213,6 +213,7 @@ def _delete_matching(
         except AclRefused as refusal:
             found.append(refusal)
     try:
+        # One write for all filters: a crash leaves the rules of before or of after.
         broker.authorizer.remove({acl for each in found if isinstance(each, list) for acl in each})
     except (OSError, StorageError) as error:
         refused = AclRefused(f"The disk refused: {error}", ErrorCode.kafka_storage_error)
@@ -239,6 +240,8 @@ class _AclSearch:
     def fitting(self, wanted: AclFilter) -> list[Acl]:
         """In the rules' order. Raises AclRefused when the request asks for too much."""
         name = wanted.resource_name
+        # MATCH looks for rules that apply to a name, so prefixes and wildcards count, and the index by name does not
+        # help.
         exact = name is not None and wanted.pattern_type is not PatternType.MATCH
         candidates = self._by_name.get(name or "", ()) if exact else self._acls
         if self._comparisons and self._comparisons + len(candidates) > MOST_COMPARISONS:

@@ -114,6 +114,7 @@ def applied(resource_type: int, name: str, changes: Iterable[Change], broker: Se
     """All own settings of the resource after these changes. Raises SettingsRefused."""
     own = own_settings(resource_type, name, broker)
     changed = dict(own)
+    # In the order of the request: the same list may be appended to and reduced.
     for change in changes:
         if change.operation == SET:
             changed[change.name] = change.value or ""
@@ -137,6 +138,8 @@ def _merged(resource_type: int, own: Mapping[str, str], change: Change, broker: 
             if resource_type == BROKER
             else f"Can't {word.upper()} to key {change.name} because its type is not LIST.",
         )
+    # APPEND and SUBTRACT start from the value in force, defaults included, not from the resource's own
+    # (ConfigAdminManager).
     parts = list_of(_in_force(resource_type, own, setting, broker))
     given = list_of(change.value or "")
     if change.operation == SUBTRACT:

@@ -119,6 +119,7 @@ def handle_alter_client_quotas(
     r = m.alter_client_quotas_response
     table = dict(broker.quotas.table)
     outcomes: list[tuple[ErrorCode, str | None]] = []
+    # All changes of one entity or none; entities are independent of each other.
     for entry in request.entries:
         try:
             entity = _entity_of(entry)
@@ -136,6 +137,7 @@ def handle_alter_client_quotas(
         table.pop(entity, None)
         if values:
             table[entity] = values
+    # One write for the whole request; when the disk refuses, every entry that was fine reports it.
     if not request.validate_only:
         try:
             broker.quotas.replace(table)

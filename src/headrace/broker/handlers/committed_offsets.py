@@ -76,6 +76,8 @@ def handle_offset_commit(
     """
     known: list[m.offset_commit_request.OffsetCommitRequestTopic] = []
     unknown: list[m.offset_commit_response.OffsetCommitResponseTopic] = []
+    # Unknown topics are sorted out here, because the coordinator knows no topics: a commit for a deleted one would
+    # never expire.
     for asked in request.topics:
         topic = (
             broker.metadata.topic_by_id(asked.topic_id)
@@ -95,6 +97,7 @@ def handle_offset_commit(
             unknown.append(_refuse_commit(gone, ErrorCode.unknown_topic_or_partition))
     if not known:
         return _commit_response(unknown)
+    # The rule sees names only; ids are the wire's.
     resolved = dataclasses.replace(request, topics=tuple(known))
 
     def refuse(code: ErrorCode, _message: str) -> m.offset_commit_response.OffsetCommitResponse:
@@ -228,6 +231,8 @@ def _with_ids(
         described = broker.metadata.topic(topic.name)
         if described is not None:
             result.append(dataclasses.replace(topic, topic_id=described.topic_id))
+        # A deleted topic still has committed offsets for a while. By name they are reported; by id there is nothing to
+        # report them under.
         elif not by_id:
             result.append(topic)
     return result

@@ -61,6 +61,7 @@ async def _over_turns(
     request: m.describe_configs_request.DescribeConfigsRequest, broker: Services
 ) -> m.describe_configs_response.DescribeConfigsResponse:
     results: list[m.describe_configs_response.DescribeConfigsResult] = []
+    # A pause every few resources, so that a request for hundreds does not hold up the heartbeats of other clients.
     for asked in request.resources[:MOST_RESOURCES]:
         results.append(_describe_resource(asked, request, broker))
         if len(results) % RESOURCES_A_TURN == 0:

@@ -50,6 +50,8 @@ def handle_consumer_group_heartbeat(
     names = dict.fromkeys(request.subscribed_topic_names or ())
     if not all(allow.on_topic(context, Operation.DESCRIBE, name) for name in names):
         return refuse_heartbeat(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
+    # Version 0 clients get their id from the broker; later ones bring it, so that a lost response does not leave a
+    # member behind.
     if not request.member_id and request.member_epoch == _JOIN_EPOCH and context.api_version < _MADE_BY_MEMBER_SINCE:
         request = dataclasses.replace(request, member_id=_new_member_id())
     asked = request

@@ -114,6 +114,7 @@ class _Reading:
         metadata, part = self.broker.metadata, partition.asked
         topic = metadata.topic_by_id(partition.topic_id) if self.by_id else metadata.topic(partition.topic)
         name = topic.name if topic is not None else partition.topic
+        # Refused before its existence is looked at, or a client could probe for names.
         if name and not self.broker.authorizer.on_topic(self.context, Operation.READ, name):
             refusal = self._refuse(part, ErrorCode.topic_authorization_failed)
             return dataclasses.replace(refusal, aborted_transactions=())  # as Kafka's
@@ -198,6 +199,8 @@ class _Reading:
 
     def _missing(self, partition: AskedPartition) -> ErrorCode:
         """A session remembers the name of an id, and so sees that a topic was made anew."""
+        # A session that has read from an id knows its name. If the name exists again, under another id, the topic was
+        # made anew.
         name = partition.parked_as[0]
         if self.by_id and not name:
             return ErrorCode.unknown_topic_id

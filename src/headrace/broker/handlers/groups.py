@@ -69,6 +69,7 @@ def _coordinator_error(key_type: int, broker: Services) -> tuple[ErrorCode, str 
     if key_type == GROUP:
         return ErrorCode.none, None
     if key_type == TRANSACTION:
+        # The topic is made here, as in Kafka, so that the first InitProducerId finds its coordinator.
         try:
             broker.transactions.ready()
         except CoordinatorError as error:
@@ -136,6 +137,8 @@ def handle_delete_groups(
 
     Version notes: v2 flexible. The groups may live in different shards, so each is its own write.
     """
+    # Groups may live in different shards, so each is a write of its own; one that has to wait does not hold up the
+    # others.
     answers = [_delete_group(group_id, context, broker) for group_id in dict.fromkeys(request.groups_names)]
     if any(isinstance(answer, Awaitable) for answer in answers):
         return _merge_deletions_later(answers)

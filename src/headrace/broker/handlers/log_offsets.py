@@ -73,6 +73,8 @@ def _list_partition(
         return _refused_offset(part, ErrorCode.unknown_topic_or_partition)
     if (code := leader_epoch_error(part.current_leader_epoch, broker.metadata.leader_epoch)) is not None:
         return _refused_offset(part, code)
+    # Negative timestamps are questions that came with later versions; an older client that sends one gets an error, not
+    # a time in 1969.
     if part.timestamp < 0 and context.api_version < _LOWEST_VERSION.get(part.timestamp, 1):
         return _refused_offset(part, ErrorCode.unsupported_version)
     if part.timestamp < EARLIEST_PENDING_UPLOAD:
@@ -93,6 +95,7 @@ def _list_partition(
 
 def _position(log: LogView, timestamp: int, *, committed_only: bool) -> tuple[int, int]:
     """(offset, timestamp); -1 where there is none. Who reads what is committed does not hear of what lies behind."""
+    # A reader of committed records must not be sent to an offset that it cannot read yet.
     end_offset = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == LATEST:
         return end_offset, -1
@@ -206,12 +209,14 @@ def _delete_before(
         return ErrorCode.unknown_topic_or_partition, -1
     if topic.is_internal:
         return ErrorCode.invalid_topic_exception, -1
+    # A compacted topic's oldest records may be the only ones of their keys.
     if effective_value("cleanup.policy", topic.configs, broker.configuration) == "compact":
         return ErrorCode.policy_violation, -1
     try:
         high_watermark = broker.logs.view(topic, partition).high_watermark
     except ReadRefused as refused:
         return refused.code, -1
+    # -1 in the request stands for everything that there is now.
     before = high_watermark if offset == HIGH_WATERMARK else offset
     if not 0 <= before <= high_watermark:
         return ErrorCode.offset_out_of_range, -1

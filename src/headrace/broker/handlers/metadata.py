@@ -39,9 +39,11 @@ def handle_metadata(
     """
     r = m.metadata_response
     host, port = broker.address_of(context)
+    # Version 0 has no null: an empty list asks for all topics.
     if request.topics is None or (context.api_version == 0 and not request.topics):
         topics = tuple(_topic(topic, broker) for topic in broker.metadata.topics())
     else:
+        # Before version 4 a client could not forbid the creation of topics.
         may_create = request.allow_auto_topic_creation or context.api_version < 4
         if may_create and broker.configuration.flag("auto.create.topics.enable"):
             refused = _create_missing(request.topics, broker)
@@ -82,6 +84,7 @@ def _create_missing(named: Iterable[m.metadata_request.MetadataRequestTopic], br
     ]
     if not missing:
         return {}
+    # Clients retry unknown topics, so a bound on creations delays them and refuses none.
     wanted = missing[: broker.configuration.integer("headrace.request.max.created.topics")]
     outcomes = zip(wanted, broker.topics.create_all(wanted), strict=True)
     return {topic.name: outcome.code for topic, outcome in outcomes if isinstance(outcome, TopicRefused)}
@@ -177,6 +180,7 @@ def _page(
     m.describe_topic_partitions_response.Cursor | None,
 ]:
     topics: list[m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic] = []
+    # The cursor names the first partition of the next page, so a page may end within a topic.
     for name in names:
         if not limit:
             return tuple(topics), _cursor(name, 0)
@@ -186,6 +190,7 @@ def _page(
             code = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
             topics.append(_undescribed_topic(name, code))
             continue
+        # Only the first topic of a page continues; the others begin at their first partition.
         begin = first_partition if name == first else 0
         end = min(topic.partitions, begin + limit)
         topics.append(_described_topic(topic, range(begin, end), broker))
@@ -275,6 +280,8 @@ def _may_see(guarded: GuardedRequest, item: Any) -> bool:
     if not guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, name):
         return False
     request, broker = guarded.request, guarded.broker
+    # A name that the request would create needs CREATE as well, or the refusal would come from the handler, which knows
+    # no access rules.
     creates = (
         broker.metadata.topic(name) is None
         and (request.allow_auto_topic_creation or guarded.context.api_version < 4)

@@ -137,6 +137,7 @@ def check_transaction(
 
 
 def _code_for_client(code: ErrorCode, produce_version: int) -> ErrorCode:
+    # Each code came with a version; older clients get the nearest one that they retry or abort on (KIP-890).
     if code is ErrorCode.transaction_abortable and produce_version < ABORTABLE_SINCE:
         return ErrorCode.invalid_txn_state
     if code is ErrorCode.concurrent_transactions and produce_version < ADDS_PARTITIONS_SINCE:
@@ -284,6 +285,7 @@ class _Appending:
         request, broker = self._request, self._broker
         if request.acks == NO_ACKS:
             return None
+        # Partitions were appended in the order of the request, so their answers come in it.
         answers = iter(self._answers)
         response = m.produce_response.ProduceResponse(
             responses=tuple(
@@ -301,6 +303,7 @@ class _Appending:
             # What is acknowledged must not be lost to its transaction: that the partition is in it comes to the disk
             # too.
             appended.extend(filter(None, (broker.transactions.log_of(request.transactional_id),)))
+        # acks=1 and acks=all are the same on one broker: both wait where the flush policy is `always`.
         waiting = [(topic, partition) for topic, partition in appended if broker.logs.wait_for_flush(topic, partition)]
         return when_flushed(response, waiting, broker) if waiting else response
 

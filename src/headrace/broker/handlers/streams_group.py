@@ -109,6 +109,8 @@ def _with_creation_failures(result: CoordinatorResult, topics: TopicAdministrati
     heartbeat intervals is not tried again yet, as in Kafka."""
     if not result.topics_to_create:
         return result
+    # A failure is reported for two heartbeat intervals, so that each member sees it at least once; then creation is
+    # tried again.
     within_ms = _FAILURE_INTERVALS * max(to_ms(_response(reply).heartbeat_interval) for reply in result.replies)
     failures = {topic.name: topics.creation_failure(topic.name, within_ms) for topic in result.topics_to_create}
     failed = [f"{name} ({message})" for name, message in failures.items() if message is not None]

@@ -112,6 +112,7 @@ def handle_list_transactions(
     Version notes: v1 filters by how long the transaction is open (KIP-994); v2 by a pattern of the transactional id
     (KIP-1152), which is matched in time linear in the id.
     """
+    # RE2 syntax, matched in linear time: a client's pattern must not hold the event loop.
     pattern = None
     if request.transactional_id_pattern:
         try:

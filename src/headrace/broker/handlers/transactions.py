@@ -90,6 +90,7 @@ def handle_init_producer_id(
     never given out twice, also after a crash. Without a transactional id Kafka, too, gives a fresh id instead of the
     next epoch.
     """
+    # An id without an epoch, or the other way round, is neither a new producer nor a known one.
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _init_response(Answer(code=ErrorCode.invalid_request))
     transactional_id = request.transactional_id
@@ -97,6 +98,7 @@ def handle_init_producer_id(
         return _init_idempotent(broker)
     if transactional_id == "":
         return _init_response(Answer(code=ErrorCode.invalid_request))
+    # KIP-360: a producer that passes its identity gets the next epoch only if it is still the current one.
     expected = None
     if request.producer_id != -1:
         expected = ProducerIdentity(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
@@ -140,6 +142,7 @@ def handle_add_partitions_to_txn(
     come from brokers that do it for a producer of transaction version 2: several transactions, `verify_only`. A
     partition that does not exist refuses the whole transaction.
     """
+    # From version 4 on brokers ask, for several transactions at once.
     results = [_add_for(transaction, context, broker) for transaction in request.transactions]
     if any(isinstance(result, Awaitable) for result in results):
         return _add_later(results)
@@ -348,6 +351,7 @@ def authorize_add_partitions_to_txn(guarded: GuardedRequest) -> Any:
             return guarded.handle()
         refusal = guarded.refuse(ErrorCode.cluster_authorization_failed)
         return dataclasses.replace(refusal, results_by_transaction=())
+    # One topic without WRITE keeps the others from being added: they report OPERATION_NOT_ATTEMPTED.
     for transaction in guarded.request.transactions:
         if not _may_write(guarded, transaction.transactional_id):
             return _refuse_partitions(guarded, lambda _name: ErrorCode.transactional_id_authorization_failed)

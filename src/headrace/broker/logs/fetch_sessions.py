@@ -88,6 +88,7 @@ class AskedPartition:
 
     def told(self, data: m.fetch_response.PartitionData) -> bool:
         """Whether `data` belongs in an incremental answer; remembers it as sent."""
+        # An error is repeated in every response while it lasts, as in Kafka.
         if data.error_code is not ErrorCode.none:
             self.high_watermark = _NOT_TOLD  # so that the end of the error is reported
             return True
@@ -293,6 +294,8 @@ def _incremental(session: _Session, expected_epoch: int, answered: Answered) -> 
     if session.epoch != expected_epoch:  # the same request came twice, and the other one was faster
         return _response([], session_id=session.session_id, code=ErrorCode.invalid_fetch_session_epoch)
     told = [(partition, data) for partition, data in answered if partition.told(data)]
+    # Partitions that gave records move to the end: the response's limit cuts off the tail, and each gets its turn at
+    # the front.
     for partition, data in told:
         if data.records:
             session.move_to_end(partition)

@@ -112,6 +112,7 @@ def _flush_each(logs: tuple[Flushable, ...]) -> list[tuple[Exception | None, flo
     for log in logs:
         refusal: Exception | None = None
         began = time.monotonic()
+        # One log that the disk refuses does not keep the others of the round from being flushed.
         try:
             log.flush()
         except (OSError, StateError) as error:

@@ -64,10 +64,12 @@ class LogCleaner:
                 count += 1
             except _Stopped:
                 break
+            # Trying again would read the same bytes again; a restart checks the log.
             except CorruptBatch as error:
                 logger.error("%s-%d is not compacted any more: %s", log.topic, log.partition, error)
                 self._given_up.add(log)
             except (OSError, HeadraceError) as error:
+                # A log that failed has reported it; here only what the next round may change is worth a line.
                 if log.is_usable:
                     logger.error("%s-%d could not be compacted now: %s", log.topic, log.partition, error)
                 postponed.add(log)
@@ -91,6 +93,7 @@ class LogCleaner:
         swaps = cleaning.clean_segments()
         before = after = 0
         try:
+            # The thread writes new segments, the loop puts them in place: readers never see a half-written one.
             while (swap := await loop.run_in_executor(self._executor, self._next, swaps)) is not None:
                 if not log.is_usable or not log.swap_segments(swap):
                     logger.info("%s-%d changed while it was compacted; it is left", log.topic, log.partition)

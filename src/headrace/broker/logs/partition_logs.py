@@ -242,6 +242,8 @@ class PartitionLogs:
 
     def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
         """Whether an answer about what the partition holds now has to wait for the disk."""
+        # Under `always` readers and clients see only what survives a power loss; under the other policies nothing
+        # waits.
         log = self._open_logs.get((topic.name, partition))
         return log is not None and log.fsync == "always" and log.recovery_point < log.log_end_offset
 
@@ -290,6 +292,8 @@ class PartitionLogs:
     async def flush_closed_segments(self) -> None:
         """Flush rolled segments in the background, so that a crash leaves little to check; so
         does what a flush has left, for want of room."""
+        # Closed segments are flushed although the policy may be `never`: recovery then has to check the active segment
+        # alone.
         for log in tuple(self._open_logs.values()):
             is_due = log.config.fsync != "never" and log.recovery_point < log.log_end_offset
             if log.is_usable and (is_due or log.recovery_point < log.segment_base_offsets[-1]):

@@ -67,6 +67,7 @@ class BrokerMetrics:
         from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
         from headrace.coordinator.records.schemas import OffsetCommitKey
 
+        # Fed from records and events, so that the pure rules need no counters.
         names = [event.name for event in outcome.events]
         self._meters["group-completed-rebalance"].add(names.count("RebalanceCompleted"))
         if _REMOVALS.isdisjoint(names):
@@ -74,6 +75,7 @@ class BrokerMetrics:
             kind = "consumer" if is_consumers else "streams"
             self._meters[f"{kind}-group-rebalance"].add(names.count("GroupEpochBumped"))
         offsets = [record for record in outcome.records if isinstance(record.key, OffsetCommitKey)]
+        # Tombstones: an offset that was deleted or has expired; the event tells which.
         gone = sum(record.value is None for record in offsets)
         self._meters["offset-commit"].add(len(offsets) - gone)
         self._meters["offset-expiration" if "OffsetsExpired" in names else "offset-deletion"].add(gone)

@@ -36,6 +36,7 @@ class TextFormatter(logging.Formatter):
     """`2026-11-21 09:21:14,123 WARNING The sentence. [api=Fetch total_ms=2100.0]`, tracebacks below."""
 
     def format(self, record: logging.LogRecord) -> str:
+        # Both parts are escaped: message and facts hold names that clients choose.
         facts = " ".join(f"{name}={value}" for name, value in _facts(record).items())
         line = _escaped(record.getMessage()) + (f" [{_escaped(facts)}]" if facts else "")
         time = f"{self.formatTime(record)} {record.levelname}"

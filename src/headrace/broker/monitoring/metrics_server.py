@@ -55,6 +55,7 @@ class MetricsServer:
             client.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The port has no login: it must not be a way to use up the broker's memory.
         if len(self._clients) >= MOST_CONNECTIONS:
             writer.transport.abort()
             return
@@ -183,6 +184,7 @@ class LoopLag:
 
     def beat(self, now: float) -> float:
         """Called by the loop at every beat; how late this one was, in seconds."""
+        # The beat was due one interval after the last; whatever held the loop shows as its delay.
         late = max(0.0, now - self._due) if self._due is not None else 0.0
         self._due = now + self.interval_seconds
         self._recent = [*self._recent[-9:], late]

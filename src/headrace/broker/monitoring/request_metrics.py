@@ -53,6 +53,7 @@ class _Times:
         self.noughts = [0, 0, 0]  # of queue, remote, throttle
 
     def told(self) -> Iterator[tuple[str, Distribution]]:
+        # Zeros that were only counted are booked now, all at once.
         for index, found in enumerate((self.queue, self.remote, self.throttle)):
             if self.noughts[index]:
                 found.add(0.0, self.noughts[index])
@@ -157,6 +158,7 @@ class RequestMetrics:
             times.local.add_all([seconds * 1000 for seconds in self._well])
             both = zip(self._well, self._well_queued, strict=True)
             times.total.add_all([(seconds + queued) * 1000 for seconds, queued in both])
+            # A queue time below the threshold is the parsing itself; those are counted as zeros below.
             queued = [seconds * 1000 for seconds in self._well_queued if seconds > _LEAST_SECONDS]
             times.queue.add_all(queued)
             for index, noughts in enumerate((count - len(queued), count, count)):
@@ -166,6 +168,7 @@ class RequestMetrics:
     def _count_repeated(self) -> None:
         if self._repeated:
             times = self._count(*self._repeated_api, self._repeated)
+            # Heartbeats of one write share their time evenly; measuring each would cost as much as answering it.
             each_ms = self._repeated_seconds / self._repeated * 1000
             times.total.add(each_ms, self._repeated)
             times.local.add(each_ms, self._repeated)

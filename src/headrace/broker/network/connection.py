@@ -227,6 +227,7 @@ class ClientConnection(ClientSocket):
         """A goodbye: the request at work still gets its answer, those behind it do not."""
         self._leaving = True
         self.close_reason = "broker-stopping"
+        # Requests that are not begun get no response: their clients retry on another connection.
         self._waiting.clear()
         if self._at_work is None:
             self.close()
@@ -407,6 +408,7 @@ class ClientConnection(ClientSocket):
         self._context = context = self.request_context(header)
         self._request_bytes = request_bytes
         faults = self._server.faults
+        # Faults look at decoded requests; `headrace broker` has none.
         taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
         return (
             answer_with(taken, header, request, partial(handler, request, context))
@@ -416,6 +418,7 @@ class ClientConnection(ClientSocket):
 
     def _keep(self, frame: bytes, answer: bytes | None) -> None:
         """Repeat the answer where it may be repeated."""
+        # Only a response that went out as one frame, whose rule gave the permission.
         if self._context is not None and self._context.repeatable is not None and answer is not None:
             self._response_cache.keep(frame, answer, self._context.repeatable)
 
@@ -497,6 +500,8 @@ class ClientConnection(ClientSocket):
         if self._transport is None:
             return None
         whole = cast("bytes", encoded[0]) if len(encoded) == 1 else None
+        # Remembered for the next request: clients that ask for everything ask again. Fetch is excepted, its records
+        # cost no CPU.
         self._expensive = whole is not None and len(whole) > LARGE_ANSWER_BYTES and header.api_key != ApiKey.FETCH
         if whole is not None:
             self.write(whole)

@@ -121,6 +121,7 @@ def bind(host: str, port: int) -> socket.socket:
     family, address = _resolve(host, port)
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A restarted broker must not wait for TIME_WAIT of its former connections.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
@@ -321,6 +322,7 @@ class ConnectionLimits:
 
     def receiving(self, change: int) -> bool:
         """One connection holds so many bytes more (or less) of requests that are not whole yet; whether it may."""
+        # The sum over all connections: one limit per connection would multiply by their number.
         self.receiving_bytes += change
         return change <= 0 or self.receiving_bytes <= self._configuration.integer("headrace.receiving.max.bytes")
 

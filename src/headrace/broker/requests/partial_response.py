@@ -112,14 +112,19 @@ class GuardedRequest:
         """
         allowed: list[Any] = []
         denied: list[Any] = []
+        # 1. Items are asked one by one; the order within each half is the request's.
         for item in getattr(self.request, asked) or ():
             (allowed if permitted(item) else denied).append(item)
+        # 2. Everything is allowed: no copy of the request.
         if not denied:
             return self.handle()
+        # 3. The response that would refuse all of the denied items; its list is taken, its own code is not.
         refusal = self.refuse(code, **{asked: tuple(denied) if refuse is None else ()})
         refusals = tuple(map(refuse, denied)) if refuse is not None else getattr(refusal, answered)
+        # 4. Nothing is left for the handler. It must not see an empty list, which means "all" in some APIs.
         if not allowed:
             return dataclasses.replace(refusal, **{answered: refusals, **_no_code(refusal)})
+        # 5. Both halves in one response, the refusals last.
         return map_response(
             self.handle(**{asked: tuple(allowed)}),
             lambda answer: dataclasses.replace(answer, **{answered: (*getattr(answer, answered), *refusals)}),
@@ -128,6 +133,7 @@ class GuardedRequest:
 
 def _no_code(answer: Any) -> dict[str, Any]:
     """Items are refused one by one, not the request as a whole."""
+    # APIs differ in whether their responses carry a code for the whole request.
     changes: dict[str, Any] = {}
     if hasattr(answer, "error_code"):
         changes["error_code"] = ErrorCode.none
@@ -202,6 +208,7 @@ def require_resources(operation: Operation, asked: str = "resources") -> Authori
         }.get(int(item.resource_type), ErrorCode.cluster_authorization_failed)
 
     def check(guarded: GuardedRequest) -> Any:
+        # The two configuration APIs that alter answer in `responses`, the one that describes in `results`.
         field = "results" if guarded.key is ApiKey.DESCRIBE_CONFIGS else "responses"
 
         def refuse(item: Any) -> Any:

@@ -143,6 +143,7 @@ def grants(acl: Acl, operation: Operation) -> bool:
     """Whether a rule is about this operation: named, ALL, or included in what it allows."""
     if acl.operation in (operation, Operation.ALL):
         return True
+    # A denied READ does not deny DESCRIBE: only what is allowed includes more.
     if acl.permission is not Permission.ALLOW:
         return False
     if operation is Operation.DESCRIBE:

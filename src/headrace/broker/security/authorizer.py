@@ -136,9 +136,12 @@ class Authorizer:
     def _replace(self, acls: frozenset[Acl]) -> None:
         if acls == self.acls:
             return
+        # 1. On the disk before it counts: a rule that was acknowledged survives a crash.
         self._directory.replace_acls(tuple(_stored(acl) for acl in sorted(acls)))
+        # 2. A new index, not a changed one: a check that runs has either all of the old rules or all of the new.
         self._index = AclIndex(acls)
         self._decided.clear()
+        # 3. Cached responses were given under the old rules.
         self._changed()
 
 

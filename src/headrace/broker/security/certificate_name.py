@@ -34,9 +34,12 @@ _SPLIT = re.compile(r"\s*(?:(DEFAULT)|(RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]
 
 def subject_name(certificate: bytes) -> str:
     """`certificate` as DER. The most specific part comes first."""
+    # Certificate ::= SEQUENCE { tbsCertificate, signatureAlgorithm, signature }; the first element is the one that
+    # names.
     to_be_signed = next(_elements(next(_elements(certificate, 0, len(certificate))).content))
     parts = [part for part in _elements(to_be_signed.content) if part.tag != _VERSION]
     # serial number, algorithm, issuer, validity, subject
+    # RFC 2253 writes the last relative name first.
     names = [_relative_name(each.content) for each in _elements(parts[4].content) if each.tag == _SET]
     return ",".join(reversed(names))
 
@@ -53,6 +56,7 @@ def _elements(data: bytes, start: int = 0, end: int | None = None) -> Iterator[_
     position, stop = start, len(data) if end is None else end
     while position < stop:
         tag, length, body = data[position], data[position + 1], position + 2
+        # Long form: the low bits count the bytes of the length.
         if length & 0x80:
             count = length & 0x7F
             length, body = int.from_bytes(data[body : body + count], "big"), body + count
@@ -75,6 +79,7 @@ def _attribute(content: bytes) -> str:
 
 def _object_number(content: bytes) -> str:
     numbers, value = [], 0
+    # Base 128, the high bit set on all but the last byte; the first number holds two.
     for byte in content:
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
@@ -86,6 +91,7 @@ def _object_number(content: bytes) -> str:
 
 def _escaped(text: str) -> str:
     escaped = re.sub(r'([,+"\\<>;=])', r"\\\1", text)
+    # A leading # would read as hexadecimal, spaces at the ends would be trimmed.
     if escaped.startswith(("#", " ")):
         escaped = "\\" + escaped
     if len(text) > 1 and text.endswith(" "):

@@ -198,6 +198,7 @@ def parse_added_user(text: str) -> AddedUser:
     mechanism = MECHANISMS.get(name.strip())
     if mechanism is None or not separator or not (rest.startswith("[") and rest.endswith("]")):
         raise _invalid_user("it is not understood")
+    # The same text as kafka-storage's --add-scram, so that scripts carry over.
     options = dict(part.partition("=")[::2] for part in rest[1:-1].split(","))
     strange = set(options) - {"name", "password", "iterations"}
     if strange or not options.get("name") or not options.get("password"):
