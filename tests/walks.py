@@ -1,9 +1,10 @@
 """Files of the broker that one request passes through, recorded by a profile function while the request is handled.
 
-`python -m tests.walks [--files]` prints the number of source files for a heartbeat and for a Produce request: in the
-common case (fast path) and in the general case. Counted is every file below src/headrace in which at least one function
-ran between the arrival of the request and its response, the protocol's files included. The first requests only warm up
-imports and caches.
+`python -m tests.walks [--files] [--picture]` prints the number of source files for a heartbeat and for a Produce
+request: in the common case (fast path) and in the general case. `--picture` draws, from the imports, which files of a
+walk use which; ARCHITECTURE.md has two of these pictures. Counted is every file below src/headrace in which at least
+one function ran between the arrival of the request and its response, the protocol's files included. The first requests
+only warm up imports and caches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from kio.schema.types import TopicName
+from tests.structure import Module
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
@@ -26,7 +28,7 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.testing import EmbeddedBroker
 
-__all__ = ["main", "record_walks"]
+__all__ = ["draw", "main", "record_walks"]
 
 SOURCE = f"{Path(__file__).parent.parent / 'src' / 'headrace'}{os.sep}"
 
@@ -155,15 +157,44 @@ def _produce(*, compression: str = "none") -> bytes:
     return encode_request(ApiKey.PRODUCE, 9, 7, "walks", message)
 
 
+def draw(files: list[str]) -> str:
+    """Draw the imports between the files of a walk: a tree in the order of the walk, each file once.
+
+    A file stands below the first file of the walk that imports it. Files that no other one imports (handlers, which
+    are imported by name) begin a tree of their own.
+    """
+    modules = {file: Module(Path(SOURCE) / file) for file in files}
+    names = {module.name: file for file, module in modules.items()}
+    users = {file: [names[name] for name in modules[file].imported(frozenset(names))] for file in files}
+    drawn: set[str] = set()
+    lines: list[str] = []
+
+    def descend(file: str, depth: int) -> None:
+        drawn.add(file)
+        lines.append("  " * depth + file.removesuffix(".py"))
+        for other in sorted(users[file], key=files.index):
+            if other not in drawn:
+                descend(other, depth + 1)
+
+    imported = {other for others in users.values() for other in others}
+    for file in [*(file for file in files if file not in imported), *files]:
+        if file not in drawn:
+            descend(file, 0)
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print the walks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="print the files of each walk")
+    parser.add_argument("--picture", action="store_true", help="draw the imports between the files of each walk")
     arguments = parser.parse_args()
     for name, files in record_walks():
         print(f"{len(files):3d}  {name}")
         if arguments.files:
             print("".join(f"       {file}\n" for file in files), end="")
+        if arguments.picture:
+            print(draw(files) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One client connection: bytes → frames → handler → answers in the order of the requests.
 
 Rules: at most one request of a connection is in progress; the next begins when its answer is handed to the transport.
-Answers that may be repeated (`response_cache`) go out before anything is decoded, all of one read in one write; those
+Responses that may be repeated (`fast_paths`) are sent before anything is decoded, all of one read in one write; those
 of usual Produce requests that came in one read go out a few in a write. A parked request (a long poll) blocks only its
 own connection. What cannot be understood closes this connection with one line in the log, and touches no other. The
 socket below it all is `client_socket`.

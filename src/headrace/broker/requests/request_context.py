@@ -36,7 +36,7 @@ class RequestContext:
     `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
     (PLAINTEXT where nothing is named); `secure` means that the connection is encrypted (TLS).
     `sends_files`: the connection takes records of an answer as spans of their file (`sendfile_writer`).
-    `repeatable` is set where the answer may be repeated for the same bytes of this connection, see `response_cache`.
+    `repeatable` is set where the answer may be repeated for the same bytes of this connection, see `fast_paths`.
     """
 
     __slots__ = (
