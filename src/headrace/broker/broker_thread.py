@@ -101,5 +101,6 @@ class BrokerThread:
         self._loop.close()
 
     def _end(self) -> None:
+        # The loop is stopped from the test's thread; everything of the broker has ended on it before.
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -49,6 +49,7 @@ class SteadyClock:
     """The real one. `now_ms` is the wall clock's time as of the start plus the monotonic time since then."""
 
     def __init__(self) -> None:
+        # NTP may set the wall clock back; sessions must not live longer, or end early, because of it.
         self._offset_ms = wall_clock_ms() - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:

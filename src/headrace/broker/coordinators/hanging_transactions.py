@@ -62,6 +62,7 @@ class HangingTransactions:
 
     def _look(self) -> None:
         for log in () if self._stopped else tuple(self._waiting):
+            # What could not be resolved is looked at again, with the log still in the list.
             left = [each for each in tuple(log.producers.open_transactions()) if not self._resolved(log, *each)]
             if not left or not log.is_usable:
                 del self._waiting[log]
@@ -125,6 +126,7 @@ class HangingTransactions:
         topic = self._metadata.topic(partition[0])
         if topic is None or partition[1] >= topic.partitions:
             return True
+        # One epoch above that of the transaction, as for a fenced producer: a late batch of it is refused.
         marker = TransactionMarker(
             producer_id=producer_id,
             producer_epoch=min(producer_epoch + 1, MAX_EPOCH),

@@ -41,6 +41,7 @@ def run_rule(
 
 def refuse_member(key: ApiKey, code: ErrorCode) -> object:
     """The answer of one of the four that carries nothing but an error."""
+    # Four layouts for one refusal.
     match key:
         case ApiKey.JOIN_GROUP:
             return join_error_reply(code)
@@ -67,6 +68,7 @@ def handle_join_group(
     Version notes: v1 rebalance timeout; v4 a new member has to come again with the id it is given; v5 static members;
     v6 flexible; v7 protocol type, null instead of an empty protocol name; v8 reason; v9 skip_assignment.
     """
+    # Chance is an argument of the rule, so that a history can be run again.
     fresh_id = str(uuid.uuid4())
     answer: m.join_group_response.JoinGroupResponse | Awaitable[m.join_group_response.JoinGroupResponse] = run_rule(
         ApiKey.JOIN_GROUP,
@@ -85,6 +87,7 @@ def handle_sync_group(
 
     Version notes: v3 instance ids; v4 flexible; v5 protocol type and name, which must be there.
     """
+    # Before the coordinator, as in KafkaApis: the group need not exist for this refusal.
     if not names_its_protocol(request, context):
         return sync_error_reply(ErrorCode.inconsistent_group_protocol)
     answer: m.sync_group_response.SyncGroupResponse | Awaitable[m.sync_group_response.SyncGroupResponse] = run_rule(

@@ -171,6 +171,7 @@ def _entity_of(entry: m.alter_client_quotas_request.EntryData) -> _Entity:
             raise _Refused(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _Refused(f"Empty {kind} not supported")
+    # Addresses have quotas of connections, users and client ids those of requests; no entity has both (KIP-612).
     if IP in parts:
         if len(parts) > 1:
             raise _Refused("Invalid quota entity combination")
@@ -195,6 +196,7 @@ def _check_change(entity: _Entity, change: m.alter_client_quotas_request.OpData)
         return
     if not change.value > 0:
         raise _Refused(f"Quota {change.key} must be greater than 0")
+    # Kafka stores these as whole numbers and refuses what it would have to round.
     if change.key in _WHOLE:
         name, largest = _WHOLE[change.key]
         if change.value != change.value // 1:

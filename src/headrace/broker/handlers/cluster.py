@@ -39,6 +39,7 @@ def handle_describe_cluster(
     """
     r = m.describe_cluster_response
     host, port = broker.address_of(context)
+    # Controllers have no endpoint of their own here, so asking for them is a mismatch (KIP-919).
     wrong = request.endpoint_type != BROKERS
     return r.DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
@@ -64,6 +65,7 @@ def handle_describe_quorum(
     always caught up. The epoch is that of the broker's starts.
     """
     r = m.describe_quorum_response
+    # One partition exists: `__cluster_metadata-0`. Every other question has the answer that it does not.
     asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
     if asked != [(METADATA_TOPIC, [0])]:
         topics = tuple(
@@ -75,6 +77,7 @@ def handle_describe_quorum(
         )
         return r.DescribeQuorumResponse(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=())
     host, port = broker.address_of(context)
+    # Tools compute a lag from these: the one voter is its own leader and never behind.
     end, now_ms = i64(broker.metadata.version), i64(broker.logs.now_ms())
     voter = r.ReplicaState(
         replica_id=broker.node_id,
@@ -128,6 +131,7 @@ def handle_update_features(
         FeatureUpdate(name=each.feature, level=int(each.max_version_level), upgrade_type=int(each.upgrade_type))
         for each in request.feature_updates
     ]
+    # All or nothing, with one code for the request (version 2); older versions repeat it for each feature.
     try:
         broker.features.update(updates, validate_only=request.validate_only)
     except SettingsRefused as refusal:

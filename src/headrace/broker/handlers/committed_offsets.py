@@ -58,6 +58,7 @@ def merge_topics(topics: Iterable[_Topic]) -> tuple[_Topic, ...]:
     """Each topic once, with the partitions of all its appearances; told apart by name and id."""
     first: dict[object, Any] = {}
     partitions: dict[object, list[Any]] = {}
+    # A request may name a topic twice, and answers and refusals of one topic come separately; clients expect it once.
     for topic in topics:
         found: Any = topic
         key = found.name, getattr(found, "topic_id", None)
@@ -268,6 +269,7 @@ def handle_offset_delete(
         topic = broker.metadata.topic(asked.name)
         count = topic.partitions if topic is not None else 0
         there, missing = split_existing(asked.partitions, count)
+        # A known topic is asked about even without a known partition: the coordinator answers for the group then.
         if topic is not None:
             known.append(dataclasses.replace(asked, partitions=there))
         if missing:

@@ -37,6 +37,7 @@ def handle_api_versions(
     v0's layout.
     """
     named = (request.client_software_name, request.client_software_version)
+    # The software's name ends up in metrics and logs, so its characters are limited (KIP-511).
     if context.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):
         return answer_versions(context.api_version, code=ErrorCode.invalid_request)
     return answer_versions(context.api_version, features=broker.features)
@@ -48,6 +49,7 @@ def answer_versions(
     """An error names no APIs, but for UNSUPPORTED_VERSION, which names ApiVersions so that the client can ask again."""
     r = m.api_versions_response
     keys = tuple(sorted(SERVED)) if code is ErrorCode.none else ()
+    # KIP-511: a newer client learns from this one entry which version of ApiVersions to speak.
     if code is ErrorCode.unsupported_version:
         keys = (ApiKey.API_VERSIONS,)
     told = features if code is ErrorCode.none and api_version >= 3 else None

@@ -70,6 +70,7 @@ def handle_consumer_group_heartbeat(
 
 def _new_member_id() -> str:
     """As Kafka writes its ids."""
+    # Kafka's tools take an argument that begins with a dash for an option.
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -146,6 +147,7 @@ def authorize_consumer_group_describe(guarded: GuardedRequest) -> Any:
     """A group with a topic that may not be seen, subscribed to or assigned, is refused as a whole."""
 
     def shown(group: Any) -> Any:
+        # Subscribed, assigned and targeted topics: a regular expression may match one that the client may not see.
         names = dict.fromkeys(name for member in group.members for name in _topics_of_consumer(member))
         if all(guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, name) for name in names):
             return group

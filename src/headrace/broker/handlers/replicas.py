@@ -47,6 +47,7 @@ def handle_elect_leaders(
     left out of the answer, as in Kafka.
     """
     r = m.elect_leaders_response
+    # Null asks for all partitions. None of them needs an election, and Kafka leaves those out of the response.
     if request.topic_partitions is None:
         results = tuple(
             r.ReplicaElectionResult(topic=TopicName(topic.name), partition_result=())
@@ -113,6 +114,8 @@ def _reassign_partition(
 def _reassignment_error(
     name: str, part: m.alter_partition_reassignments_request.ReassignablePartition, broker: Services
 ) -> tuple[ErrorCode, str | None]:
+    # In Kafka's order (ReplicationControlManager.alterPartitionReassignment): the partition, then the cancellation,
+    # then the replicas one by one.
     topic = broker.metadata.topic(name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {name}."
@@ -162,6 +165,7 @@ def handle_describe_log_dirs(
     """
     r = m.describe_log_dirs_response
     path = os.path.abspath(broker.configuration.data_dir)  # noqa: PTH100 - Kafka does not follow links either
+    # A disk that does not answer is reported in the response of its directory: tools show it beside the others.
     try:
         space = shutil.disk_usage(path)
         result = r.DescribeLogDirsResult(
@@ -224,6 +228,7 @@ def handle_alter_replica_log_dirs(
 
 
 def _move_error(path: str, name: str, partition: int, broker: Services) -> ErrorCode:
+    # Kafka compares absolute paths without following links, so two names of one directory are two directories.
     if os.path.abspath(path) != os.path.abspath(broker.configuration.data_dir):  # noqa: PTH100 - as DescribeLogDirs
         return ErrorCode.log_dir_not_found
     topic = broker.metadata.topic(name)

@@ -89,6 +89,7 @@ def handle_alter_user_scram_credentials(
         | m.alter_user_scram_credentials_request.ScramCredentialUpsertion,
         ...,
     ] = (*request.deletions, *request.upsertions)
+    # Both lists together: a deletion and an upsertion of one user contradict each other.
     times = Counter(each.name for each in wanted)
     refused: dict[str, _Refusal] = {}
     # Kafka's order: deletions of what is not there, then users named twice, then what else is wrong.
@@ -100,6 +101,7 @@ def handle_alter_user_scram_credentials(
         _note(refused, upsertion.name, _refusal(upsertion, broker))
     changes = [_change(each) for each in wanted if each.name not in refused]
     names = tuple(dict.fromkeys(each.name for each in wanted))
+    # What is valid is changed together, by one write.
     if changes:
         try:
             broker.scram_credentials.replace(changes)
@@ -138,6 +140,7 @@ def _refusal(
         return None
     if not each.salted_password:
         return ErrorCode.unacceptable_credential, "Salted password must not be empty"
+    # RFC 7677 asks for 4096 at least; the upper bound keeps a login from being a way to spend the broker's CPU.
     if each.iterations < mechanism.min_iterations:
         return ErrorCode.unacceptable_credential, "Too few iterations"
     if each.iterations > MAX_STORED_ITERATIONS:

@@ -92,12 +92,14 @@ def _without_unauthorized_topics(
     """Without CREATE of the cluster or of each missing topic, none is created, and the status names the reason, as in
     Kafka."""
     allow = broker.authorizer
+    # CREATE on the cluster covers every topic; otherwise each missing one is asked.
     if not result.topics_to_create or allow.on_cluster(context, Operation.CREATE):
         return result
     missing = [t.name for t in result.topics_to_create if not allow.on_topic(context, Operation.CREATE, t.name)]
     if not missing:
         return result
     reason = f"; Unauthorized to CREATE on topics {', '.join(missing)}."
+    # All or none: a group with half of its internal topics cannot run either.
     replies = tuple(
         dataclasses.replace(reply, response=_with_reason(reply.response, reason)) for reply in result.replies
     )
@@ -215,6 +217,7 @@ def authorize_streams_group_describe(guarded: GuardedRequest) -> Any:
 
     def shown(group: Any) -> Any:
         names = _topic_names(group.topology) if group.topology is not None else iter(())
+        # One hidden topic hides the whole group, as in Kafka: the topology would reveal its name.
         if all(guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, name) for name in names):
             return group
         hidden = hide_group(group, "The described group uses topics that the client is not authorized to describe.")

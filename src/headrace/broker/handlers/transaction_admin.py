@@ -181,6 +181,7 @@ def _describe_producers_of(
         log = broker.logs.log(topic, partition)
     except StorageError:
         return _producers_response(partition, ErrorCode.kafka_storage_error)
+    # A partition that was never written has no log and no producers.
     if log is None:
         return _producers_response(partition, ErrorCode.none)
     return _producers_response(
@@ -230,6 +231,8 @@ async def _answer_when_flushed(
     response: m.write_txn_markers_response.WriteTxnMarkersResponse, waiting: _Written, broker: Services
 ) -> m.write_txn_markers_response.WriteTxnMarkersResponse:
     """A marker whose fate on the disk is not known is not told: the operator's tool sends it again."""
+    # The outcome on the disk is unknown, so no marker is reported: the tool asks again, and a marker written twice
+    # changes nothing.
     try:
         await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in waiting))
     except FlushFailed:

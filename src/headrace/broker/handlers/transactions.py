@@ -75,6 +75,7 @@ async def _answer_when_flushed(
 
 def code_for_client(code: ErrorCode, api_version: int, fenced_since: int) -> ErrorCode:
     """Clients below version `fenced_since` of an API do not know PRODUCER_FENCED."""
+    # KIP-588 split INVALID_PRODUCER_EPOCH in two; older clients know the one.
     if code is ErrorCode.producer_fenced and api_version < fenced_since:
         return ErrorCode.invalid_producer_epoch
     return code
@@ -312,6 +313,7 @@ def handle_end_txn(
     if not transactional_id:
         return respond(Answer(code=ErrorCode.invalid_request))
     producer = ProducerIdentity(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
+    # The version of EndTxn tells how the client counts epochs (KIP-890), whatever the cluster's feature level is.
     client_version = EPOCH_BUMP_VERSION if context.api_version > _LAST_END_WITHOUT_EPOCH_BUMP else 0
     return answer_durably(
         broker,
@@ -335,6 +337,7 @@ def authorize_init_producer_id(guarded: GuardedRequest) -> Any:
             if _may_write(guarded, transactional_id)
             else guarded.refuse(ErrorCode.transactional_id_authorization_failed)
         )
+    # KIP-679: a client that may write to any topic at all may be idempotent.
     if allow.on_cluster(context, Operation.IDEMPOTENT_WRITE) or allow.allowed_on_any(
         context, Operation.WRITE, ResourceType.TOPIC
     ):

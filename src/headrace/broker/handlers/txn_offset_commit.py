@@ -118,6 +118,8 @@ def _code_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
     """Codes that a client of this version knows, as Kafka translates them."""
     if code is ErrorCode.transaction_abortable and api_version < ABORTABLE_SINCE:
         return ErrorCode.invalid_txn_state
+    # The markers of the transaction before are on their way. Older clients retry a coordinator that loads, and nothing
+    # else.
     if code is ErrorCode.concurrent_transactions and api_version < ADDS_PARTITIONS_SINCE:
         code = ErrorCode.coordinator_load_in_progress
     if code is ErrorCode.coordinator_load_in_progress and api_version < LOAD_IN_PROGRESS_SINCE:

@@ -22,6 +22,7 @@ class DelayedFetch:
 
     def arrived(self, size: int) -> None:
         self._missing_bytes -= size
+        # min_bytes over all partitions together, as in Kafka's DelayedFetch.
         if self._missing_bytes <= 0:
             self.wake(arrived=True)
 

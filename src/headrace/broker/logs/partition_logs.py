@@ -71,6 +71,7 @@ class ReadRefused(Exception):
 def default_log_config(configuration: BrokerConfiguration) -> LogConfig:
     """Return the log settings of a topic that has none of its own. The fsync policy is the broker's, in Kafka's words
     for logs."""
+    # flush.messages and flush.ms are left out: the policy below replaces them.
     values = {
         name: render_value(broker_default(name, configuration))
         for name in TOPIC_SETTINGS
@@ -436,5 +437,6 @@ def end_of_epoch(log: LogView, leader_epoch: int, current: int) -> tuple[int, in
     that cannot be known. An epoch that has written nothing since the newest one that did ends at the log's end."""
     if not 0 <= leader_epoch <= current:
         return -1, -1
+    # KIP-101: the end of the largest epoch that is not above the one asked for.
     epoch, end_offset = log.end_offset_for_epoch(leader_epoch)
     return (epoch, end_offset) if epoch >= 0 else (leader_epoch, log.high_watermark)

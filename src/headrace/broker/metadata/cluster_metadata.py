@@ -153,6 +153,7 @@ class ClusterMetadata:
     def next_producer_id(self) -> int:
         """An id never given out before, also after a crash: whole blocks are reserved on the disk."""
         producer_id = next(self._producer_ids, None)
+        # A block is reserved with one write; a crash wastes the rest of it, of 2^63 ids.
         if producer_id is None:
             self._producer_ids = iter(self._directory.reserve_producer_ids())
             producer_id = next(self._producer_ids)

@@ -85,6 +85,7 @@ class Features:
         """All or nothing. Raises SettingsRefused with INVALID_UPDATE_VERSION."""
         levels = {name: self.level(name) for name in SUPPORTED_FEATURES}
         before = dict(levels)
+        # Against the levels as changed so far: a feature named twice is judged in order.
         for update in updates:
             reason = self._refusal(update, levels)
             if reason is not None:

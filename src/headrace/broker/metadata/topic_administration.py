@@ -174,6 +174,7 @@ class TopicAdministration:
         """The topics a streams group asked for, with one write of the catalog. One refusal does not keep the others
         from being made; `creation_failure` reports it for a while, and it is logged once however often it is met."""
         # Another heartbeat may have asked for it as well.
+        # Several members of a group ask at once, each with its own heartbeat.
         missing = [topic for topic in topics if self._metadata.topic(topic.name) is None]
         outcomes = self.create_all(
             [
@@ -201,6 +202,7 @@ class TopicAdministration:
 
     def _note_failure(self, name: str, refusal: TopicRefused) -> None:
         known = self._creation_failures.pop(name, None)
+        # Logged once per reason: heartbeats would repeat it every few seconds.
         if known is None or known.message != refusal.message:
             logger.warning("The internal topic %s could not be created: %s", name, refusal.message)
         self._creation_failures[name] = _CreationFailure(message=refusal.message, at_ms=self._logs.now_ms())
@@ -214,6 +216,7 @@ class TopicAdministration:
             raise TopicRefused(ErrorCode.invalid_request, f"Cannot delete internal topic {topic.name}.")
         with _disk_refusals():
             self._metadata.remove_topic(topic)
+        # Readers that wait for its records are woken, and find it gone.
         self._logs.topic_removed(topic)
         self._changed()
 
@@ -273,6 +276,7 @@ class TopicAdministration:
     def _partition_count(
         self, partitions: int, replication_factor: int, assignments: Mapping[int, tuple[int, ...]]
     ) -> int:
+        # A manual assignment says everything: count and replicas. Here it can only name this broker.
         if assignments:
             if partitions != -1 or replication_factor != -1:
                 raise TopicRefused(

@@ -101,6 +101,7 @@ class BrokerMetrics:
             for protocol in ("classic", "consumer", "streams")
         ]
         yield gauge(COORDINATOR, "group-count", "Groups, by protocol.", protocols)
+        # Every state, also with 0: a series that appears and vanishes breaks alerts.
         states = [(counts.get(("streams", state), 0), {"state": state}) for state in GROUP_STATES]
         yield gauge(COORDINATOR, "streams-group-count", "Streams groups, by state.", states)
         consumers = [(counts.get(("consumer", state), 0), {"state": state}) for state in CONSUMER_STATES]

@@ -77,6 +77,7 @@ def is_for_machines() -> bool:
 
 def say(text: str, **facts: Any) -> None:
     """Print a message for the operator whatever the log level: to standard error, as JSON when the log is."""
+    # A supervisor that parses JSON lines gets the banner as one, too.
     if is_for_machines():
         record = logging.LogRecord("headrace.broker", logging.INFO, "", 0, "%s", (text,), None)
         record.facts = facts

@@ -136,6 +136,7 @@ class ServerMetrics:
         yield gauge(
             DISK, "failed-partitions", "Logs out of service until a restart.", unlabeled(len(sizes.failed_logs()))
         )
+        # A data directory that is gone must not take the whole page with it.
         with suppress(OSError):
             found = os.statvfs(sizes.data_directory())
             free = found.f_bavail * found.f_frsize
@@ -149,6 +150,7 @@ class ServerMetrics:
 
     def _connections(self, sizes: ServerSizes) -> Iterator[Family]:
         now = sizes.connections_by_listener()
+        # Listeners without a connection are there with 0, so that a rate has a beginning.
         names = sorted({*now, *self._created, *self._closed})
         yield gauge(SOCKETS, "connection-count", "Clients connected now.", [(now.get(n, 0), _socket(n)) for n in names])
         for word, meters in (("creation", self._created), ("close", self._closed)):

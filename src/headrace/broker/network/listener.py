@@ -102,9 +102,11 @@ class Listeners:
         if listener is None:
             return context.local_address
         configuration = listener.configuration
+        # 1. What the operator set, for clients behind NAT or in other containers.
         if configuration.advertised is not None:
             host, port = configuration.advertised
             return host, port or listener.port
+        # 2. A wildcard address is none that a client could use: the one it reached us at works for it.
         if configuration.host in EVERYWHERE:
             return context.local_address[0], listener.port
         return configuration.host, listener.port
@@ -294,6 +296,7 @@ class ConnectionLimits:
         self._configuration = configuration
         self._by_address: dict[str, int] = {}
         self._total = 0
+        # By address; "" is the rate of the whole broker.
         self._rates: dict[str, Rate] = {}
         self.receiving_bytes = 0
         self.unsent_bytes = 0

@@ -206,6 +206,7 @@ class ChunkedWriter:
         read = FileSpan(piece.descriptor, piece.position, size).read()
         if len(read) < size:
             raise OSError("the file is shorter than it was")
+        # The rest stays in front, so a chunk is all that is in memory.
         if size < piece.size:
             self._left.appendleft(FileSpan(piece.descriptor, piece.position + size, piece.size - size))
         return read

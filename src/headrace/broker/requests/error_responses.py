@@ -100,6 +100,8 @@ def _filled(schema: Any, source: object, code: ErrorCode) -> Any:
 def _value(field: _Field, source: object, code: ErrorCode) -> object:
     if field.kind is ErrorCode:
         return code
+    # Lists whose items carry a code get one item for each of the request's; others are empty, or null where they may
+    # be.
     if field.many:
         if _is_message(field.kind) and _carries_code(field.kind):
             return tuple(_item(field.kind, each, code) for each in _matching_list(field.kind, source))

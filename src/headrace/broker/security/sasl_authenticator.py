@@ -162,6 +162,7 @@ class SaslSession:
         code = ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism
         response = m.sasl_handshake_response.SaslHandshakeResponse(error_code=code, mechanisms=offered)
         reply = encode_response(header, response)
+        # The response names what is offered, and is sent before the delay.
         if not known:
             self._state = _State.FAILED
             return SaslReply(reply=reply, refused="the client asked for a mechanism that is not offered", late=False)
@@ -213,6 +214,7 @@ class SaslSession:
 
     def _words(self, refused: SaslError) -> str:
         """The message for the client: never the exact reason."""
+        # Unknown user and wrong password look alike, or names could be probed.
         if refused.is_for_client:
             return refused.message
         when = "re-authentication" if self._again else "authentication"
@@ -341,6 +343,7 @@ class Authentication:
             self._connection.write(answer.reply)
         if self._session.open:
             self._timer.cancel()
+            # 0: no end. Otherwise the client has logged in again by then, or the connection ends (KIP-368).
             lifetime_ms = self._session.session_lifetime_ms
             self._session_ends_ms = self._server.now_ms() + lifetime_ms if lifetime_ms else None
             self._connection.authenticated_as(self._session.principal)
