@@ -91,6 +91,7 @@ class EmbeddedBroker:
     def start(self) -> Self:
         if self._running is not None:
             return self
+        # A restart keeps the directory, so what was written is read again; only `stop` removes a temporary one.
         if self._directory is None:
             if self._given_directory is not None:
                 self._directory = self._given_directory
@@ -103,10 +104,12 @@ class EmbeddedBroker:
             )
             self._running = BrokerThread(configuration, self._metrics_port, self.faults, self._clock)
             self._running.start()
+        # A start that failed leaves no thread and no directory behind.
         except BaseException:
             self._running = None
             self._remove_directory()
             raise
+        # From now on the port is fixed: clients of before a restart reach the same address.
         self._port = self._running.server.port
         self._metrics_port = self._running.server.metrics_port
         if self._topics:
@@ -142,6 +145,7 @@ class EmbeddedBroker:
         self.stop()
 
     async def __aenter__(self) -> Self:
+        # The start blocks until the broker answers, which must not hold up the test's own loop.
         return await asyncio.to_thread(self.start)
 
     async def __aexit__(
@@ -256,6 +260,7 @@ class EmbeddedBroker:
         `key` is a field's name where values are mappings, the key itself where they are not, or a function of a value.
         Records with a key go where Kafka's own partitioner would put them, others round robin.
         """
+        # Encoded on the caller's thread: a value that cannot be encoded fails there, before anything is appended.
         prepared = [(key_bytes(key, value), value_bytes(value)) for value in values]
 
         def append(services: Services) -> None:
@@ -267,6 +272,7 @@ class EmbeddedBroker:
             by_partition: dict[int, list[PlainRecord]] = {}
             for number, (key_or_none, value_or_none) in enumerate(prepared):
                 chosen = partition
+                # The hash of Kafka's own partitioner (murmur2), so that a test may rely on where a key goes.
                 if chosen is None and key_or_none is not None:
                     chosen = partition_for_key(key_or_none, description.partitions)
                 record = PlainRecord(
@@ -277,6 +283,7 @@ class EmbeddedBroker:
                 target = number % description.partitions if chosen is None else chosen
                 by_partition.setdefault(target, []).append(record)
             for index, records in by_partition.items():
+                # In batches, since one batch of all records might be above the topic's max.message.bytes.
                 for start in range(0, len(records), BATCH_RECORDS):
                     services.logs.append(description, index, encode_batch(records[start : start + BATCH_RECORDS]))
 
@@ -294,6 +301,7 @@ class EmbeddedBroker:
                 view = services.logs.view(description, index)
                 position = view.log_start_offset
                 stable = view.last_stable_offset
+                # Chunk by chunk up to the last stable offset, as a consumer with isolation.level=read_committed reads.
                 while position < stable:
                     chunk = view.read(position, 1 << 20, min_one_batch=True, end_offset=stable)
                     if not chunk:
@@ -304,8 +312,11 @@ class EmbeddedBroker:
                         chunk, aborted_transactions=[AbortedTransaction(*each) for each in aborted]
                     ):
                         end = record.offset + 1
+                        # A chunk begins with a whole batch, which may begin before the position.
                         if record.offset >= position:
                             found.append(record_of(topic, index, record))
+                    # Compaction and aborted transactions leave gaps, so the next position follows from the batches, not
+                    # from the records.
                     position = max(end, end_of(chunk))
             return found
 
@@ -328,6 +339,7 @@ class EmbeddedBroker:
     def _call(self, function: Callable[[Services], Result]) -> Result:
         try:
             return self._thread().call(function)
+        # Refusals of the broker become the error that a client would see, with Kafka's name and code.
         except (AppendRefused, TopicRefused) as refused:
             raise BrokerError(
                 "topic-missing" if refused.code is ErrorCode.unknown_topic_or_partition else "refused",

@@ -144,6 +144,7 @@ class Server:
         """As kill -9: sockets are reset, nothing is flushed, no marker is written."""
         self._stopping = True
         self._stop_listening()
+        # No drain, no flush and no marker: the next start finds what kill -9 would leave.
         for connection in tuple(self._connections):
             connection.abort()
         self._abandon_services()
@@ -205,6 +206,7 @@ class Server:
             topic = services.metadata.topic_by_id(topic_id)
             return topic.name if topic is not None else None
 
+        # A fetch of a session names no topics itself.
         in_session = services.fetch_sessions.topics(getattr(request, "session_id", 0))
         return topics_in(request, name_of) | {name or name_of(topic_id) or "" for name, topic_id in in_session}
 
@@ -321,6 +323,7 @@ def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable
             under_way = chore()
             if under_way is not None:
                 await under_way
+        # A full disk passes. Anything else is a defect, and ends the chore with its traceback.
         except (OSError, HeadraceError) as error:
             logger.error("A chore of the broker failed and is tried again later: %s", error)
 

@@ -312,12 +312,16 @@ class BrokerConfiguration:
         Raises ConfigError: unknown-setting, bad-value.
         """
         values: dict[str, Value] = {}
+        # 1. Unknown names are errors here, unlike in a server.properties file: a program that sets one has made a
+        #    mistake.
         for name, given in (settings or {}).items():
             setting = BROKER_SETTINGS.get(name) or prefixed_setting(name)
             if setting is None:
                 raise unknown_setting(name, BROKER_SETTINGS)
             if given is not None:
                 values[name] = parse_value(setting, given)
+        # 2. Settings of the coordinator bound one another (a session lies between its minimum and maximum), so they are
+        #    checked together.
         check_bounds({name: value for name, value in values.items() if name in COORDINATOR_SETTINGS})
         directory = data_dir if data_dir is not None else values.get("log.dirs")
         if directory is None:
@@ -330,11 +334,15 @@ class BrokerConfiguration:
             raise ConfigError(
                 "bad-value", f"{port} is not a port.", "Choose a port from 1 to 65535, or 0 for a free one."
             )
+        # 3. The first listener is the broker's own address; all are parsed, so that mistakes in the others show at the
+        #    start.
         first = listeners_of(values, _DEFAULT_LISTENERS, host=host, port=port)[0]
         return cls(data_dir=Path(str(directory)), host=first.host, port=first.port, values=MappingProxyType(values))
 
     def get(self, name: str) -> Value | None:
         """The value in force: what was changed, what was given, else Kafka's default."""
+        # Three dictionaries in Kafka's order; a look-up at the time of use needs no notification when one of them
+        # changes.
         for values in (self.changed.of_broker, self.changed.of_cluster, self.values):
             if name in values:
                 return values[name]
@@ -360,6 +368,7 @@ class BrokerConfiguration:
 
     def retention_ms(self) -> int:
         """`log.retention.ms`, else minutes, else hours; -1 keeps for ever."""
+        # The most precise unit that is set counts, as in KafkaConfig.
         for name, factor in (
             ("log.retention.ms", 1),
             ("log.retention.minutes", 60_000),

@@ -49,11 +49,15 @@ class ServerProperties:
 
 def read_server_properties(given: Mapping[str, str]) -> ServerProperties:
     """Sorts what a file sets. Raises ConfigError `bad-value` for several data directories."""
+    # 1. What this broker understands.
     settings = {name: value for name, value in given.items() if _is_known(name)}
+    # 2. `log.dir` is the older name for one directory; `log.dirs` comes before it.
     if "log.dir" in given and "log.dirs" not in settings:
         settings["log.dirs"] = given["log.dir"]
     _check_one_directory(settings.get("log.dirs", ""))
+    # 3. Listeners of a controller are left out, with a notice: the file may be one for Kafka in combined mode.
     notices = list(_without_controller(settings, given.get("controller.listener.names", "")))
+    # 4. The rest is reported and never refused: a file that Kafka accepts starts this broker, too.
     rest = sorted(name for name in given if name not in settings and name != "log.dir")
     notices += _meaningless(name for name in rest if name in KAFKA_SETTING_NAMES)
     notices += [_unknown(name) for name in rest if name not in KAFKA_SETTING_NAMES]
@@ -70,6 +74,7 @@ def as_properties(configuration: BrokerConfiguration) -> str:
         text = render_value(value)
         if text is None:
             continue
+        # A name without a row may hold a secret.
         secret = setting is None or setting.kind == "password"
         shown = _HIDDEN if secret else text.replace("\\", "\\\\").replace("\n", "\\n")
         lines.append(f"{'' if name in in_force else '#'}{name}={shown}")
@@ -107,6 +112,7 @@ def _without_controller(settings: dict[str, str], controllers: str) -> Iterable[
 def _meaningless(names: Iterable[str]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for name in names:
+        # By prefix, so that settings of later versions of Kafka fall under the same reasons.
         reason = next((reason for prefixes, reason in _REASONS if name.startswith(prefixes)), _OTHER)
         by_reason.setdefault(reason, []).append(name)
     told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())

@@ -129,6 +129,8 @@ def broker_settings_of(name: str) -> tuple[str, ...]:
 def broker_default(name: str, broker: BrokerConfiguration) -> Value | None:
     """Return the value of a topic that has none of its own."""
     in_force = broker.in_force()
+    # A broker setting in another unit (hours for ms) stands in where the precise one is not set; a negative value means
+    # for ever in every unit.
     for other, factor in _FALLBACKS.get(name, ((TOPIC_SETTINGS[name].synonym or "", 1),)):
         value = in_force.get(other)
         if value is not None:
@@ -189,6 +191,7 @@ def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration
     """One setting of a topic with its sources."""
     setting = TOPIC_SETTINGS[name]
     sources = tuple(_own(setting, own, DYNAMIC_TOPIC)) + _of_brokers(broker_settings_of(name), broker)
+    # Without any source the default counts, as in Kafka's response.
     inherited = sources[0].source if sources else DEFAULT
     value = sources[0].value if name in own else broker_default(name, broker)
     return DescribedSetting(setting=setting, value=value, source=inherited, synonyms=sources)
@@ -224,6 +227,7 @@ def group_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Itera
             continue  # as Kafka
         inherited = _of_brokers((setting.synonym,), broker) if setting.synonym is not None else ()
         sources = (*_own(setting, own, DYNAMIC_GROUP), *inherited)
+        # Settings without a broker-wide counterpart have their own default as the last source.
         if setting.synonym is None:
             sources = (*sources, Source(name=name, value=setting.default, source=DEFAULT))
         yield DescribedSetting(setting=setting, value=sources[0].value, source=sources[0].source, synonyms=sources)
@@ -239,6 +243,7 @@ def _of_brokers(names: Iterable[str], broker: BrokerConfiguration) -> tuple[Sour
     given without sources, as Kafka gives it."""
     found: list[Source] = []
     for name in names:
+        # In Kafka's order of precedence, which is the order that DescribeConfigs lists.
         for values, source in (
             (broker.changed.of_broker, DYNAMIC_BROKER),
             (broker.changed.of_cluster, DYNAMIC_CLUSTER),

@@ -51,6 +51,7 @@ def outcomes(
     refused."""
     named = Counter((int(each.resource_type), each.resource_name) for each in resources)
     for each in resources:
+        # A resource that is named twice is refused each time, as in Kafka: the order of its changes would decide.
         try:
             if named[int(each.resource_type), each.resource_name] > 1:
                 raise SettingsRefused(ErrorCode.invalid_request, "Each resource must appear at most once.")
@@ -66,6 +67,7 @@ def _check_values(resource: Any) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise SettingsRefused(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    # Only a deletion may come without a value.
     nulls = [c.name for c in resource.configs if c.value is None and getattr(c, "config_operation", SET) != DELETE]
     if nulls:
         raise SettingsRefused(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(nulls)}")

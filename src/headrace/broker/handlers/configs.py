@@ -132,7 +132,7 @@ def _logger_settings(name: str, broker: Services) -> Iterable[DescribedSetting]:
 
 
 def _check_broker(name: str, broker: Services, unexpected: str) -> None:
-    # Two messages of Kafka: a name that is no number, and the number of another broker.
+    # Kafka has two messages: for a name that is not a number, and for the number of another broker.
     if not name.removeprefix("-").isdigit():
         raise SettingsRefused(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
     if name != str(broker.node_id):

@@ -180,6 +180,8 @@ class _Reading:
         Raises ReadRefused."""
         if part.last_fetched_epoch < 0:
             return None
+        # KIP-595: the client names the epoch it read last; if this log ends that epoch earlier, the client has read
+        # records that a power loss took.
         epoch, end_offset = end_of_epoch(log, part.last_fetched_epoch, self.broker.metadata.leader_epoch)
         if epoch < 0:
             raise ReadRefused(ErrorCode.offset_out_of_range, f"Nothing is known of epoch {part.last_fetched_epoch}.")

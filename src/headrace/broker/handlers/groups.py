@@ -87,6 +87,7 @@ def handle_list_groups(
 
     Version notes: v3 flexible; v4 filter by state; v5 filter by type. Names of filters are taken in any case.
     """
+    # Shards whose log could not be read are left out: their groups have another state than Dead, and it is unknown.
     groups = [
         group
         for shard in broker.coordinator.shards()
@@ -241,6 +242,7 @@ def authorize_described_groups(guarded: GuardedRequest, asked: str) -> Any:
     allow, context = guarded.allow, guarded.context
 
     def finished(answer: Any) -> Any:
+        # The handler answers with all operations; the client's own ones are known only here.
         if not guarded.request.include_authorized_operations:
             return answer
         groups = (

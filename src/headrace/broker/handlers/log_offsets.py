@@ -43,6 +43,7 @@ def handle_list_offsets(
     it.
     """
     r = m.list_offsets_response
+    # Kafka refuses a partition that is asked twice. A look-up by time unpacks a batch, so it also bounds the work.
     times = Counter((asked.name, part.partition_index) for asked in request.topics for part in asked.partitions)
     committed_only = request.isolation_level == READ_COMMITTED
     return r.ListOffsetsResponse(
@@ -116,6 +117,7 @@ def _epoch_at(log: LogView, timestamp: int, offset: int, current: int) -> int:
     """The epoch of the record at the offset; at the end and in an empty log, the epoch that would write there."""
     if offset < 0:
         return -1
+    # KIP-320: clients pass it back to detect that the log was cut below them.
     return (
         current if timestamp == LATEST or log.high_watermark == log.log_start_offset else log.leader_epoch_for(offset)
     )
@@ -186,6 +188,7 @@ def handle_delete_records(
         for asked in request.topics
     )
     try:
+        # The new start offsets are noted once for all partitions of the request.
         broker.logs.checkpoint()
     except OSError as error:
         # The records are gone for every reader; only a crash before the next checkpoint brings them back.

@@ -96,6 +96,7 @@ def _end_of_batch(records: bytes, position: int) -> int | None:
     if left < _FRAME.size:
         return None
     _, length = _FRAME.unpack_from(records, position)
+    # Shorter than any header: not a cut batch, but bytes that are none.
     if length < _SMALLEST_LENGTH:
         raise AppendRefused(ErrorCode.corrupt_message, f"A record batch has a length of {length}.")
     if left <= _MAGIC_AT:
@@ -195,6 +196,7 @@ async def when_flushed(
 ) -> m.produce_response.ProduceResponse:
     """The answer when these partitions are on the disk, or that they are not."""
     try:
+        # One round of the flusher serves all of them.
         await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in appended))
     except FlushFailed as error:
         return _all_failed(response, str(error))
@@ -336,6 +338,7 @@ def _refusal(
     part: m.produce_request.PartitionProduceData,
     request: m.produce_request.ProduceRequest,
 ) -> tuple[ErrorCode, str | None] | None:
+    # In Kafka's order: acks, the partition, the topic.
     if request.acks not in (-1, 0, 1):
         return ErrorCode.invalid_required_acks, None
     if not 0 <= part.index < topic.partitions:

@@ -147,6 +147,7 @@ class Health:
             yield Condition(reason="loading", detail="The logs and the groups are still being read.")
         if source.is_stopping:
             yield Condition(reason="stopping", detail="The broker is stopping.")
+        # A failed log blocks readiness: the partition is out of service until a restart.
         failed = source.failed_logs()
         if failed:
             named = ", ".join(failed[:10]) + (f" and {len(failed) - 10} more" if len(failed) > 10 else "")
@@ -154,6 +155,7 @@ class Health:
         full = source.full_disk()
         if full is not None:
             yield Condition(reason="disk-full", detail=full)
+        # Groups of one damaged shard are out of service; all others are served, so it does not block.
         shards = source.failed_shards()
         if shards:
             detail = f"{shards} partitions of __consumer_offsets could not be read; their groups are out of service."

@@ -149,6 +149,7 @@ class ClientConnection(ClientSocket):
 
     def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
         """Whether it may stay; `peer` and `local` are addresses."""
+        # Limits and quotas of connections are asked before anything is allocated for the client.
         if not self._server.accept(self, peer[0]):
             return False
         self.peer, self._local_address = peer[:2], local[:2]
@@ -291,6 +292,7 @@ class ClientConnection(ClientSocket):
             return data
         faults = self._server.faults
         pieces, position = self._response_cache.repeat(data, self._server.now_ms())
+        # One write for all responses of the read.
         if pieces and self._transport is not None:
             self.write(b"".join(pieces))
             # A client speaks one version of an API, so the first request stands for all.
@@ -461,6 +463,7 @@ class ClientConnection(ClientSocket):
     async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
         try:
             response = await outcome
+        # The connection is lost: no client is left to answer.
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
@@ -549,6 +552,7 @@ class ClientConnection(ClientSocket):
         return response
 
     def _mute(self, milliseconds: int) -> None:
+        # Muting stops reading and answering; what was read already waits.
         self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
         self._read_on(wanted=False)
 

@@ -88,6 +88,7 @@ class FairQueue:
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait until it is this client's turn; the time until the end of the block is its cost."""
         await self._begin(client)
+        # The clock runs only in the turn: waiting costs a client nothing.
         began_s = self._now_s()
         try:
             yield

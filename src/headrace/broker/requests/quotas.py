@@ -111,6 +111,7 @@ class TokenBucket:
 
     def _refill(self, quota: float, now_ms: float) -> None:
         burst = quota * self._burst_seconds
+        # A new bucket is full, so the first burst passes.
         grown = burst if self._credits is None else self._credits + (now_ms - self._since_ms) / 1000 * quota
         self._credits, self._since_ms = min(burst, grown), now_ms
 
@@ -185,6 +186,7 @@ class Quotas:
     def find(self, kind: str, user: str, client_id: str) -> _Found | None:
         key = kind, user, client_id
         if key not in self._found:
+            # Clients choose their client ids: the memory of look-ups is bounded.
             if len(self._found) >= MOST_METERS:
                 self._found.clear()
             self._found[key] = self._look_up(*key)
