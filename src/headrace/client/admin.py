@@ -178,6 +178,7 @@ class Admin:
                 `"max_timestamp"`, or a time in milliseconds: the first record at or after it, offset -1 without one.
             isolation_level: `read_committed` or `read_uncommitted`.
         """
+        # Negative timestamps stand for ends of the log (KIP-734, KIP-1005).
         wanted = {key: _TIMESTAMPS[at] if isinstance(at, str) else at for key, at in positions.items()}
         found = self._at_leaders(
             wanted,

@@ -228,6 +228,7 @@ def describe_scram_credentials(
     described: dict[str, dict[str, int]] = {}
     refusals = [(answer.error_code, answer.error_message)]
     for result in answer.results:
+        # A user without credentials is not an error when all of a list are described.
         if result.error_code == ErrorCode.resource_not_found:
             continue
         refusals.append((result.error_code, result.error_message))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
@@ -93,7 +93,7 @@ def node_of(kind: str, name: str) -> int | None:
     return int(name) if kind in ("broker", "broker-logger") and name else None
 
 
-def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation: bool) -> Any:
+def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation: bool) -> object:
     request = m.describe_configs_request
     return request.DescribeConfigsRequest(
         resources=tuple(
@@ -107,7 +107,7 @@ def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation:
     )
 
 
-def _entry(entry: Any) -> ConfigEntry:
+def _entry(entry: m.describe_configs_response.DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         name=entry.name,
         value=entry.value,
@@ -129,7 +129,7 @@ def alter_configs_request(
     subtract: Mapping[str, str],
     *,
     validate_only: bool,
-) -> Any:
+) -> object:
     """Return an IncrementalAlterConfigs request for one resource; a value of None resets the setting."""
     request = m.incremental_alter_configs_request
     changes = [(key, _DELETE if value is None else _SET, value) for key, value in values.items()]
@@ -193,7 +193,7 @@ def describe_features(client: NetworkClient, *, node: int | None = None) -> dict
 
 def update_features_request(
     client: NetworkClient, levels: Mapping[str, int], upgrade_type: UpgradeType, *, validate_only: bool
-) -> Any:
+) -> object:
     """Return an UpdateFeatures request (KIP-778)."""
     request = m.update_features_request
     return request.UpdateFeaturesRequest(
@@ -208,7 +208,9 @@ def update_features_request(
     )
 
 
-def feature_outcomes(response: Any) -> list[tuple[ErrorCode, str, str | None]]:
+def feature_outcomes(
+    response: m.update_features_response.UpdateFeaturesResponse,
+) -> list[tuple[ErrorCode, str, str | None]]:
     """Return the single outcome of an UpdateFeatures response: all levels or none."""
     return [(response.error_code, "other levels of features", response.error_message)]
 
@@ -254,6 +256,7 @@ def eligible_replicas(
         if after is None:
             break
         cursor = r.Cursor(topic_name=after.topic_name, partition_index=after.partition_index)
+        # The cursor of KIP-966 continues in the middle of a topic; topics before it are complete.
         names = tuple(name for name in names if name >= after.topic_name)
     return found
 
@@ -272,7 +275,7 @@ def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, i
     return grouped
 
 
-def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> Any:
+def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> object:
     """Return a ListOffsets request for one leader: partition → timestamp, negative for an end of the log."""
     request = m.list_offsets_request
     return request.ListOffsetsRequest(
@@ -292,7 +295,7 @@ def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: st
     )
 
 
-def delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> Any:
+def delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> object:
     """Return a DeleteRecords request for one leader: partition → first offset to keep."""
     request = m.delete_records_request
     return request.DeleteRecordsRequest(

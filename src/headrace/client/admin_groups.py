@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
@@ -72,7 +71,9 @@ def list_groups(
     )
 
 
-def _answers_when_loaded(client: NetworkClient, requests: list[tuple[int | None, Any]]) -> list[Any]:
+def _answers_when_loaded(
+    client: NetworkClient, requests: list[tuple[int | None, object]]
+) -> list[m.list_groups_response.ListGroupsResponse]:
     """Repeat the requests while a broker that has just started still loads its coordinators' logs."""
     deadline, backoff = Deadline.after_ms(client.api_timeout_ms), Backoff()
     while True:
@@ -167,7 +168,7 @@ def _delete_request(group_id: str, partitions: list[TopicPartition]) -> object:
     )
 
 
-def _delete_errors(response: Any) -> list[ErrorCode]:
+def _delete_errors(response: m.offset_delete_response.OffsetDeleteResponse) -> list[ErrorCode]:
     return [response.error_code, *(p.error_code for topic in response.topics for p in topic.partitions)]
 
 
@@ -253,12 +254,14 @@ def _described(client: NetworkClient, group_id: str) -> ConsumerGroupDescription
     return _consumer_group(group)
 
 
-def _refused(group: Any, api: str) -> BrokerError:
+def _refused(
+    group: m.consumer_group_describe_response.DescribedGroup | m.describe_groups_response.DescribedGroup, api: str
+) -> BrokerError:
     what = f"to describe the group {group.group_id}"
     return refusal(group.error_code, what, api=api, message=group.error_message, group_id=str(group.group_id))
 
 
-def _consumer_group(group: Any) -> ConsumerGroupDescription:
+def _consumer_group(group: m.consumer_group_describe_response.DescribedGroup) -> ConsumerGroupDescription:
     return ConsumerGroupDescription(
         group_id=str(group.group_id),
         group_type="consumer",
@@ -289,7 +292,7 @@ def _protocol(member_type: int) -> bool | None:
     return member_type == CONSUMER_MEMBER if member_type in (CLASSIC_MEMBER, CONSUMER_MEMBER) else None
 
 
-def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+def _partitions(assignment: m.consumer_group_describe_response.Assignment) -> tuple[TopicPartition, ...]:
     return tuple(sorted((str(t.topic_name), int(p)) for t in assignment.topic_partitions for p in t.partitions))
 
 
@@ -401,7 +404,7 @@ def _leave_classic_group(
     return result.error_code, None, "LeaveGroup"
 
 
-def _streams_leave(group_id: str, member: RemovableMember) -> Any:
+def _streams_leave(group_id: str, member: RemovableMember) -> object:
     # Without the instance id the coordinator finds any member by its member id. With it, it would look up the present
     # holder of the id and fence this request instead.
     return m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest(
@@ -419,7 +422,7 @@ def _streams_leave(group_id: str, member: RemovableMember) -> Any:
     )
 
 
-def _consumer_leave(group_id: str, member: RemovableMember) -> Any:
+def _consumer_leave(group_id: str, member: RemovableMember) -> object:
     return m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
         group_id=GroupId(group_id), member_id=member.member_id, member_epoch=i32(LEAVE_EPOCH), topic_partitions=None
     )

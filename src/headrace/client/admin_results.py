@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from headrace.client.membership.assignment import Tasks, tasks_of
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.errors import BrokerError
+from headrace.protocol import messages as m
 
 __all__ = [
     "CommittedOffset",
@@ -145,7 +146,7 @@ class StreamsGroupDescription:
     members: tuple[StreamsMemberDescription, ...]
 
 
-def read_streams_group(group: Any) -> StreamsGroupDescription:
+def read_streams_group(group: m.streams_group_describe_response.DescribedGroup) -> StreamsGroupDescription:
     """Return a DescribedGroup of StreamsGroupDescribe as plain values, members sorted by id."""
     return StreamsGroupDescription(
         group_id=str(group.group_id),
@@ -157,7 +158,7 @@ def read_streams_group(group: Any) -> StreamsGroupDescription:
     )
 
 
-def _member(member: Any) -> StreamsMemberDescription:
+def _member(member: m.streams_group_describe_response.Member) -> StreamsMemberDescription:
     endpoint = member.user_endpoint
     return StreamsMemberDescription(
         member_id=member.member_id,
@@ -175,7 +176,7 @@ def _member(member: Any) -> StreamsMemberDescription:
     )
 
 
-def _assignment(assignment: Any) -> StreamsMemberAssignment:
+def _assignment(assignment: m.streams_group_describe_response.Assignment) -> StreamsMemberAssignment:
     return StreamsMemberAssignment(
         active=_tasks(assignment.active_tasks),
         standby=_tasks(assignment.standby_tasks),
@@ -183,11 +184,11 @@ def _assignment(assignment: Any) -> StreamsMemberAssignment:
     )
 
 
-def _tasks(task_ids: Any) -> Tasks:
+def _tasks(task_ids: Iterable[m.streams_group_describe_response.TaskIds]) -> Tasks:
     return tasks_of({ids.subtopology_id: [int(p) for p in ids.partitions] for ids in task_ids})
 
 
-def _topology(topology: Any) -> Topology | None:
+def _topology(topology: m.streams_group_describe_response.Topology | None) -> Topology | None:
     if topology is None:
         return None
     return Topology(
@@ -205,7 +206,7 @@ def _topology(topology: Any) -> Topology | None:
     )
 
 
-def _internal(topic: Any) -> InternalTopic:
+def _internal(topic: m.streams_group_describe_response.TopicInfo) -> InternalTopic:
     return InternalTopic(
         name=str(topic.name),
         partitions=int(topic.partitions),

@@ -239,7 +239,9 @@ class FetchLoop:
             raise self._stuck(left[0])
         return fetched
 
-    def _advance(self, cursor: _Cursor, entry: Any, *, nothing_at_all: bool) -> Iterator[FetchedBytes]:
+    def _advance(
+        self, cursor: _Cursor, entry: m.fetch_response.PartitionData, *, nothing_at_all: bool
+    ) -> Iterator[FetchedBytes]:
         start = cursor.position
         data = entry.records or b""
         for header in iter_batch_headers(data):
@@ -260,7 +262,7 @@ class FetchLoop:
                 aborted_transactions=tuple(entry.aborted_transactions or ()),
             )
 
-    def _partition_refused(self, cursor: _Cursor, entry: Any) -> None:
+    def _partition_refused(self, cursor: _Cursor, entry: m.fetch_response.PartitionData) -> None:
         code = entry.error_code
         # Retention or DeleteRecords removed the records. A range cannot skip them silently: `verify` and restores need
         # all.

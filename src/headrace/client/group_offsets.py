@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 from uuid import UUID
 
 from kio.schema.types import GroupId, TopicName
@@ -311,18 +310,20 @@ def _fetch_request(
     return request.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
 
 
-def _topic_id(cluster: ClusterMetadata, topic: str) -> Any:
+def _topic_id(cluster: ClusterMetadata, topic: str) -> UUID | None:
     metadata = cluster.topics.get(topic)
     return None if metadata is None else metadata.topic_id
 
 
-def _commit_errors(response: Any) -> Iterator[tuple[Any, int, ErrorCode]]:
+def _commit_errors(
+    response: m.offset_commit_response.OffsetCommitResponse,
+) -> Iterator[tuple[str | UUID | None, int, ErrorCode]]:
     for topic in response.topics:
         for partition in topic.partitions:
             yield topic.name or topic.topic_id, int(partition.partition_index), partition.error_code
 
 
-def _fetch_errors(response: Any) -> Iterator[ErrorCode]:
+def _fetch_errors(response: m.offset_fetch_response.OffsetFetchResponse) -> Iterator[ErrorCode]:
     for group in response.groups:
         yield group.error_code
         for topic in group.topics:
@@ -331,7 +332,7 @@ def _fetch_errors(response: Any) -> Iterator[ErrorCode]:
 
 
 def _read_offsets(
-    response: Any, wanted: list[TopicPartition] | None, cluster: ClusterMetadata
+    response: m.offset_fetch_response.OffsetFetchResponse, wanted: list[TopicPartition] | None, cluster: ClusterMetadata
 ) -> dict[TopicPartition, CommittedOffset]:
     found = {
         (

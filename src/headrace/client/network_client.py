@@ -130,7 +130,7 @@ class NetworkClient:
 
     # Requests.
 
-    def call(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+    def call(self, request: object, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
         """Return the response of `node` (None: any broker).
 
         Raises:
@@ -142,7 +142,7 @@ class NetworkClient:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
             return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
 
-    def attempt(self, request: Any, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+    def attempt(self, request: object, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
         """Like `call` without retries, for callers with a schedule of their own.
 
         Raises:
@@ -153,7 +153,7 @@ class NetworkClient:
             within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
             return self._exchange(request, node, Deadline.after_ms(within_ms))
 
-    def call_all(self, requests: Iterable[tuple[int | None, Any]], *, timeout_ms: float | None = None) -> list[Any]:
+    def call_all(self, requests: Iterable[tuple[int | None, object]], *, timeout_ms: float | None = None) -> list[Any]:
         """Send all requests at the same time and return the responses in their order."""
         self._own_process()
         with self._lock:
@@ -169,7 +169,7 @@ class NetworkClient:
                 for pending, (node, request) in zip(started, listed, strict=True)
             ]
 
-    def attempt_all(self, requests: Iterable[tuple[int, Any]], *, timeout_ms: float | None = None) -> list[Any]:
+    def attempt_all(self, requests: Iterable[tuple[int, object]], *, timeout_ms: float | None = None) -> list[Any]:
         """Like `call_all` without retries: the ConnectionLost stands in the place of a missing response.
 
         For requests to leaders, which may have moved: trying the same broker again would mean trying a dead one.
@@ -190,7 +190,7 @@ class NetworkClient:
     def call_coordinator(
         self,
         group_id: str,
-        request: Any,
+        request: object,
         error_codes: Callable[[Any], Iterable[ErrorCode]],
         *,
         timeout_ms: float | None = None,
@@ -225,7 +225,7 @@ class NetworkClient:
             backoff.pause(deadline)
 
     def start(
-        self, request: Any, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
+        self, request: object, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
     ) -> PendingReply:
         """Send a request without waiting; `.result()` waits.
 
@@ -408,12 +408,12 @@ class NetworkClient:
                 before = error
             backoff.pause(overall, self._ended)
 
-    def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
+    def _exchange(self, request: object, node: int | None, deadline: Deadline) -> Any:
         response = self._connection(node, deadline).send(request, deadline).result()
         self._learn(response)
         return response
 
-    def _started(self, request: Any, node: int | None, deadline: Deadline) -> PendingReply | None:
+    def _started(self, request: object, node: int | None, deadline: Deadline) -> PendingReply | None:
         if not self._ever_connected:
             return None
         within = deadline.earlier(self.request_timeout_ms)
@@ -428,7 +428,7 @@ class NetworkClient:
         except ConnectionLost as error:
             return error
 
-    def _finished(self, pending: PendingReply | None, request: Any, node: int | None, deadline: Deadline) -> Any:
+    def _finished(self, pending: PendingReply | None, request: object, node: int | None, deadline: Deadline) -> Any:
         if pending is not None:
             try:
                 return pending.result()

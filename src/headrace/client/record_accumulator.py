@@ -95,6 +95,7 @@ class PartitionBatches:
         """
         self._stored += 1
         end = base_offset + batch.records - 1
+        # DUPLICATE_SEQUENCE_NUMBER has no usable offset for older batches: brokers remember only the last five.
         if is_repeat:
             self.last_offset = max(end, self.last_offset or -1)
             return None

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import Records, i16, i32
@@ -273,7 +273,7 @@ class Sender:
             self._backoff = Backoff()
             self._deadline = Deadline.after_ms(self._delivery_timeout_ms)
 
-    def _settle(self, key: TopicPartition, batch: Batch, entry: Any) -> bool:
+    def _settle(self, key: TopicPartition, batch: Batch, entry: m.produce_response.PartitionProduceResponse) -> bool:
         """Apply the response for one batch; return False if the batch has to be sent again."""
         # 1. A duplicate counts as stored: its earlier response was lost (KIP-98).
         state = self._partitions[key]

@@ -260,7 +260,7 @@ class MarkerCheck:
             leaders=tuple((node, self._start(request, node)) for node in nodes),
         )
 
-    def _start(self, request: Any, node: int) -> PendingReply | ConnectionLost:
+    def _start(self, request: object, node: int) -> PendingReply | ConnectionLost:
         try:
             return self._client.start(request, node=node)
         except ConnectionLost as error:

@@ -153,6 +153,7 @@ def note_decisions(
                 what = "to end the ongoing transaction of"
                 code = ErrorCode.concurrent_transactions
                 failures[tid] = refused(code, f"{what} {tid}", api="EndTxn", transactional_id=tid)
+            # Empty and Dead have no entry: nothing of this id can be open.
             elif (told := _DECISIONS.get(found.state)) is not None:
                 committed[tid] = told
         if not ongoing:

@@ -59,6 +59,8 @@ def ruling(code: ErrorCode) -> Ruling:
 def first_refusal(codes: Iterable[ErrorCode]) -> ErrorCode:
     """Return the code that decides about an answer with one code per partition: final codes before retriable ones."""
     first = ErrorCode.none
+    # A request of several partitions has one outcome here: a final code decides even if others could be retried, since
+    # the transaction must be aborted anyway.
     for code in codes:
         if ruling(code) in {"fenced", "abortable", "fatal"}:
             return code

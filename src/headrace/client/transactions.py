@@ -82,7 +82,7 @@ class Transactions:
     ) -> dict[str, TransactionalIdentity | HeadraceError]:
         """Return fresh identities. Open transactions of the ids are aborted first, and older identities are fenced."""
 
-        def request(tid: str) -> Any:
+        def request(tid: str) -> object:
             return m.init_producer_id_request.InitProducerIdRequest(
                 transactional_id=TransactionalId(tid),
                 transaction_timeout=from_ms(self._timeout_ms),
@@ -128,7 +128,7 @@ class Transactions:
             added = self.add_offsets(group_id, by_id.values(), timeout_ms=timeout_ms)
             refused = {tid: outcome for tid, outcome in added.items() if isinstance(outcome, HeadraceError)}
 
-        def request(tid: str) -> Any:
+        def request(tid: str) -> object:
             return _offsets_request(group_id, by_id[tid], offsets[by_id[tid]], member_id, member_epoch, metadata)
 
         def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
@@ -159,7 +159,7 @@ class Transactions:
         """
         by_id = {identity.transactional_id: identity for identity in identities}
 
-        def request(tid: str) -> Any:
+        def request(tid: str) -> object:
             return m.end_txn_request.EndTxnRequest(
                 transactional_id=TransactionalId(tid),
                 producer_id=ProducerId(by_id[tid].producer_id),
@@ -206,7 +206,7 @@ class Transactions:
         """Send AddOffsetsToTxn: the group's offsets belong to each transaction. Not needed from version 2 on."""
         by_id = {identity.transactional_id: identity for identity in identities}
 
-        def request(tid: str) -> Any:
+        def request(tid: str) -> object:
             return m.add_offsets_to_txn_request.AddOffsetsToTxnRequest(
                 transactional_id=TransactionalId(tid),
                 producer_id=ProducerId(by_id[tid].producer_id),
@@ -235,7 +235,7 @@ class Transactions:
         for topic, partition in sorted(partitions):
             by_topic.setdefault(topic, []).append(i32(partition))
 
-        def request(_tid: str) -> Any:
+        def request(_tid: str) -> object:
             transaction = add.AddPartitionsToTxnTransaction(
                 transactional_id=TransactionalId(identity.transactional_id),
                 producer_id=ProducerId(identity.producer_id),
@@ -271,7 +271,7 @@ class Transactions:
         api: str,
         what: str,
         keys: Mapping[str, str],  # transactional id → the coordinator's key
-        request: Callable[[str], Any],
+        request: Callable[[str], object],
         read: Callable[[str, Any], tuple[ErrorCode, Result]],
         *,
         key_type: int = TRANSACTION_KEY_TYPE,
@@ -311,7 +311,7 @@ class Transactions:
                 backoff.pause(deadline)
         return round_.outcomes
 
-    def _sent(self, request: Any, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
+    def _sent(self, request: object, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
         try:
             left_ms = min(deadline.remaining_s * 1000, self._client.request_timeout_ms)
             return self._client.start(request, node=node, timeout_ms=max(left_ms, 100), at_most=at_most)
@@ -369,7 +369,7 @@ def _offsets_request(
     member_id: str,
     member_epoch: int,
     metadata: str,
-) -> Any:
+) -> object:
     request = m.txn_offset_commit_request
     by_topic: dict[str, list[tuple[int, int]]] = {}
     for (topic, partition), offset in sorted(offsets.items()):

@@ -154,6 +154,7 @@ class ConsumerCore:
         if self._wanted is None and len(self.positions):
             raise ConfigError("wrong-usage", "a consumer either subscribes or assigns", "call unsubscribe first")
         wanted = parse_topics(topics)
+        # KIP-848 moved patterns to the coordinator; a classic coordinator knows no subscriptions at all.
         if wanted.broker_regex is not None and self._configuration["group.protocol"] == "classic":
             raise ConfigError(
                 "wrong-usage",
@@ -344,6 +345,7 @@ class ConsumerCore:
         self._subscription_due = False
 
     def _start_membership(self, *, classic: bool) -> GroupRunner:
+        # A broker may offer the API and still refuse it (group.version=0); `_group_matters` handles that later.
         offered = None if classic else self.control.supported_range(ApiKey.CONSUMER_GROUP_HEARTBEAT)
         if not classic and offered is None:
             log.info("The brokers do not support KIP-848; joining %s as a classic group", self.group_id)
@@ -414,6 +416,7 @@ class ConsumerCore:
             return
         self._commit_due = time.monotonic() + self._configuration["auto.commit.interval.ms"] / 1000
         consumed = self.positions.consumed()
+        # Only what moved: an idle consumer would otherwise write a record per partition every five seconds, for ever.
         moved = {each: at for each, at in consumed.items() if self._last_commit.get(each) != at}
         if moved and (self._wanted is None or self.identity.is_member):
             self._last_commit = consumed

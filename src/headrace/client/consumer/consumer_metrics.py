@@ -74,6 +74,7 @@ class ConsumerMetrics:
                     self._rebalances.add()
                     self._last_rebalance = now
                 self._rebalance_began = None
+            # A loss begins the next rebalance at once, because the member joins again; a fatal error begins nothing.
             elif state in {_S.LOST, _S.FATAL}:
                 if under_way:
                     self._failed_rebalances.add()
@@ -118,6 +119,8 @@ class ConsumerMetrics:
         """Report the end of a poll."""
         with self._lock:
             took_s = 0.0 if self._last_poll is None else self._clock() - self._last_poll
+            # As Kafka's poll-idle-ratio-avg (KIP-517): the share of time in `poll`, measured from one poll's start to
+            # the next.
             whole_s = took_s + self._between_polls_s
             self._idle.add(took_s / whole_s if whole_s else 1.0)
 

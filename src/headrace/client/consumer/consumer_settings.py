@@ -144,6 +144,7 @@ class ConsumerConfiguration(ClientConfiguration):
         layers.append(("argument", "the arguments", named))
         self._values: dict[str, Any] = {name: row.default for name, row in CONSUMER_SETTINGS.items()}
         self._sources: dict[str, Source] = dict.fromkeys(CONSUMER_SETTINGS, "default")
+        # Lowest source first, so that later ones overwrite.
         for source, where, values in layers:
             for key, value in values.items():
                 if _known(key, where, in_file=source == "file"):

@@ -80,6 +80,7 @@ class OffsetReset:
         if lowered in _PLAIN:
             return cls(_PLAIN[lowered])
         kind, _, duration = lowered.partition(":")
+        # ISO 8601 as in Java's Duration: days, hours, minutes, seconds; months and years have no fixed length.
         match = _DURATION.fullmatch(duration)
         if kind == "by_duration" and match is not None and any(match.groupdict().values()):
             given = {unit: float(amount) for unit, amount in match.groupdict().items() if amount}

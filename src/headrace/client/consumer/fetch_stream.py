@@ -24,6 +24,7 @@ from headrace.client.fetch_loop import FetchedBytes, fetch_request
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import CannotConnect
+from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.framing import MalformedResponse
 from headrace.protocol.record_batches import iter_batch_headers
@@ -201,7 +202,9 @@ class FetchStream:
                     served.append(each)
         self._positions.rotate(served)
 
-    def _take(self, each: TopicPartition, state: PartitionState, entry: Any, asked_at: int) -> bool:
+    def _take(
+        self, each: TopicPartition, state: PartitionState, entry: m.fetch_response.PartitionData, asked_at: int
+    ) -> bool:
         if entry.error_code == ErrorCode.offset_out_of_range:
             self.out_of_range.append(each)
             return False

@@ -131,6 +131,8 @@ class ClassicMembership(GroupMember):
         if self._topic_lookup.due_ms <= now_ms and self._state is not _S.ASSIGNING:
             names = None if self._wanted.matching is not None else self._group_topics
             return self._send_with_deadline("look", topics_request(names), now_ms, any_node=True)
+        # A rebalance begins only when the application has acknowledged the last one: PREPARING and RECONCILING come
+        # first, or it would have to revoke what it has not begun.
         if self._state is _S.STABLE and self._rejoin:
             self._revoke_before_join(now_ms)
         match self._state:
@@ -210,6 +212,8 @@ class ClassicMembership(GroupMember):
     def _deadline_ms(self) -> int:
         """Return until when the request in flight may take."""
         match self._in_flight:
+            # Both are answered only when every member has joined or the leader has synced, so they may take as long as
+            # a rebalance.
             case "join" | "sync":
                 return self._sent_ms + self._rebalance_timeout_ms + JOIN_MARGIN_MS
             case "heartbeat":
@@ -319,6 +323,7 @@ class ClassicMembership(GroupMember):
             self._fail(code)
 
     def _start_assigning(self, reply: JoinReply, now_ms: int) -> None:
+        # All members' topics, not only the leader's own: members of one group may subscribe to different topics.
         self._group_topics = frozenset(
             topic for each in self._assignors.members(reply).values() for topic in each.topics
         )
@@ -411,6 +416,7 @@ class ClassicMembership(GroupMember):
             return
         counts = {name: count for name, count in partition_counts(response).items() if name in self._group_topics}
         self._topic_lookup.on_success(now_ms, missing=len(counts) < len(self._group_topics))
+        # Kafka's leader compares metadata snapshots in the same way (ConsumerCoordinator.rejoinNeededOrPending).
         if counts != self._counts and self._state in {_S.STABLE, _S.RECONCILING}:
             self._counts = counts
             self._request_rejoin("the topics' partitions changed")
@@ -427,6 +433,8 @@ class ClassicMembership(GroupMember):
             self._enter(_S.JOINING)
 
     def _forget_generation(self, code: ErrorCode) -> None:
+        # After ILLEGAL_GENERATION the coordinator still knows the member, and joins with its id keep its static or
+        # sticky place; an unknown id must be requested anew.
         self._set_generation(NO_GENERATION, "" if code == ErrorCode.unknown_member_id else None)
         self._reason = f"the coordinator answered {kafka_name(code)}"
 

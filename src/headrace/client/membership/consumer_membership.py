@@ -244,6 +244,7 @@ class ConsumerMembership(GroupMember):
         return consumer_leave_request(self._settings, self.identity, for_a_while=for_a_while)
 
     def _poll_leaving(self, now_ms: int) -> PollResult:
+        # A join in flight may have made this a member, so a leave follows it; without one there is nothing to leave.
         if now_ms >= self._leave_deadline_ms or not (self.identity.is_member or self._in_flight in {"join", "leave"}):
             self._finish_leave(confirmed=False)
             return self._wait(NEVER_MS)
@@ -323,12 +324,14 @@ class ConsumerMembership(GroupMember):
         if now_ms - self._refused_since_ms > INSTANCE_PATIENCE_MS:
             self._fail(code, message)
             return
+        # Release once: if the id was this member's own, the next join succeeds; otherwise only time helps.
         self._release_first = self._may_hold_id
         self._may_hold_id = False
         self._schedule.on_failure(now_ms)
 
     def _take_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
         self._names.update(names)
+        # A topic that was just created may be missing from another broker's metadata for a moment.
         self._names_due_ms = now_ms + 200 if self._unnamed() else NEVER_MS
         self._reconcile()
 

@@ -93,6 +93,7 @@ class CoordinatorLookup:
             self.node = int(found.node_id)
             self._backoff_ms = RETRY_BACKOFF_MS
             return ErrorCode.none, ""
+        # COORDINATOR_NOT_AVAILABLE while `__consumer_offsets` is created, or its leader is elected.
         if is_retriable(found.error_code):
             self.on_failure(now_ms)
             return ErrorCode.none, ""

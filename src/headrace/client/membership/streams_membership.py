@@ -179,6 +179,8 @@ class StreamsMembership(MemberCore):
         )
 
     def _take_version(self, response: ApiVersions, now_ms: int) -> None:
+        # An answer without the version (an error) is treated like a failed request: guessing v0 would join a static
+        # member as a dynamic one, and its tasks would not wait for it.
         self._version.on_response(response)
         ignored = self._version.ignored(self._static.instance_id, keeps_member_id=self._keeps_member_id)
         if ignored is not None:
@@ -200,6 +202,7 @@ class StreamsMembership(MemberCore):
         if target is None or self._state not in ACKNOWLEDGING:
             return
         before, self._target = self._target, target
+        # Emitted only if it is news: repeated looks usually return the same target.
         if target.tasks != (before.tasks if before is not None else self._assignment.tasks):
             self._events.append(e.TargetSeen(target=target, to_come=difference(target.active, self._assignment.active)))
         self._compare_with_target(now_ms)
@@ -336,6 +339,7 @@ class StreamsMembership(MemberCore):
                 self._forget_coordinator()
 
     def _on_instance_conflict(self, reply: Heartbeat, now_ms: int, *, joining: bool) -> None:
+        # A running member that meets a conflict was replaced by a newer process: its tasks are lost at once.
         self._static.on_conflict(reply.error_code, now_ms)
         if not joining:
             self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=reply.error_message or ""))

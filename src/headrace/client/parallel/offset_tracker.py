@@ -97,6 +97,8 @@ def decode_finished(committed: int, metadata: str, topic_id: UUID | None) -> tup
         return None
     version, kind, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
+    # An administrator may have changed the offset and kept the metadata, and another program may use the field: then
+    # nothing is known to be finished, and records are processed again rather than skipped.
     if version != _VERSION or checksum != _checksum(committed, topic_id, kind, body):
         return None
     runs = tuple(_from_bitmap(committed, body) if kind == _BITMAP else _from_lengths(committed, body))
@@ -297,6 +299,7 @@ class OffsetTracker:
         if offset is None:
             return None
         found = (offset, encode_finished(offset, self._runs(offset), self._topic_id))
+        # The same offset with other metadata is a new snapshot: records finished behind the first unfinished one.
         if found == self._snapshot:
             return None
         self._snapshot = found
@@ -317,6 +320,7 @@ class OffsetTracker:
         for start, end in chain(self._done_runs(), self._before):
             if end <= base:
                 continue
+            # Runs of this assignment and of the previous owner's commit can touch; the encoding needs them disjoint.
             if found and start <= found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             else:

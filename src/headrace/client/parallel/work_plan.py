@@ -166,6 +166,7 @@ class WorkPlan:
                 continue
             self.counts.polled += 1
             ordinal = assigned.tracker.next_ordinal
+            # The commit of the previous owner lists it as finished.
             if not assigned.tracker.add(record.offset):
                 self.counts.known_finished += 1
                 continue

@@ -192,6 +192,7 @@ class WorkQueue:
     def attempt_failed(self, work: Work, failure: Failure) -> bool:
         """Report a failed attempt and return whether the failure policy has to decide."""
         with self.lock:
+            # Time and chance enter the pure plan here, as arguments.
             verdict = self.plan.fail_attempt(work, failure, now_ms=now_ms(), chance=random.random())
             self.notify()
         if verdict == "retry":
