@@ -56,9 +56,13 @@ class DevBroker:
 
         addresses = parse_bootstrap_servers(bootstrap_servers)
         DIRECTORY.mkdir(exist_ok=True)
+        # 1. The lock comes first: of two runs that start together, only one may start a broker. The second does not
+        #    wait for the lock, since the first keeps it until its end; it uses whatever answers at the address.
         lock = _take_lock()
+        # 2. A broker that answers is used, by any program; `_found` decides whether this run also stops it.
         if any(answers(found.host, found.port) for found in addresses):
             return cls._found(bootstrap_servers, lock)
+        # 3. Otherwise a broker is started, on the loopback only: it has neither TLS nor authentication.
         first = addresses[0]
         if first.host not in _LOOPBACK:
             raise ConfigError(
@@ -79,6 +83,8 @@ class DevBroker:
 
     @classmethod
     def _found(cls, bootstrap_servers: str, lock: int) -> Self:
+        # Three conditions make a broker that answers this run's to stop: its process holds the data directory of this
+        # working directory, no other run owns it (the lock), and it listens at the port that was asked for.
         left = _running_broker()
         if left is None or lock < 0 or left[1].rpartition(":")[2] != bootstrap_servers.rpartition(":")[2]:
             talk(f"Using the broker at {bootstrap_servers}.")
@@ -120,6 +126,8 @@ def _take_lock() -> int:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        # flock, not a file with a process id: the kernel releases it when the owner is killed, and a process id may
+        # belong to another program by then.
         os.close(handle)
         return -1
     return handle

@@ -135,18 +135,25 @@ class NewPositions:
 
     def planned(self, options: GroupOptions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Raises click.UsageError: nothing is committed that could be shifted."""
+        # The scenarios of Kafka's OffsetsUtils (4.3.1). Only given and shifted offsets can lie outside a log and are
+        # clamped (1, 2); offsets from ListOffsets are positions of the log already (4, 5).
+        # 1. --to-offset
         if options.to_offset is not None:
             return self.inside(dict.fromkeys(partitions, options.to_offset))
+        # 2. --shift-by
         if options.shift_by is not None:
             return self.inside(self._shifted(partitions, options.shift_by))
+        # 3. --to-current: partitions without a commit take the log's end, as a new consumer with "latest" would.
         if options.to_current:
             absent = [key for key in partitions if key not in self._committed]
             latest = self._ends(absent, "latest")
             return {key: latest.get(key, self._committed.get(key, 0)) for key in partitions}
+        # 4. --to-datetime and --by-duration: the first record at or after the moment.
         if options.to_datetime is not None:
             return self._at(partitions, moment_ms(options.to_datetime))
         if options.by_duration is not None:
             return self._at(partitions, self._now_ms - duration_ms(options.by_duration))
+        # 5. --to-earliest, --to-latest
         return self._ends(partitions, "earliest" if options.to_earliest else "latest")
 
     def inside(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -177,6 +184,8 @@ class NewPositions:
 
     def _at(self, partitions: list[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(dict.fromkeys(partitions, at_ms))
+        # ListOffsets answers -1 where no record is as young as the moment, not only in an empty log. Kafka's sentence
+        # calls both "empty"; it stays as it is, because scripts match it.
         empty = [key for key in partitions if found[key].offset < 0]
         for topic, partition in empty:
             self.sentences.append(

@@ -239,17 +239,22 @@ class BrokerProcess:
 
 def stop_all(instances: Sequence[Instance], timeout_s: float = STOP_SECONDS) -> None:
     """Asks all to stop at once, waits, and kills who does not. Nothing of them is left afterwards."""
+    # Signals first, waits afterwards: instances stop in parallel, and the deadline holds for all of them together.
     for instance in instances:
         instance.terminate()
     deadline = time.monotonic() + timeout_s
     for instance in instances:
         if not instance.wait(max(0.1, deadline - time.monotonic())):
+            # The session, not the process: the driver's JVM and Python workers would outlive it and keep ports and
+            # stores locked. Each instance is started in a session of its own.
             _kill_session(instance.pid)
             instance.wait(5)
 
 
 def free_port(host: str) -> int:
     """A port that was free a moment ago."""
+    # Another process may take the port before it is used. The broker then fails with "port taken" instead of hanging;
+    # port 0 is no alternative, because callers need the address before the broker listens.
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -93,14 +93,21 @@ def _unread(source: str, count: int, changelog: str, width: int) -> Obstacle:
 
 def _wanted_counts(topology: Topology, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
     """Internal topics with the partitions they need; 0 where it cannot be told. Source topics all exist."""
+    # As in Kafka's RepartitionTopics and ChangelogTopics (group-coordinator 4.3.1), in three steps.
+    # 1. Fixed counts: source topics as they are, repartition topics whose number the program gives.
     known = {topic: len(topics[topic].partitions) for each in topology.subtopologies for topic in each.source_topics}
     wanted = {
         topic.name: topic.partitions for each in topology.subtopologies for topic in each.repartition_source_topics
     }
     undecided = [name for name, count in wanted.items() if not count]
-    for _ in undecided:  # a chain of repartition topics is at most as long as there are of them
+    # 2. The others depend on each other: a repartition topic may be written from one that is undecided itself. Each
+    #    round decides at least the next topic of every chain, and no chain is longer than the number of topics. A
+    #    cycle of undecided topics keeps 0, which is reported as "cannot be told" instead of a wrong number.
+    for _ in undecided:
         for name in undecided:
             wanted[name] = _derived_count(name, topology, {**known, **wanted})
+    # 3. A changelog has one partition per task, and the tasks of a subtopology are as many as the partitions of its
+    #    widest input.
     for each in topology.subtopologies:
         inputs = [*each.source_topics, *(topic.name for topic in each.repartition_source_topics)]
         width = max(({**known, **wanted}[topic] for topic in inputs), default=0)
@@ -110,9 +117,11 @@ def _wanted_counts(topology: Topology, topics: Mapping[str, TopicMetadata]) -> d
 
 def _derived_count(name: str, topology: Topology, known: Mapping[str, int]) -> int:
     """As many as the sources it is read with, else as many as the widest input of those who write it."""
+    # Read together with source topics: copartitioning requires their count (KIP-1071), whatever the writers have.
     for each in topology.subtopologies:
         if each.source_topics and any(topic.name == name for topic in each.repartition_source_topics):
             return max(known[topic] for topic in each.source_topics)
+    # Otherwise the widest input of its writers. The topic itself is left out: a subtopology may write what it reads.
     writers = [each for each in topology.subtopologies if name in each.repartition_sink_topics]
     inputs = [
         topic

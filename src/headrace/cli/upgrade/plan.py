@@ -309,20 +309,29 @@ def carry_out(admin: Admin, plan: Plan) -> Iterator[str]:
 
     The file is on the disk before anything is deleted.
     """
+    # The order makes every prefix of the steps repeatable; a crash between two of them loses no position.
+    # 1. A rollback first keeps the present positions in a file of their own where they differ from the saved ones, so
+    #    that it can be undone.
     if plan.keep_as is not None and plan.kept is not None:
         plan.kept.write(plan.keep_as)
         yield "keep"
+    # 2. State before positions: the file with the positions marks the save as complete, so that a crash in between
+    #    leaves no file that claims state which was not saved.
     if plan.save:
         if plan.state is not None:
             _save_state(admin, plan.state)
         plan.file.write(plan.path)
         yield "save"
+    # 3. Only now the group is deleted: Kafka keeps the topology of an empty group and refuses another one
+    #    (KIP-1071), and deleting it is the only way that the protocol offers. Its positions go with it.
     if plan.delete:
         _delete(admin, plan)
         yield "delete"
+    # 4. Internal topics while the group does not exist: no member can join and read half of them.
     if plan.state is not None:
         _replace_state(admin, plan.state, back=plan.back)
         yield "state"
+    # 5. Positions last, because the first of them makes the group visible again.
     _restore(admin, plan)
     yield "restore"
     if plan.file.finished_at is None:
