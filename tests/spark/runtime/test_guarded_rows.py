@@ -22,7 +22,12 @@ from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.topology.nodes import DeadLetter
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    # PySpark 4.0 leaves the sockets of `collect` and `toArrow` to the garbage collector.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 SEEDS = range(300 if os.environ.get("HEADRACE_LONG") else 8)
 SCHEMA = "id long, text string, n int, flag boolean, at timestamp, price decimal(20,2), items array<int>, day date"
