@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -19,8 +18,17 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_json_stri
 from headrace.errors import TopologyError
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import empty_frame, quoted
-from headrace.spark.plan_reader import analysed, class_of, columns_read, expression_id, leaf_of, only_projects, sequence
+from headrace.spark.plan_reader import columns_read, leaf_of, only_projects
 from headrace.spark.refusals import refusal
+from headrace.spark.spark_internals import (
+    analysed,
+    class_of,
+    expression_id,
+    is_instance,
+    sequence,
+    unresolved_column,
+    with_children,
+)
 from headrace.spark.topology.nodes import Buffer, BufferFunction, ProjectForGroup
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -110,8 +118,6 @@ class _Splitter:
         self._before = before
         self._where = where
         self._spark = before.sparkSession
-        self._jvm: Any = self._spark._jvm
-        self._gateway: Any = self._spark.sparkContext._gateway
         self._canonical = CanonicalExpressions(before)
         self._groups: list[Any] = []
         self._inputs: dict[str, _Input] = {}  # by their SQL
@@ -208,7 +214,7 @@ class _Splitter:
         children = sequence(expression.children())
         if not children:
             return expression
-        return expression.withNewChildren(self._jvm.PythonUtils.toSeq([self._rebuilt(child) for child in children]))
+        return with_children(self._spark, expression, [self._rebuilt(child) for child in children])
 
     def _buffer(self, expression: Any) -> Buffer:
         function = expression.aggregateFunction()
@@ -346,10 +352,10 @@ class _Splitter:
         return expression.child() if class_of(expression) == "Alias" else expression
 
     def _column(self, name: str) -> Any:
-        return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
+        return unresolved_column(self._spark, name)
 
     def _is(self, expression: Any, name: str) -> bool:
-        return bool(is_instance_of(self._gateway, expression, _EXPRESSIONS + name))
+        return is_instance(self._spark, expression, _EXPRESSIONS + name)
 
     def _not_mergeable(self, name: str, expression: Any) -> TopologyError:
         """Exact aggregates over all values and Python functions cannot be merged; any other one is not written yet."""

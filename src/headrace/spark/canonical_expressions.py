@@ -17,7 +17,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headrace.spark.plan_reader import analysed, class_of, expression_id, sequence, walk, walk_of_stream
+from headrace.spark.spark_internals import (
+    analysed,
+    class_of,
+    expression_id,
+    sequence,
+    unresolved_column,
+    walk,
+    walk_of_stream,
+    with_children,
+)
 
 __all__ = ["CanonicalExpressions"]
 
@@ -31,7 +40,7 @@ class CanonicalExpressions:
     """Canonical texts of expressions over the columns of one DataFrame."""
 
     def __init__(self, dataframe: DataFrame) -> None:
-        self._jvm: Any = dataframe.sparkSession._jvm
+        self._session = dataframe.sparkSession
         self._definitions: dict[int, Any] = {}  # columns that a projection defines: Spark's Alias
         self._joined: dict[int, str] = {}  # columns of static sides, and those of functions of the user
         self._sides: list[str] = []
@@ -78,10 +87,10 @@ class CanonicalExpressions:
         children = sequence(expression.children())
         if not children:
             return expression
-        return expression.withNewChildren(self._jvm.PythonUtils.toSeq([self._substituted(child) for child in children]))
+        return with_children(self._session, expression, [self._substituted(child) for child in children])
 
     def _column(self, name: str) -> Any:
-        return self._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
+        return unresolved_column(self._session, name)
 
 
 def _calls_the_user(expression: Any) -> bool:

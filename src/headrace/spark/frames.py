@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.spark.refusals import is_hidden, refusal, visible
+from headrace.spark.spark_internals import column_text
 from headrace.spark.topology.nodes import HIDDEN_PREFIX, NarrowCall
 
 
@@ -124,7 +125,7 @@ def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
 
 
 def _is_star(column: Column) -> bool:
-    return column._jc.toString() == "unresolvedstar()" or column._jc.toString() == "*"
+    return column_text(column) in ("unresolvedstar()", "*")
 
 
 def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> None:

@@ -7,12 +7,12 @@ the list is refused by its name, at the user's line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from headrace.spark.refusals import refusal
+from headrace.spark.spark_internals import analysed, class_of, expression_id, optimised, sequence, walk, walk_of_stream
 
 _LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
 _NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias", "Join"}) | _LEAVES
@@ -29,39 +29,6 @@ _REMEDIES = {
     "Sort": ("a sort needs all rows in one place; a stream never has them all", "sort where you read"),
 }
 _TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
-
-
-def analysed(dataframe: DataFrame) -> Any:
-    """Return the analysed logical plan of `dataframe`, a JVM object."""
-    return dataframe._jdf.queryExecution().analyzed()
-
-
-def sequence(scala: Any) -> list[Any]:
-    """Return a Scala Seq as a list."""
-    return [scala.apply(index) for index in range(scala.size())]
-
-
-def walk(plan: Any) -> Iterator[Any]:
-    """Yield `plan` and all nodes below it, parents first."""
-    pending = [plan]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(reversed(sequence(node.children())))
-
-
-def walk_of_stream(plan: Any) -> Iterator[Any]:
-    """Yield nodes like `walk`, but follow only the left side of joins: the stream is always on the left."""
-    pending = [plan]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
-
-
-def class_of(node: Any) -> str:
-    """Return the simple class name of a JVM object."""
-    return str(node.getClass().getSimpleName())
 
 
 def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False) -> None:
@@ -112,11 +79,6 @@ def leaf_of(dataframe: DataFrame) -> Any:
     return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
 
 
-def expression_id(attribute: Any) -> int:
-    """Return the expression id by which Spark identifies an attribute."""
-    return int(attribute.exprId().id())
-
-
 def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     """Return the columns of the leaf that the optimised plan of `dataframe` reads, in the leaf's order.
 
@@ -124,10 +86,10 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     now.
     """
     columns = sequence(leaf_of(dataframe).output())
-    optimised = dataframe._jdf.queryExecution().optimizedPlan()
-    used = {expression_id(attribute) for attribute in sequence(optimised.output())}
+    plan = optimised(dataframe)
+    used = {expression_id(attribute) for attribute in sequence(plan.output())}
     remains = False
-    for node in walk(optimised):
+    for node in walk(plan):
         if class_of(node) not in _LEAVES:
             used.update(expression_id(attribute) for attribute in sequence(node.references().toSeq()))
         else:

@@ -136,7 +136,9 @@ def _socket_directory() -> Path:
 
 def classic(spark: Any) -> SparkSession:
     """Return `spark`, or raise ConfigError if it is a Spark Connect session."""
-    if not hasattr(spark, "_jsparkSession"):
+    from headrace.spark.spark_internals import is_classic
+
+    if not is_classic(spark):
         raise ConfigError(
             "spark-connect",
             "StreamsApp needs a classic Spark session; this is Spark Connect",

@@ -13,16 +13,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import TopologyError
-from headrace.spark.plan_reader import analysed, class_of, sequence
 from headrace.spark.refusals import refusal
+from headrace.spark.spark_internals import (
+    analysed,
+    broadcast_threshold_bytes,
+    class_of,
+    collect_as_java_list,
+    estimated_bytes,
+    frame_of_plan,
+    is_classic,
+    local_relation,
+    sequence,
+)
 
 __all__ = ["StaticSide", "checked_join"]
 
@@ -42,7 +51,7 @@ _WIDE_JOINS = ("right", "rightouter", "outer", "full", "fullouter")
 
 def checked_join(other: object, on: object, how: str | None, where: str) -> str:
     """Return the normalised join type. Raises TopologyError for joins that need rows of other tasks."""
-    if not isinstance(other, DataFrame) or not hasattr(other, "_jdf"):
+    if not isinstance(other, DataFrame) or not is_classic(other):
         raise refusal(
             "not-supported-here",
             f"join takes a plain DataFrame, not a {type(other).__name__}; joins of streams come in a later release",
@@ -89,7 +98,7 @@ class StaticSide:
         self._looked_at = 0.0
         self._lock = threading.Lock()
         if not self._is_hinted:
-            expected = int(str(dataframe._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+            expected = estimated_bytes(dataframe)
             self._check_size(expected if expected < _UNKNOWN_BYTES else 0)
 
     def dataframe(self) -> DataFrame:
@@ -127,13 +136,12 @@ class StaticSide:
     def _read(self) -> DataFrame:
         most = None if self._is_hinted else max(0, self._threshold_bytes())
         session = self._frame.sparkSession
-        jvm: Any = session._jvm
         try:
             plan = analysed(self._frame)
             plan.refresh()  # files that came into a directory since
             row_bytes = 8 + sum(int(one.dataType().defaultSize()) for one in sequence(plan.output()))
-            rows = _planned_anew(session, plan)  # one DataFrame read twice has the files of the first time
-            found = (rows if most is None else rows.limit(most // row_bytes + 1))._jdf.collectAsList()
+            rows = frame_of_plan(session, plan)  # one DataFrame read twice has the files of the first time
+            found = collect_as_java_list(rows if most is None else rows.limit(most // row_bytes + 1))
         except (PySparkException, Py4JError) as error:
             sentence = str(error).strip().splitlines()[0]
             raise refusal(
@@ -144,12 +152,10 @@ class StaticSide:
             ) from None
         if most is not None:
             self._check_size(len(found) * row_bytes)
-        catalyst = jvm.org.apache.spark.sql.catalyst.plans.logical
-        relation = catalyst.LocalRelation.fromExternalRows(plan.output(), jvm.PythonUtils.toSeq(found))
-        return _planned_anew(session, relation)
+        return frame_of_plan(session, local_relation(session, plan.output(), found))
 
     def _threshold_bytes(self) -> int:
-        return int(self._frame.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
+        return broadcast_threshold_bytes(self._frame.sparkSession)
 
     def _check_size(self, expected: int) -> None:
         most = self._threshold_bytes()
@@ -162,8 +168,3 @@ class StaticSide:
                 self.where,
                 bytes=expected,
             )
-
-
-def _planned_anew(session: SparkSession, plan: Any) -> DataFrame:
-    jvm: Any = session._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import StreamTable
-from headrace.spark.plan_reader import (
-    analysed,
-    class_of,
-    sequence,
-    volatile_functions,
-    volatile_functions_of,
-    walk,
-)
+from headrace.spark.plan_reader import volatile_functions, volatile_functions_of
+from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_rows import Rows
 

@@ -30,7 +30,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.spark.frames import quoted
-from headrace.spark.plan_reader import analysed, class_of, expression_id, sequence, walk
+from headrace.spark.spark_internals import (
+    analysed,
+    catalyst_expressions,
+    class_of,
+    column_of,
+    empty_option,
+    expression_id,
+    parse_expression,
+    scala_sequence,
+    sequence,
+    walk,
+)
 
 __all__ = ["GUARDING", "GuardedRows", "doubtful_rows", "guarded_rows"]
 
@@ -128,9 +139,8 @@ class _Guard:
         """`strict`: also evaluate what Spark's optimisations may evaluate."""
         self._start, self._plan, self._leave_out = analysed(rows), analysed(result), leave_out
         self._strict = strict
-        jvm: Any = rows.sparkSession._jvm
-        self._jvm, self._expressions = jvm, jvm.org.apache.spark.sql.catalyst.expressions
-        self._parser = rows.sparkSession._jsparkSession.sessionState().sqlParser()
+        self._session = rows.sparkSession
+        self._expressions = catalyst_expressions(self._session)
         self._definitions: dict[int, Any] = {}
         self._references: Counter[int] = Counter()
         self._common: dict[str, Any] = {}  # id → definition in `WITH` expressions
@@ -170,9 +180,9 @@ class _Guard:
             outcome = self._after(self._shared([last.condition]), outcome)
         # The optimiser pushes a TryEval into the branches of an If right below it, and their condition out of it.
         guarded = self._expressions.GetStructField(
-            self._expressions.TryEval(self._struct(["outcome"], [outcome])), 0, self._jvm.scala.Option.empty()
+            self._expressions.TryEval(self._struct(["outcome"], [outcome])), 0, empty_option(self._session)
         )
-        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(guarded))
+        return column_of(self._session, guarded)
 
     def _nodes(self) -> list[Any] | None:
         """The projections and filters from the rows up to the result."""
@@ -286,7 +296,7 @@ class _Guard:
         return self._expressions.CreateNamedStruct(self._list(named))
 
     def _literal(self, text: str) -> Any:
-        return self._parser.parseExpression(text)
+        return parse_expression(self._session, text)
 
     def _list(self, items: list[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(items)
+        return scala_sequence(self._session, items)

@@ -17,9 +17,6 @@ jobs for 11 records in 8,000).
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,8 +24,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.spark.plan_reader import class_of
 from headrace.spark.runtime.spark_errors import reason_in, reason_of
+from headrace.spark.spark_internals import (
+    activate,
+    class_of,
+    collect_rows,
+    compile_script,
+    frame_of_rows,
+    java_list,
+    query_execution,
+    task_context,
+)
 
 __all__ = ["DriverRows", "failing_rows"]
 
@@ -66,7 +72,6 @@ while (found.size() < most) {
 }
 return String.join("\0", found);
 """
-_ids = itertools.count(1 << 40)  # of task attempts that Spark's scheduler does not know
 
 
 class DriverRows:
@@ -75,13 +80,8 @@ class DriverRows:
     def __init__(self, session: SparkSession, frame: DataFrame) -> None:
         """Run `frame` as one Spark job and keep its rows. `session`: plans over the rows are made in it."""
         self._session = session
-        self._jvm: Any = session.sparkContext._jvm
-        self._schema = frame._jdf.schema()
         self.names = frame.columns
-        array = frame._jdf.queryExecution().executedPlan().executeCollect()
-        self.count = len(array)
-        wrapped = self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(array)
-        self._rows = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(wrapped)
+        self._rows, self.count, self._schema = collect_rows(frame)
 
     def integers(self, rows: Sequence[int], columns: Sequence[str]) -> list[list[int]]:
         """Return the values of columns of non-negative integers in these rows (ascending), a list for each row.
@@ -98,15 +98,14 @@ class DriverRows:
         """These rows (None: all) as a Java list."""
         if rows is None:
             return self._rows
-        chosen = self._jvm.java.util.ArrayList()
+        chosen = java_list(self._session)
         for start, end in _runs(rows):
             chosen.addAll(self._rows.subList(start, end))
         return chosen
 
     def frame(self, rows: Sequence[int] | None, partitions: int) -> DataFrame:
         """These rows (None: all) as a DataFrame of so many partitions."""
-        rdd = self._session.sparkContext._jsc.parallelize(self._chosen(rows), partitions).rdd()
-        return DataFrame(self._session._jsparkSession.internalCreateDataFrame(rdd, self._schema, False), self._session)
+        return frame_of_rows(self._session, self._chosen(rows), self._schema, partitions)
 
 
 def failing_rows(
@@ -153,11 +152,8 @@ class _Plan:
         self, rows: DriverRows, build: Callable[[DataFrame], DataFrame], chosen: Sequence[int] | None, partitions: int
     ) -> None:
         self._rows, self._session = rows, rows._session
-        jvm: Any = self._session.sparkContext._jvm
-        self._jvm = jvm
-        # Operators take the thread's session when they are made.
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session._jsparkSession)
-        execution = build(rows.frame(chosen, partitions))._jdf.queryExecution()
+        activate(self._session)
+        execution = query_execution(build(rows.frame(chosen, partitions)))
         self._plan = execution.executedPlan()
         self._rdd = execution.toRdd()
         self._partitions = self._rdd.partitions()
@@ -177,9 +173,9 @@ class _Plan:
     def failures(self, most: int) -> list[tuple[int, str]] | None:
         """The rows at which the only partition fails, and why; None when the count of rows cannot be relied on."""
         read = self._plan.collectLeaves().apply(0).metrics().apply("numOutputRows")
-        with self._task() as task:
+        with task_context(self._session) as task:
             rows = self._rdd.iterator(self._partitions[0], task)
-            raised = _walk(self._session.sparkContext._gateway, rows, read, most)
+            raised = _walk(self._session, rows, read, most)
             if len(raised) < most and int(read.value()) != self._rows.count:
                 return None
         places = [row for row, _ in raised]
@@ -189,73 +185,22 @@ class _Plan:
 
     def reason(self, partition: int) -> str | None:
         """Process a whole partition. Return Spark's message if that fails, else None."""
-        with self._task() as task:
+        with task_context(self._session) as task:
             try:
                 self._rdd.iterator(self._partitions[partition], task).size()
             except (PySparkException, Py4JJavaError) as error:
                 return reason_of(error)
         return None
 
-    @contextlib.contextmanager
-    def _task(self) -> Iterator[Any]:
-        """Set a task context for the calling thread: operators allocate memory and stop Python workers by it."""
-        companion = getattr(getattr(self._jvm.org.apache.spark, "TaskContext$"), "MODULE$")
-        task = companion.empty()
-        memory = self._jvm.org.apache.spark.memory.TaskMemoryManager(_memory_manager(self._jvm), next(_ids))
-        _field(self._jvm, "TaskContextImpl", "taskMemoryManager").set(task, memory)
-        companion.setTaskContext(task)
-        try:
-            yield task
-        finally:
-            companion.unset()  # else Spark takes this thread for one of an executor
-            task.markTaskCompleted(self._jvm.scala.Option.empty())
-            memory.cleanUpAllAllocatedMemory()
 
+def _walk(session: SparkSession, rows: Any, read: Any, most: int) -> list[tuple[int, str]]:
+    """Walk all rows of an iterator: (index of the row that was being processed, message) of up to `most` exceptions.
 
-@functools.lru_cache(maxsize=1)
-def _walker(gateway: Any) -> Any:
-    """Compile `_WALK` by Janino, with which Spark compiles its own generated code.
-
-    Through py4j, each exception would take five round trips and half a millisecond.
+    In Java, because each exception would take five round trips of py4j and half a millisecond.
     """
-    jvm: Any = gateway.jvm
-    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    names, types = (gateway.new_array(kind, len(_WALK_PARAMETERS)) for kind in (jvm.String, jvm.Class))
-    for at, (name, kind) in enumerate(_WALK_PARAMETERS.items()):
-        names[at], types[at] = name, jvm.Class.forName(kind, True, loader)
-    walker = jvm.org.codehaus.janino.ScriptEvaluator()
-    walker.setParentClassLoader(loader)
-    walker.setReturnType(jvm.Class.forName("java.lang.String"))
-    walker.setParameters(names, types)
-    walker.cook(_WALK)
-    return walker
-
-
-def _walk(gateway: Any, rows: Any, read: Any, most: int) -> list[tuple[int, str]]:
-    """Walk all rows of an iterator: (index of the row that was being processed, message) of up to `most` exceptions."""
-    given = gateway.new_array(gateway.jvm.Object, len(_WALK_PARAMETERS))
-    given[0], given[1], given[2] = rows, read, most
-    raised = str(_walker(gateway).evaluate(given))
+    raised = compile_script(session, _WALK, _WALK_PARAMETERS)(rows, read, most)
     pairs = [text.split(" ", 1) for text in raised.split("\0")] if raised else []
     return [(int(row), message) for row, message in pairs]
-
-
-def _memory_manager(jvm: Any) -> Any:
-    environment = _field(jvm, "SparkEnv$", "env").get(_field(jvm, "SparkEnv$", "MODULE$").get(None))
-    for name in ("_memoryManager", "memoryManager"):  # since 4.0, the memory manager is set up late
-        with contextlib.suppress(Py4JJavaError):
-            return _field(jvm, "SparkEnv", name).get(environment)
-    raise LookupError("SparkEnv has no memory manager")
-
-
-def _field(jvm: Any, class_name: str, name: str) -> Any:
-    """Read a private field of a Java class by reflection.
-
-    A method call by py4j would list all methods first, which fails without every optional library.
-    """
-    found = jvm.java.lang.Class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
-    found.setAccessible(True)
-    return found
 
 
 def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:

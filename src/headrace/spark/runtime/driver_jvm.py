@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.spark.spark_internals import jvm_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +26,7 @@ class DriverJvm:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
-        assert context._jvm is not None
-        self.pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
-        self._process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
+        self.pid, self._process = jvm_process(spark)
 
     def end(self, *, may_be_dying: bool = False) -> HeadraceError | None:
         """Return how the process ended; None while it runs.

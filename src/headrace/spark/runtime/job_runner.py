@@ -37,6 +37,7 @@ from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.store_files import disk_full
 from headrace.spark.runtime.tasks import only
 from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
+from headrace.spark.spark_internals import run_plan
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class JobRunner:
         batch = replace(plan.batch, attempt=plan.batch.attempt + 1)
         with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as side_path:
             for traced in self._chains.traced:
-                traced()._jdf.queryExecution().toRdd().count()
+                run_plan(traced())
             found = {
                 (self._chains.topics[topic], task, offset): Undigestible(
                     task=task,
@@ -399,7 +400,7 @@ class JobRunner:
         dataframe = chain.plan.dataframe()
         if chain.stateful:  # whatever the function does with the rows, the store is updated once
             dataframe = dataframe.persist()
-            dataframe._jdf.queryExecution().toRdd().count()
+            run_plan(dataframe)
         number = BatchNumber(plan.batch.batch_id)
         ranges = [found for task in plan.tasks for found in task.ranges]
         number.offsets = {f"{found.topic}-{found.partition}": (found.start, found.end) for found in ranges}

@@ -19,7 +19,18 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.spark.plan_reader import class_of, walk
+from headrace.spark.spark_internals import (
+    analysed,
+    class_of,
+    clone_session,
+    contains_current_time,
+    frame_of_plan,
+    json_rows,
+    logical_plan,
+    optimised,
+    run_plan,
+    walk,
+)
 from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import CompiledSubtopology
 
@@ -57,7 +68,7 @@ class PreparedPlan:
         self._read = [side.hold() for side in self._sides]
         first = self._build()
         self._keeps_fetching = (
-            session is not None or bool(self._sides) or _tells_the_time(first) or _loses_a_stage(first)
+            session is not None or bool(self._sides) or contains_current_time(first) or _loses_a_stage(first)
         )
         if session is None:
             session = fetching_session(first.sparkSession) if self._keeps_fetching else first.sparkSession
@@ -65,10 +76,9 @@ class PreparedPlan:
         self._look(first)
 
     def _look(self, first: DataFrame) -> None:
-        analysed = first._jdf.queryExecution().analyzed()
-        self._is_deterministic = bool(analysed.deterministic())
-        self._may_be_kept = self._is_deterministic and not _tells_the_time(first)
-        self._logical = _logical(first)
+        self._is_deterministic = bool(analysed(first).deterministic())
+        self._may_be_kept = self._is_deterministic and not contains_current_time(first)
+        self._logical = logical_plan(first)
         self._kept: DataFrame | None = None
         self._rows: Any = None
 
@@ -80,10 +90,8 @@ class PreparedPlan:
     def _planned(self) -> DataFrame:
         if not self._is_deterministic and not self._keeps_fetching:
             return self._build()
-        logical = self._logical if self._is_deterministic else _logical(self._build())
-        jvm: Any = self._session.sparkContext._jvm
-        dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, logical)
-        return DataFrame(dataset, self._session)
+        logical = self._logical if self._is_deterministic else logical_plan(self._build())
+        return frame_of_plan(self._session, logical)
 
     def collect(self) -> list[dict[str, Any]]:
         """The rows, for there are few of them: as one JSON text over py4j, where each call is a round trip.
@@ -93,13 +101,13 @@ class PreparedPlan:
         """
         frame = self.kept()
         if self._rows is None or not self._may_be_kept:
-            self._rows = frame._jdf.toJSON().javaRDD()
+            self._rows = json_rows(frame)
         found: list[dict[str, Any]] = json.loads(self._rows.collect().toString())  # a Java list writes "[.., ..]"
         return found
 
     def run(self) -> None:
         """Run it for its errors only."""
-        self.kept()._jdf.queryExecution().toRdd().count()
+        run_plan(self.kept())
 
     def kept(self) -> DataFrame:
         """The plan for one micro-batch, planned before where that is right."""
@@ -118,30 +126,18 @@ class PreparedPlan:
             self._read = read
 
 
-def _logical(dataframe: DataFrame) -> Any:
-    return dataframe._jdf.queryExecution().logical()
-
-
-def _tells_the_time(dataframe: DataFrame) -> bool:
-    """Whether `current_timestamp()`, `current_date()` or the like stand in it."""
-    jvm: Any = dataframe.sparkSession._jvm
-    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    return bool(dataframe._jdf.queryExecution().analyzed().containsPattern(current))
-
-
 def _loses_a_stage(dataframe: DataFrame) -> bool:
     """Whether Spark would leave out a Python stage, because no row can come through."""
-    execution = dataframe._jdf.queryExecution()
     before, after = (
         sum(class_of(node) == "MapInArrow" for node in walk(plan))
-        for plan in (execution.analyzed(), execution.optimizedPlan())
+        for plan in (analysed(dataframe), optimised(dataframe))
     )
     return after < before
 
 
 def fetching_session(session: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A copy of the session in which no plan loses its fetch stage, with `settings` on top."""
-    copied = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    copied = clone_session(session)
     for name, value in (*_KEEPS_FETCHING.items(), *(settings or {}).items()):
         given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
         copied.conf.set(name, f"{given},{value}" if given else value)

@@ -15,6 +15,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.spark_internals import private_field
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,13 +33,9 @@ def has_lost_its_daemon(error: BaseException) -> bool:
 
 def forget_dead_daemons(spark: SparkSession) -> int:
     """Make factories with a dead daemon start another one for their next task. Return the number of such factories."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
 
     def field(class_name: str, name: str, owner: Any) -> Any:
-        found = jvm.java.lang.Class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
-        found.setAccessible(True)
-        return found.get(owner)
+        return private_field(spark, class_name, name).get(owner)
 
     forgotten = 0
     try:

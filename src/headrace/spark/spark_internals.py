@@ -1,0 +1,347 @@
+"""Access to internals of Spark's JVM over py4j: everything that Headrace uses and PySpark has no public API for.
+
+All private attributes (`_jvm`, `_jdf`, `_jsparkSession` ..) and all internal Java classes are reached here, so that a
+new Spark release is checked in one place. `tests/spark/test_spark_internals.py` has a test for each function and runs
+with every supported release. Differences between releases are handled here.
+
+Classic sessions only: Spark Connect has no JVM in this process (`is_classic`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    "activate",
+    "analysed",
+    "broadcast_threshold_bytes",
+    "catalyst_expressions",
+    "class_of",
+    "clone_session",
+    "collect_as_java_list",
+    "collect_rows",
+    "column_of",
+    "column_text",
+    "compile_script",
+    "contains_current_time",
+    "empty_option",
+    "estimated_bytes",
+    "expression_id",
+    "frame_of_plan",
+    "frame_of_rows",
+    "is_classic",
+    "is_instance",
+    "java_list",
+    "json_rows",
+    "jvm_process",
+    "local_relation",
+    "logical_plan",
+    "optimised",
+    "parse_expression",
+    "private_field",
+    "query_execution",
+    "run_plan",
+    "scala_sequence",
+    "sequence",
+    "task_context",
+    "unresolved_column",
+    "walk",
+    "walk_of_stream",
+    "with_children",
+]
+
+_attempt_ids = itertools.count(1 << 40)  # of task attempts that Spark's scheduler does not know
+
+
+# -- sessions and the JVM ---------------------------------------------------------------------------------------------
+
+
+def is_classic(one: object) -> bool:
+    """Whether a session or a DataFrame belongs to a JVM in this process, and not to Spark Connect."""
+    return hasattr(one, "_jsparkSession") or hasattr(one, "_jdf")
+
+
+def jvm_process(session: SparkSession) -> tuple[int, subprocess.Popen[bytes] | None]:
+    """Return the JVM's pid, and its process if Python started it (not under spark-submit)."""
+    context: Any = session.sparkContext
+    return int(context._jvm.java.lang.ProcessHandle.current().pid()), getattr(context._gateway, "proc", None)
+
+
+def clone_session(session: SparkSession) -> SparkSession:
+    """Return a copy of the session, with settings of its own and the same temporary views and functions.
+
+    `SparkSession.newSession` would have neither views nor functions of the user.
+    """
+    from pyspark.sql import SparkSession
+
+    return SparkSession(session.sparkContext, _jsession(session).cloneSession())
+
+
+def activate(session: SparkSession) -> None:
+    """Make `session` the active one of the calling thread: operators take the thread's session when they are made."""
+    _jvm(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(_jsession(session))
+
+
+def broadcast_threshold_bytes(session: SparkSession) -> int:
+    """Return `spark.sql.autoBroadcastJoinThreshold` in bytes, whatever unit it was given in."""
+    return int(_jsession(session).sessionState().conf().autoBroadcastJoinThreshold())
+
+
+def private_field(session: SparkSession, class_name: str, name: str) -> Any:
+    """Return a private field of a class below `org.apache.spark`, as a `java.lang.reflect.Field`.
+
+    Reflection, because a method call by py4j lists all methods of the class first. That fails for classes with
+    signatures of optional libraries which PySpark does not ship (SparkEnv).
+    """
+    found = _jvm(session).java.lang.Class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
+    found.setAccessible(True)
+    return found
+
+
+def compile_script(session: SparkSession, source: str, parameters: Mapping[str, str]) -> Callable[..., str]:
+    """Compile Java statements by Janino, the compiler of Spark's generated code. Compiled scripts are cached.
+
+    Args:
+        session: The session whose JVM runs the script.
+        source: Statements that return a String.
+        parameters: Name → Java class of each parameter.
+
+    Returns:
+        A function of the parameters.
+    """
+    return _compiled(session.sparkContext._gateway, source, tuple(parameters.items()))
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(gateway: Any, source: str, parameters: tuple[tuple[str, str], ...]) -> Callable[..., str]:
+    jvm = gateway.jvm
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    names, types = (gateway.new_array(kind, len(parameters)) for kind in (jvm.String, jvm.Class))
+    for at, (name, kind) in enumerate(parameters):
+        names[at], types[at] = name, jvm.Class.forName(kind, True, loader)
+    script = jvm.org.codehaus.janino.ScriptEvaluator()
+    script.setParentClassLoader(loader)
+    script.setReturnType(jvm.Class.forName("java.lang.String"))
+    script.setParameters(names, types)
+    script.cook(source)
+
+    def call(*values: Any) -> str:
+        given = gateway.new_array(jvm.Object, len(parameters))
+        for at, value in enumerate(values):
+            given[at] = value
+        return str(script.evaluate(given))
+
+    return call
+
+
+@contextlib.contextmanager
+def task_context(session: SparkSession) -> Iterator[Any]:
+    """Set a task context for the calling thread: operators allocate memory and stop Python workers by it."""
+    jvm = _jvm(session)
+    companion = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$")
+    task = companion.empty()
+    memory = jvm.org.apache.spark.memory.TaskMemoryManager(_memory_manager(session), next(_attempt_ids))
+    private_field(session, "TaskContextImpl", "taskMemoryManager").set(task, memory)
+    companion.setTaskContext(task)
+    try:
+        yield task
+    finally:
+        companion.unset()  # else Spark takes this thread for one of an executor
+        task.markTaskCompleted(empty_option(session))
+        memory.cleanUpAllAllocatedMemory()
+
+
+def _memory_manager(session: SparkSession) -> Any:
+    environment = private_field(session, "SparkEnv$", "env").get(
+        private_field(session, "SparkEnv$", "MODULE$").get(None)
+    )
+    for name in ("_memoryManager", "memoryManager"):  # Spark 4 initialises it late, in a field with another name
+        with contextlib.suppress(Py4JJavaError):
+            return private_field(session, "SparkEnv", name).get(environment)
+    raise LookupError("SparkEnv has no memory manager")
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session.sparkContext._jvm
+
+
+def _jsession(session: SparkSession) -> Any:
+    return session._jsparkSession
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def query_execution(dataframe: DataFrame) -> Any:
+    """Return Spark's `QueryExecution` of `dataframe`, which holds its plans of all phases."""
+    return dataframe._jdf.queryExecution()
+
+
+def logical_plan(dataframe: DataFrame) -> Any:
+    """Return the logical plan of `dataframe` as it was built, with the time functions still open."""
+    return query_execution(dataframe).logical()
+
+
+def analysed(dataframe: DataFrame) -> Any:
+    """Return the analysed logical plan of `dataframe`, a JVM object."""
+    return query_execution(dataframe).analyzed()
+
+
+def optimised(dataframe: DataFrame) -> Any:
+    """Return the optimised logical plan of `dataframe`."""
+    return query_execution(dataframe).optimizedPlan()
+
+
+def estimated_bytes(dataframe: DataFrame) -> int:
+    """Return Spark's estimate of the size of the result. Unknown sizes are estimated as huge."""
+    return int(str(optimised(dataframe).stats().sizeInBytes()))  # a scala.math.BigInt
+
+
+def contains_current_time(dataframe: DataFrame) -> bool:
+    """Whether `current_timestamp()`, `current_date()` or a similar function occurs in the analysed plan."""
+    current = _jvm(dataframe.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(analysed(dataframe).containsPattern(current))
+
+
+def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
+    """Return a DataFrame of a logical plan, planned anew in `session`."""
+    from pyspark.sql import DataFrame
+
+    return DataFrame(_jvm(session).org.apache.spark.sql.classic.Dataset.ofRows(_jsession(session), plan), session)
+
+
+def local_relation(session: SparkSession, output: Any, rows: Any) -> Any:
+    """Return a logical plan that holds `rows` (Java Rows), with the columns `output` and their expression ids."""
+    catalyst = _jvm(session).org.apache.spark.sql.catalyst.plans.logical
+    return catalyst.LocalRelation.fromExternalRows(output, scala_sequence(session, rows))
+
+
+def run_plan(dataframe: DataFrame) -> None:
+    """Run a plan for its side effects and errors. `DataFrame.count` would let the optimiser drop its columns."""
+    query_execution(dataframe).toRdd().count()
+
+
+def json_rows(dataframe: DataFrame) -> Any:
+    """Return a Java RDD of the rows as JSON texts. It can be collected again and again without another planning."""
+    return dataframe._jdf.toJSON().javaRDD()
+
+
+def collect_as_java_list(dataframe: DataFrame) -> Any:
+    """Run `dataframe` and keep its rows in the driver's JVM, as a Java list of public Rows."""
+    return dataframe._jdf.collectAsList()
+
+
+def java_list(session: SparkSession) -> Any:
+    """Return an empty Java list."""
+    return _jvm(session).java.util.ArrayList()
+
+
+def collect_rows(dataframe: DataFrame) -> tuple[Any, int, Any]:
+    """Run `dataframe` as one job and keep its rows in the driver's JVM: (Java list, number of rows, schema)."""
+    jvm = _jvm(dataframe.sparkSession)
+    array = query_execution(dataframe).executedPlan().executeCollect()
+    wrapped = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(array)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(wrapped), len(array), dataframe._jdf.schema()
+
+
+def frame_of_rows(session: SparkSession, rows: Any, schema: Any, partitions: int) -> DataFrame:
+    """Return a DataFrame of internal rows (see `collect_rows`), in so many partitions."""
+    from pyspark.sql import DataFrame
+
+    context: Any = session.sparkContext
+    rdd = context._jsc.parallelize(rows, partitions).rdd()
+    return DataFrame(_jsession(session).internalCreateDataFrame(rdd, schema, False), session)
+
+
+def sequence(scala: Any) -> list[Any]:
+    """Return a Scala Seq as a list."""
+    return [scala.apply(index) for index in range(scala.size())]
+
+
+def scala_sequence(session: SparkSession, items: Any) -> Any:
+    """Return a list, of Python or of Java, as a Scala Seq."""
+    return _jvm(session).PythonUtils.toSeq(items)
+
+
+def empty_option(session: SparkSession) -> Any:
+    """Return Scala's None."""
+    return _jvm(session).scala.Option.empty()
+
+
+def walk(plan: Any) -> Iterator[Any]:
+    """Yield `plan` and all nodes below it, parents first."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(sequence(node.children())))
+
+
+def walk_of_stream(plan: Any) -> Iterator[Any]:
+    """Yield nodes like `walk`, but follow only the left side of joins: the stream is always on the left."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
+
+
+def class_of(node: Any) -> str:
+    """Return the simple class name of a JVM object."""
+    return str(node.getClass().getSimpleName())
+
+
+# -- expressions ------------------------------------------------------------------------------------------------------
+
+
+def catalyst_expressions(session: SparkSession) -> Any:
+    """Return the package `org.apache.spark.sql.catalyst.expressions`, whose classes can be called to make objects."""
+    return _jvm(session).org.apache.spark.sql.catalyst.expressions
+
+
+def parse_expression(session: SparkSession, text: str) -> Any:
+    """Parse SQL text into an unresolved expression."""
+    return _jsession(session).sessionState().sqlParser().parseExpression(text)
+
+
+def unresolved_column(session: SparkSession, name: str) -> Any:
+    """Return an expression for the column `name`, whatever characters the name has."""
+    return _jvm(session).org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
+
+
+def with_children(session: SparkSession, expression: Any, children: Sequence[Any]) -> Any:
+    """Return `expression` with other children."""
+    return expression.withNewChildren(scala_sequence(session, children))
+
+
+def expression_id(attribute: Any) -> int:
+    """Return the expression id by which Spark identifies an attribute."""
+    return int(attribute.exprId().id())
+
+
+def is_instance(session: SparkSession, one: Any, class_name: str) -> bool:
+    """Whether a JVM object is an instance of a class or trait, given by its full name."""
+    return bool(is_instance_of(session.sparkContext._gateway, one, class_name))
+
+
+def column_of(session: SparkSession, expression: Any) -> Column:
+    """Return a PySpark column of an expression."""
+    from pyspark.sql.classic.column import Column
+
+    return Column(_jvm(session).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def column_text(column: Column) -> str:
+    """Return the text of a column's expression, such as "unresolvedstar()" for `F.col("*")`."""
+    return str(column._jc.toString())

@@ -1,0 +1,177 @@
+"""Every access to Spark's internals, on the Spark that is installed: a new release is checked by this file alone.
+
+Run it with another release without installing that one:
+
+    pip install --no-deps --target DIRECTORY pyspark==4.0.1
+    PYTHONPATH=DIRECTORY python -m pytest tests/spark/test_spark_internals.py
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from pyspark.errors import ArithmeticException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.spark import session
+from headrace.spark import spark_internals as internals
+
+FILTERED = "a > 1"
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> Any:
+    return spark.createDataFrame([(1, "x"), (2, "y"), (3, "z")], "a INT, b STRING").coalesce(1)
+
+
+def test_a_session_and_its_frames_are_classic(spark: SparkSession, frame: Any) -> None:
+    assert internals.is_classic(spark)
+    assert internals.is_classic(frame)
+    assert not internals.is_classic(object())
+
+
+def test_the_jvm_is_a_child_of_this_process(spark: SparkSession) -> None:
+    pid, process = internals.jvm_process(spark)
+    os.kill(pid, 0)
+    assert process is not None
+    assert process.poll() is None
+
+
+def test_a_cloned_session_has_views_and_its_own_settings(spark: SparkSession, frame: Any) -> None:
+    frame.createOrReplaceTempView("seen_by_clones")
+    copied = internals.clone_session(spark)
+    copied.conf.set("spark.sql.shuffle.partitions", "7")
+    assert copied.table("seen_by_clones").count() == 3
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "7"
+    spark.catalog.dropTempView("seen_by_clones")
+
+
+def test_the_broadcast_threshold_is_in_bytes(spark: SparkSession) -> None:
+    copied = internals.clone_session(spark)
+    copied.conf.set("spark.sql.autoBroadcastJoinThreshold", "2MB")
+    assert internals.broadcast_threshold_bytes(copied) == 2 * 1024 * 1024
+
+
+def test_private_fields_of_the_worker_factories_can_be_read(spark: SparkSession) -> None:
+    def read(class_name: str, name: str, owner: Any) -> Any:
+        return internals.private_field(spark, class_name, name).get(owner)
+
+    spark.sparkContext.parallelize([1], 1).map(lambda one: one).collect()
+    environment = read("SparkEnv$", "env", read("SparkEnv$", "MODULE$", None))
+    factory = read("SparkEnv", "pythonWorkers", environment).valuesIterator().next()
+    assert read("api.python.PythonWorkerFactory", "daemon", factory).isAlive()
+
+
+def test_a_script_runs_in_the_jvm(spark: SparkSession) -> None:
+    add = internals.compile_script(
+        spark, "return a + String.valueOf(b);", {"a": "java.lang.String", "b": "java.lang.Integer"}
+    )
+    assert add("x", 1) == "x1"
+
+
+def test_a_partition_is_walked_in_the_driver_within_a_task_context(spark: SparkSession, frame: Any) -> None:
+    rows, count, schema = internals.collect_rows(frame)
+    internals.activate(spark)
+    plan = internals.query_execution(internals.frame_of_rows(spark, rows, schema, 1).where("1 / (a - 2) > 0"))
+    rdd = plan.toRdd()
+    with internals.task_context(spark) as task, pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        rdd.iterator(rdd.partitions()[0], task).size()
+    counted = plan.executedPlan().collectLeaves().apply(0).metrics().apply("numOutputRows")
+    assert count == 3
+    assert int(counted.value()) == 2  # the row that failed is the last one that was read
+
+
+def test_rows_of_the_driver_become_a_frame_in_partitions(spark: SparkSession, frame: Any) -> None:
+    rows, count, schema = internals.collect_rows(frame)
+    some = internals.java_list(spark)
+    some.addAll(rows.subList(1, 3))
+    assert count == 3
+    assert internals.frame_of_rows(spark, some, schema, 2).collect() == [Row(a=2, b="y"), Row(a=3, b="z")]
+
+
+def test_plans_of_all_phases(frame: Any) -> None:
+    filtered = frame.where(FILTERED).where("a > 2")
+    names = {
+        phase.__name__: [internals.class_of(node) for node in internals.walk(phase(filtered))]
+        for phase in (internals.logical_plan, internals.analysed, internals.optimised)
+    }
+    assert names["analysed"].count("Filter") == 2
+    assert names["logical_plan"].count("Filter") == 2
+    assert names["optimised"].count("Filter") == 1
+
+
+def test_a_walk_of_a_stream_leaves_out_static_sides(frame: Any) -> None:
+    side = frame.select("a", F.upper("b").alias("c"))
+    plan = internals.analysed(frame.join(F.broadcast(side), "a"))
+    everything, of_stream = [*internals.walk(plan)], [*internals.walk_of_stream(plan)]
+    assert "ResolvedHint" in map(internals.class_of, everything)
+    assert "ResolvedHint" not in map(internals.class_of, of_stream)
+
+
+def test_sizes_are_estimated(spark: SparkSession, frame: Any) -> None:
+    assert 0 < internals.estimated_bytes(spark.range(10)) < 10_000
+    assert internals.estimated_bytes(frame) > 0
+
+
+def test_functions_of_time_are_seen(frame: Any) -> None:
+    assert internals.contains_current_time(frame.select(F.current_timestamp()))
+    assert not internals.contains_current_time(frame)
+
+
+def test_a_plan_is_planned_anew_and_run(spark: SparkSession, frame: Any) -> None:
+    again = internals.frame_of_plan(spark, internals.logical_plan(frame.where(FILTERED)))
+    assert again.count() == 2
+    internals.run_plan(again)
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        internals.run_plan(frame.select(F.expr("1 / (a - 2)")))
+
+
+def test_held_rows_keep_their_expression_ids(spark: SparkSession, frame: Any) -> None:
+    output = internals.analysed(frame).output()
+    held = internals.frame_of_plan(
+        spark, internals.local_relation(spark, output, internals.collect_as_java_list(frame))
+    )
+    assert held.collect() == frame.collect()
+    ids = [internals.expression_id(column) for column in internals.sequence(output)]
+    assert [internals.expression_id(column) for column in internals.sequence(internals.analysed(held).output())] == ids
+
+
+def test_rows_as_json_are_collected_repeatedly(frame: Any) -> None:
+    rows = internals.json_rows(frame.where(FILTERED))
+    assert str(rows.collect().toString()) == str(rows.collect().toString()) == '[{"a":2,"b":"y"}, {"a":3,"b":"z"}]'
+
+
+def test_expressions_are_built_and_become_columns(spark: SparkSession, frame: Any) -> None:
+    expressions = internals.catalyst_expressions(spark)
+    parsed = internals.parse_expression(spark, "1 / (a - 2)")
+    column = internals.column_of(spark, expressions.TryEval(parsed))
+    assert [row[0] for row in frame.select(column).collect()] == [-1.0, None, 1.0]
+    assert internals.is_instance(spark, parsed, "org.apache.spark.sql.catalyst.expressions.Expression")
+    assert not internals.is_instance(spark, parsed, "org.apache.spark.sql.catalyst.expressions.Literal")
+    struct = internals.unresolved_column(spark, "s")
+    field = expressions.GetStructField(struct, 0, internals.empty_option(spark))
+    assert frame.select(F.struct("a").alias("s")).select(internals.column_of(spark, field)).count() == 3
+
+
+def test_children_of_an_expression_are_replaced(spark: SparkSession) -> None:
+    parsed = internals.parse_expression(spark, "a + 1")
+    other = internals.unresolved_column(spark, "odd `name`")
+    changed = internals.with_children(spark, parsed, [other, internals.sequence(parsed.children())[1]])
+    assert str(changed.sql()) == "(`odd ``name``` + 1)"
+
+
+def test_a_list_becomes_a_scala_sequence(spark: SparkSession) -> None:
+    assert internals.sequence(internals.scala_sequence(spark, ["a", "b"])) == ["a", "b"]
+
+
+def test_a_star_is_recognised_by_its_text(spark: SparkSession) -> None:
+    assert internals.column_text(F.col("*")) in {"unresolvedstar()", "*"}
+    assert internals.column_text(F.col("a")) == "a"
