@@ -9,6 +9,8 @@ Run it with another release without installing that one:
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +177,17 @@ def test_a_list_becomes_a_scala_sequence(spark: SparkSession) -> None:
 def test_a_star_is_recognised_by_its_text(spark: SparkSession) -> None:
     assert internals.column_text(F.col("*")) in {"unresolvedstar()", "*"}
     assert internals.column_text(F.col("a")) == "a"
+
+
+def test_no_other_module_reaches_into_pyspark() -> None:
+    private = re.compile(
+        r"\.(_jdf|_jsparkSession|_jsc|_jc|_gateway|sparkContext\._jvm|_spark\._jvm|sparkSession\._jvm)\b"
+    )
+    package = Path(internals.__file__).parent
+    found = [
+        f"{path.relative_to(package)}: {match[0]}"
+        for path in sorted(package.rglob("*.py"))
+        if path.name != "spark_internals.py"
+        for match in private.finditer(path.read_text())
+    ]
+    assert found == []

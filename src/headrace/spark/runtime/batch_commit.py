@@ -181,12 +181,21 @@ class ExactlyOnce:
         inputs = [(found.topic, found.partition) for slot in slots for task in slot.tasks for found in task.ranges]
         while patience.goes_on():
             try:
+                # 1. New identities first. InitProducerId (KIP-98) aborts what the slots had open and raises their
+                #    epochs, so no late EndTxn or TxnOffsetCommit of this batch can succeed afterwards. Reading the
+                #    offsets first would race with it.
+                # 2. Then the stable offsets (OffsetFetch with require_stable, KIP-447): the call fails while a
+                #    transaction has pending offsets, so every offset it returns is final.
                 self._transactions.renew(slots)
                 stands = fetch_offsets(self._client, self._group_id, inputs, require_stable=True)
             except (CannotConnect, BrokerError) as error:
                 patience.bear(error)
                 continue
+            # 3. Committed offsets are the only evidence used. The reply to EndTxn is not: it may be lost although the
+            #    transaction was committed. Rejected: repeating EndTxn with the old identity, which is fenced once the
+            #    coordinator has ended the transaction by itself.
             return _by_offsets(plan, slots, reports, stands)
+        # 4. The runner stops, or its tasks were lost: abort as a best effort; the next owner decides in the same way.
         self.abandon(plan)
         return Committed(reopen=_tasks(slots))
 
@@ -200,9 +209,15 @@ def _by_offsets(
     committed, reopen = set(), set()
     for task in (task for slot in slots for task in slot.tasks):
         start = {(found.topic, found.partition): found.start for found in task.ranges}
+        # -1 means that the group never committed an offset for this input: the task began at `start` by the reset
+        # policy.
         found = {where: stands[where] if stands[where] >= 0 else at for where, at in start.items()}
+        # Unchanged: the batch did not count. The task continues from memory, and its store rolls back by its undo
+        # record.
         if found == start:
             continue
+        # Exactly the batch's end: it counted. Any other offset was committed by another owner or by a tool, so neither
+        # the positions in memory nor the store are valid, and the task is opened again.
         if task.partition in reports and found == start | _reached(task, reports):
             committed.add(task.partition)
         else:

@@ -97,26 +97,38 @@ class BatchLimits:
             return
         if batch.largest_records:
             self._record_bytes = batch.largest_bytes / batch.largest_records
+        # 1. Split the time: overhead that was measured, the part of the stages that does not depend on records, and
+        #    work. The overhead is smoothed, because one slow batch does not make a slow machine.
         taken = self._taken(batch)
         overhead_ms = batch.overhead_ms + self._hidden(taken, batch.spent_ms - batch.overhead_ms)
         known = self._overhead_ms if self._overhead_ms is not None else overhead_ms
         self._overhead_ms = REMEMBERED * known + (1 - REMEMBERED) * overhead_ms
         work_ms = max(1.0, batch.spent_ms - overhead_ms)
+        # 2. Work is assumed to be proportional to the share taken; `ratio` is the factor that meets the target.
         ratio = self._work_ms / work_ms
         # What is left of a share below a whole record cannot be taken.
         is_full = taken >= FULL * self._share or batch.largest_records >= self.records
         fitting = taken * ratio
+        # 3. Missed deadline: half of the deadline, whatever the target is. The transaction would be aborted by its
+        #    timeout, and a repetition of the same size would be, too.
         if self.is_too_late(batch.spent_ms) and work_ms > overhead_ms:  # else fewer records would change nothing
             fitting = min(fitting, taken * self._deadline_ms / 2 / batch.spent_ms)
             self._share = min(self._share, fitting)
+        # 4. A batch below the limit predicts larger ones only if its work took a good part of the target
+        #    (TELLING). Then the limit shrinks to what would fit, before a backlog meets it.
         elif not is_full and ratio < TELLING:
             self._share = min(self._share, fitting)
+        # 5. A full batch is a measurement. The dead band (STEADY) avoids oscillation; growth is bounded, because an
+        #    extrapolation of more than ten times is a guess.
         elif is_full and abs(ratio - 1) > STEADY:
             self._share = min(1.0, self._share * min(ratio, LARGEST_STEP))
         self._share = max(self._share, 1 / self._most_records)
 
     def _hidden(self, taken: float, stages_ms: float) -> float:
         """The part of the time in stages that this batch would have taken without records."""
+        # A line through two batches of different sizes: its slope is the cost of records, its value at size zero the
+        # hidden overhead. Two batches of similar size would give a slope of pure noise, hence UNLIKE; an old
+        # measurement describes another load, hence FORGOTTEN.
         share, ms = self._earlier or (taken, stages_ms)
         if max(taken, share) >= UNLIKE * min(taken, share) > 0:
             slope = max(0.0, (stages_ms - ms) / (taken - share))

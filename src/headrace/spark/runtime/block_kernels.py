@@ -60,6 +60,8 @@ def block_of_each(
     found = np.empty(len(starts), np.int64)
     block, blocks = 0, len(first_starts)
     for row in range(len(starts)):
+        # 1. Gallop from the previous answer: names are sorted, so the next block is usually the same or near. O(log
+        #    distance) instead of O(log blocks), without the cost of a linear scan when few names meet many blocks.
         step = 1
         low, high = block, blocks  # the answer is in [low, high)
         while low + step < high:
@@ -69,6 +71,7 @@ def block_of_each(
                 break
             low = beyond
             step *= 2
+        # 2. Binary search between the last two steps.
         while low + 1 < high:
             middle = (low + high) // 2
             if _compare(first_data, first_starts[middle], first_sizes[middle], data, starts[row], sizes[row]) > 0:
@@ -165,10 +168,14 @@ def rewrite(
     A value of size -1 takes the entry away. A block may be empty afterwards, or longer than a block should be. Raises
     ValueError when a block is none.
     """
+    # 1. One allocation for the worst case: every name is new and nothing is deleted. Growing the target would copy it
+    #    again.
     room = len(blocks) + len(starts) * ENTRY_HEADER
     for row in range(len(starts)):
         room += sizes[row] + max(0, value_sizes[row])
     target, target_bounds = np.empty(room, np.uint8), np.zeros(len(bounds), np.int64)
+    # 2. A merge of two sorted lists, names and entries. Unchanged entries are copied as runs (`kept` to `at`): when
+    #    few names change, the cost is that of a memcpy and not of parsing each entry twice.
     to, row, before, after = 0, 0, 0, 0
     for block in range(len(bounds) - 1):
         at, end = bounds[block], bounds[block + 1]
@@ -181,10 +188,13 @@ def rewrite(
                 order = _compare(blocks, at + ENTRY_HEADER, name_size, data, starts[row], sizes[row])
                 if order <= 0:
                     before += 1
+            # 3. An old entry before the next name: leave it in the current run.
             if order < 0:
                 after += 1
                 at += size
                 continue
+            # 4. The place of the name: write the run before it, skip the old value if there is one, then write the new
+            #    value. A deletion writes nothing.
             _copy(target, to, blocks, kept, at - kept)
             to += at - kept
             if order == 0:
@@ -194,6 +204,8 @@ def rewrite(
                 to = _put_entry(target, to, data, starts[row], sizes[row], values, value_starts[row], value_sizes[row])
                 after += 1
             row += 1
+        # 5. The rest of the block. Entries are still parsed one by one, because a damaged length must be found before
+        #    it is copied into a block with a valid checksum.
         while at < end:
             at += _entry_bytes(blocks, at, end)
             before += 1

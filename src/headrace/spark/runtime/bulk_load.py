@@ -51,6 +51,8 @@ def order_of_keys(keys: pa.Array) -> pa.Array | None:
     data, starts, sizes = spans_of(_binary(keys))
     if is_in_order(data, starts, sizes):
         return None
+    # Sort eight bytes as numbers instead of comparing whole keys, then check the result: it is right unless keys have
+    # equal bytes there.
     order = np.argsort(_words(data, starts, sizes))
     if is_in_order(data, starts[order], sizes[order]):
         return pa.array(order)
@@ -130,6 +132,8 @@ def _words(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np
 @njit(cache=True, nogil=True)
 def _newest(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The row of the newest record of each key."""
+    # 1. Open addressing with at most half of the slots used, so probe sequences stay short. A dict of bytes would need a
+    #    Python object per record.
     count = len(starts)
     room = 16
     while room < 2 * count:
@@ -137,12 +141,15 @@ def _newest(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[n
     mask = np.uint64(room - 1)
     table = np.full(room, -1, np.int32)  # open addressing: rows, by the hash of their keys
     kept, found = np.empty(count, np.int64), 0
+    # 2. Backwards: the first record met of a key is its newest one, and earlier ones need no write to the table.
     for row in range(count - 1, -1, -1):
         start, size = starts[row], sizes[row]
+        # 3. FNV-1a. Its high bits mix better than its low ones, which are used as the slot, hence the shift below.
         hashed = np.uint64(1469598103934665603)
         for at in range(size):
             hashed = (hashed ^ np.uint64(data[start + at])) * np.uint64(1099511628211)
         slot = (hashed ^ (hashed >> np.uint64(29))) & mask
+        # 4. Linear probing. Bytes are compared only for equal sizes; a collision may never merge two keys.
         while table[slot] >= 0 and not (sizes[table[slot]] == size and _equal(data, starts[table[slot]], start, size)):
             slot = (slot + np.uint64(1)) & mask
         if table[slot] >= 0:

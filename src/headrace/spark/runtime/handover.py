@@ -158,13 +158,18 @@ class Handover:
                 for ids in member.target_assignment.active_tasks
                 for partition in ids.partitions
             }
+            # 1. The new owner is the other member whose target assignment contains the task (KIP-1071: targets of all
+            #    members are part of StreamsGroupDescribe).
             if str(member.member_id) == mine or task not in target:
                 continue
             offsets = {(o.subtopology_id, int(o.partition)): int(o.offset) for o in member.task_offsets or ()}
             ends = {(o.subtopology_id, int(o.partition)): int(o.offset) for o in member.task_end_offsets or ()}
+            # 2. No offsets reported yet: the new owner may still be starting. `_expire` limits this wait to SIGN_S.
             if task not in offsets or task not in ends:
                 return
             self._held[task].seen = True
+            # 3. Same bound as Kafka Streams' `acceptable.recovery.lag` (KIP-441) for warm-up replicas: the rest is
+            #    replayed during the short pause of the move. Waiting for lag 0 would never end under load.
             if ends[task] - offsets[task] <= self._acceptable_lag:
                 self._give_back(task, "its new owner has the state")
             return

@@ -216,18 +216,24 @@ def _overflows(
         if bounds is None:
             continue
         values, before = partials.column(column.name), stored.column(column.name)
+        # 1. Filter by an upper bound that is cheap for all groups at once: the sum of magnitudes.
         # Doubles are good enough to leave out the groups that are far from the bounds: nearly all.
         sizes = np.abs(_floats(values))
         totals = np.bincount(group, sizes, groups) + np.abs(_floats(before))
         near = totals >= bounds[1] * 0.999 / bounds[2]
         for one in np.flatnonzero(near).tolist():
+            # 2. Exact integers of Python for the few groups left. Arrow's sums wrap around, which is the failure to be
+            #    found.
             rows = np.flatnonzero(group == one).tolist()
             numbers = {row: bounds[3](values[row].as_py()) for row in rows}
             start = bounds[3](before[one].as_py())
             fits = _fitting(bounds)
+            # 3. A record that overflows with the stored value alone is traced further without that sum.
             lonely[[row for row in rows if not fits(start + numbers[row])]] = True
             if fits(start + sum(numbers.values())):
                 continue
+            # 4. In the order of the records, add what fits and name what does not. The order makes the result
+            #    deterministic: a second run, or another instance, blames the same records.
             total = start
             for row in rows:
                 if fits(total + numbers[row]):

@@ -109,13 +109,21 @@ class SlotTransactions:
 
     def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """Return the slots with producer identities. Raises CannotConnect, BrokerError if they cannot be obtained."""
+        # 1. Resolve unknown outcomes: InitProducerId on an id whose last transaction may be open would abort that
+        #    transaction.
         self.settle_if_in_doubt()
         again = self._markers.unchecked & {self._ids_of(slot.slot)[0] for slot in slots}
+        # 2. Before an id is used again, all markers of its last transaction must be written. Until then a partition
+        #    may still count it as open, and a new transaction of the same producer would be appended to it.
         if again:
             self._check_markers(again)
             self.settle_if_in_doubt()
+        # 3. InitProducerId only for ids without an identity: after a plain success the response of EndTxn contains the
+        #    next epoch (transaction version 2, KIP-890), which saves a round trip per micro-batch.
         by_slot = {slot.slot: self._ids_of(slot.slot)[0] for slot in slots}
         self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
+        # 4. Remember the leaders of all written partitions now: a leader that changes before the end is a reason for
+        #    doubt.
         self._markers.begin(self._begun().coordinators(by_slot.values()))
         self._markers.ask()
         found = []
@@ -145,6 +153,8 @@ class SlotTransactions:
         ends = self._begun()
         slots = {slot.transactional_id: slot for slot in plan.slots if slot.slot in offsets}
         identities = {tid: _identity(slot) for tid, slot in slots.items()}
+        # 1. Offsets of all slots in parallel, with the member id and epoch of the plan. The coordinator fences an
+        #    outdated epoch (KIP-1071) here, before anything is committed.
         told = ends.commit_offsets(
             self._group_id,
             {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
@@ -152,10 +162,14 @@ class SlotTransactions:
             member_epoch=plan.member_epoch,
             metadata=metadata,
         )
+        # 2. EndTxn only for slots whose offsets were accepted: without them the output would count and the input be
+        #    repeated.
         ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
         ended = ends.end(ready, commit=True)
         outcomes: dict[int, HeadraceError | None] = {}
         for tid, slot in slots.items():
+            # 3. An identity is used for one transaction. Only a success returns the next one; after any error it is
+            #    unknown whether the coordinator has raised the epoch.
             self._identities.pop(tid, None)
             outcome = ended.get(tid, told[tid])
             if isinstance(outcome, TransactionalIdentity):
@@ -163,6 +177,8 @@ class SlotTransactions:
                 if ends.renews_identities:
                     self._identities[tid] = outcome
                 self._committed[tid] = True
+                # 4. Alternate between the slot's two ids (module docstring): an abort of the next transaction cannot
+                #    touch partitions in which this one is still open.
                 self._ids[slot.slot].rotate(-1)
                 outcomes[slot.slot] = None
             else:

@@ -154,12 +154,20 @@ class TaskStore:
         names = names_of_keys(keys)
 
         def put(transaction: Any) -> StorePosition | None:
+            # 1. A slow attempt of an earlier run must not overwrite a newer one: Spark may start a task again while
+            #    the first process still runs (speculation, lost executor).
             self._refuse_stragglers(transaction, position.batch)
+            # 2. Decide about the previous batch. Only the driver knows whether it was committed, and the plan names
+            #    the last committed batch. Any other prepared batch is rolled back by its undo record.
             base = self._settle(transaction, after)
+            # 3. The values must be exactly at the committed batch. Otherwise another host has processed the task
+            #    meanwhile, or a replay is under way, and a merge would count records twice or lose them.
             if (base.batch if base else None) != after or (base is not None and base.restoring):
                 raise StateError(
                     "store-behind", f"the store {self.path} stands at {base and base.batch}, not at {after}"
                 )
+            # 4. Undo record and new values in one LMDB transaction: a crash leaves both or neither. Rejected: new
+            #    values in a side table that is copied on commit, which writes every page twice.
             self._put(transaction, _UNDO, self._merge(transaction, names, merge))
             return base
 
@@ -178,12 +186,17 @@ class TaskStore:
         """
 
         def take(transaction: Any) -> int:
+            # 1. A replay rebuilds committed state only, so a prepared batch is rolled back whatever its outcome: if it
+            #    was committed, its changes are in the changelog.
             base = self._settle(transaction, None)
             start = base.changelog_offset if base is not None else first
+            # 2. Outside of the log: compaction or deletion removed records that the store lacks (`start < first`), or
+            #    the log was truncated or created again (`start > end`). No incremental replay is correct then.
             if not first <= start <= end:
                 self.rebuilt = f"it stands at {start}, the changelog holds {first} to {end}"
                 self._empty_values(transaction)
                 start = first
+            # 3. Take ownership: `load` of any other replay, and `merge` of a stage, are refused from here on.
             taken = StorePosition(batch=writer, input_offsets={}, changelog_offset=start, restoring=True)
             self._put(transaction, _POSITION, taken.to_bytes())
             return start

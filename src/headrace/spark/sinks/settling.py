@@ -66,15 +66,21 @@ def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> S
         committed: Stable offsets of the task's inputs, read after all earlier owners were fenced.
     """
     commit, discard, undecided = [], [], []
+    # 1. Parts of deleted topics count (module docstring), one per range: of several attempts at the same range the
+    #    last one is kept, the others are discarded below as unnamed.
     gone = {tuple(sorted(part.starts.items())): part for part in pending if not part.starts.keys() & committed.keys()}
     for part in pending:
         if part in gone.values():
             commit.append(replace(part, ends=dict(part.starts)))
             continue
         mine = {name: committed[name] for name in part.starts if name in committed}
+        # 2. The group's offset commit names this batch: committed. Its offsets are the part's ends, which the worker
+        #    could not know for ranges that ended early.
         moved = {name: found.offset for name, found in mine.items() if batch_of(found.metadata) == part.batch}
         if moved:
             commit.append(replace(part, ends=dict(part.starts) | moved))
+        # 3. No evidence in either direction: expired offsets, or offsets set by a tool. A guess would lose or repeat
+        #    rows, so the operator has to decide.
         elif _are_missing(mine) or any(_is_beyond(part, name, found) for name, found in mine.items()):
             undecided.append(part)
         else:
