@@ -181,7 +181,7 @@ def test_a_star_is_recognised_by_its_text(spark: SparkSession) -> None:
 
 def test_no_other_module_reaches_into_pyspark() -> None:
     private = re.compile(
-        r"\.(_jdf|_jsparkSession|_jsc|_jc|_gateway|sparkContext\._jvm|_spark\._jvm|sparkSession\._jvm)\b"
+        r"\.(_jdf|_jsparkSession|_jsc|_jc|_gateway|(sparkContext|_spark|sparkSession|session)\._jvm)\b"
     )
     package = Path(internals.__file__).parent
     found = [

@@ -132,8 +132,8 @@ def _words(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np
 @njit(cache=True, nogil=True)
 def _newest(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The row of the newest record of each key."""
-    # 1. Open addressing with at most half of the slots used, so probe sequences stay short. A dict of bytes would need a
-    #    Python object per record.
+    # 1. Open addressing with at most half of the slots used, so probe sequences stay short. A dict of bytes would
+    #    need a Python object per record.
     count = len(starts)
     room = 16
     while room < 2 * count:
