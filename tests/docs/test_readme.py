@@ -12,8 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.harness.polling import wait_until
 from tests.harness.ports import find_free_port
 from tests.spark.application.processes import JVM_OF_SECONDS
+
+from headrace.client.admin import Admin
+from headrace.errors import HeadraceError
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = os.environ.get("HEADRACE_TEST_PYTHON", sys.executable)
@@ -35,12 +39,24 @@ class Terminal:
 
     def __init__(self, directory: Path, temporary: Path) -> None:
         self._directory = directory
+        self.bootstrap_servers = f"127.0.0.1:{find_free_port()}"
         given = {
-            "HEADRACE_BOOTSTRAP_SERVERS": f"127.0.0.1:{find_free_port()}",
+            "HEADRACE_BOOTSTRAP_SERVERS": self.bootstrap_servers,
             "JDK_JAVA_OPTIONS": JVM_OF_SECONDS,
             "TMPDIR": str(temporary),
         }
         self._environment = {name: v for name, v in os.environ.items() if not name.startswith("HEADRACE_STATE")} | given
+
+    def has_records(self, topic: str) -> bool:
+        """Whether the broker of the commands runs, and the topic has records."""
+        try:
+            with Admin(self.bootstrap_servers, bootstrap_timeout_ms=500) as admin:
+                described = admin.describe_topics([topic])
+                partitions = [(topic, partition) for one in described.values() for partition in one.partitions]
+                ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
+                return any(end.offset > 0 for end in ends.values())
+        except HeadraceError:
+            return False
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -69,6 +85,13 @@ def test_the_readme_quickstart_works_in_an_empty_directory(
     terminal = Terminal(tmp_path, temporary)
     with terminal.start(*run) as running:
         try:
+            # Asked here first: a command is a process of its own, and takes time from the applications that start.
+            wait_until(
+                lambda: running.poll() is not None or terminal.has_records("origin-delays"),
+                "results",
+                timeout_s=240,
+                interval_s=0.5,
+            )
             results: list[dict[str, object]] = []
             while {row["origin"] for row in results} < {"EWR", "JFK", "LGA"}:
                 assert running.poll() is None, running.communicate()

@@ -17,6 +17,11 @@ TIMEOUT_S = float(os.environ.get("HEADRACE_WAIT_S", "120"))
 
 LOG_TAIL_CHARACTERS = 3000
 
+LONGEST_PAUSE_S = 0.05
+PAUSE_SHARE = 0.02
+"""Pauses grow to a fiftieth of the time waited so far: a condition that asks a broker costs a process that is just
+starting up to a fifth of its core when it is asked a hundred times per second."""
+
 
 class Logged(Protocol):
     """A process of a test that writes to a log file."""
@@ -42,15 +47,16 @@ def wait_until(
         what: What is waited for, for the error message.
         logged: Processes whose logs belong into the error message.
         timeout_s: Limit of the wait in seconds.
-        interval_s: Pause between two calls in seconds.
+        interval_s: Shortest pause between two calls in seconds; in a long wait it grows to `LONGEST_PAUSE_S`.
 
     Raises:
         AssertionError: The condition was still false after `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             tails = [f"--- {one.log}\n{one.log.read_text(errors='replace')[-LOG_TAIL_CHARACTERS:]}" for one in logged]
             raise AssertionError("\n".join([f"Timed out after {timeout_s:.0f} s waiting for: {what}", *tails]))
-        time.sleep(interval_s)
+        time.sleep(max(interval_s, min(PAUSE_SHARE * waited_s, LONGEST_PAUSE_S)))
     return value
