@@ -37,12 +37,12 @@ def test_slow_requests_are_logged_and_waiting_ones_are_not(caplog: pytest.LogCap
     usual = ProduceFrame(api_version=13, correlation_id=7, client_id="app", acks=1, topics=[])
     log = RequestLog(RequestMetrics(), lambda: 1000)
     for seconds in (0.0005, 0.9, 1.1):
-        log.usual(usual, ("10.0.0.1", 5), seconds, 0.0)
+        log.answered_on_fast_path(usual, ("10.0.0.1", 5), seconds, 0.0)
     assert len(caplog.records) == 1
     facts = vars(caplog.records[0])["facts"]
     assert (facts["api"], facts["version"], facts["correlation_id"], facts["total_ms"]) == ("Produce", 13, 7, 1100.0)
     caplog.set_level("DEBUG")
     assert log_lines(ApiKey.FETCH, 0.001, 0.0) == 1
     caplog.clear()
-    RequestLog(RequestMetrics(), lambda: 1000).usual(usual, ("10.0.0.1", 5), 0.0005, 0.0)
+    RequestLog(RequestMetrics(), lambda: 1000).answered_on_fast_path(usual, ("10.0.0.1", 5), 0.0005, 0.0)
     assert len(caplog.records) == 1
