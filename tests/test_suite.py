@@ -38,7 +38,7 @@ def test_new_test_directories_are_checked_by_mypy(suite: Suite) -> None:
     assert unchecked <= UNTYPED, "add the directory to tests/mypy.ini"
 
 
-UNTYPED = {"broker", "client", "coordinator", "interop", "spark", "test_public_api.py"}
+UNTYPED = {"broker", "client", "interop", "spark", "test_public_api.py"}
 
 
 @pytest.fixture

@@ -242,16 +242,14 @@ def test_a_static_consumer_that_comes_back_for_other_topics_begins_a_rebalance(
 ) -> None:
     """What it owned, which its subscription says too, is no reason for one."""
     c = ClassicContext(initial_rebalance_delay_ms=0)
-    one, other = (
-        {"protocols": (("range", encode_subscription(said)),), "protocol_type": "consumer", "instance": "i"}
-        for said in (Subscription(topics=("in",), owned_partitions=(("in", 0),)), Subscription(topics=topics))
-    )
-    token = c.join(**one)
+    claims = Subscription(topics=("in",), owned_partitions=(("in", 0),)), Subscription(topics=topics)
+    one, other = (encode_subscription(said) for said in claims)
+    token = c.join(protocols=(("range", one),), protocol_type="consumer", instance="i")
     c.sleep(0)
     first = c.answers[token]
     c.sync(first.member_id, first.generation_id, {first.member_id: b"all"})
     assert c.state == "Stable"
-    again = c.join(**other)
+    again = c.join(protocols=(("range", other),), protocol_type="consumer", instance="i")
     c.sleep(0)
     assert c.answers[again].generation_id == first.generation_id + rebalances
     assert (c.state == "Stable") is not rebalances

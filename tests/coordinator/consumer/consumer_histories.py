@@ -280,8 +280,8 @@ class History:
         for living in self.members.values():
             known = None if group is None else group.members.get(living.member_id)
             if known is not None and known.member_epoch >= living.epoch > 0:
-                for partition in living.has & living.wanted:
-                    assert holders.get(partition, living.member_id) == living.member_id, "two read it"
+                for read in living.has & living.wanted:
+                    assert holders.get(read, living.member_id) == living.member_id, "two read it"
 
     def settle(self) -> None:
         for name in ("in", "logs-a", "logs-b"):

@@ -210,7 +210,7 @@ def test_a_look_that_the_log_refused_is_made_again() -> None:
     assert topics_of(w) == ["logs-a"]
 
 
-VALID = {
+VALID: dict[str, Any] = {
     "group_id": GROUP,
     "member_id": "a",
     "member_epoch": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -265,7 +266,7 @@ def test_another_topology_is_refused_and_an_older_one_is_stale() -> None:
     ctx.join("m1", topology=topology(epoch=3))
     for other in (STATEFUL, topology(epoch=4)):
         changed = topology(*other.subtopologies, epoch=max(3, other.epoch))
-        assert refused(lambda changed=changed: ctx.join("m2", topology=changed)) == "invalid_request"
+        assert refused(partial(ctx.join, "m2", topology=changed)) == "invalid_request"
     outcome = ctx.join("m2", topology=STATEFUL)
     assert (outcome.statuses, outcome.active) == ([0], {})
     assert ctx.join("m3", topology=topology(epoch=3)).statuses == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.coordinator.coordinator_context import STATEFUL, CoordinatorContext
@@ -31,9 +32,9 @@ def test_leaving_for_a_while_is_one_record_and_no_new_epoch() -> None:
     assert outcome.record_names == ["CurrentMemberAssignment"]
     assert (outcome.epoch, outcome.statuses, outcome.active) == (-2, [], None)
     assert outcome.response.heartbeat_interval.total_seconds() == 0
-    value = outcome.records[0].value
-    assert (value.member_epoch, value.previous_member_epoch, value.state) == (-2, 2, 1)  # type: ignore[attr-defined]
-    assert value.active_tasks[0].assignment_epochs == (0, 0)  # type: ignore[attr-defined]
+    value: Any = outcome.records[0].value
+    assert (value.member_epoch, value.previous_member_epoch, value.state) == (-2, 2, 1)
+    assert value.active_tasks[0].assignment_epochs == (0, 0)
     assert (ctx.state(), ctx.describe().group_epoch) == ("Reconciling", 3)
 
 
@@ -91,9 +92,7 @@ def test_a_new_process_is_a_new_epoch_but_keeps_its_tasks() -> None:
         ({"host": "/10.0.0.1"}, False),
     ],
 )
-def test_only_what_the_assignor_sees_of_a_static_member_is_a_new_epoch(
-    given: dict[str, object], new_epoch: bool
-) -> None:
+def test_only_what_the_assignor_sees_of_a_static_member_is_a_new_epoch(given: dict[str, Any], new_epoch: bool) -> None:
     ctx = CoordinatorContext()
     ctx.join("a1", instance_id="a")
     outcome = ctx.heartbeat("a1", 2, instance_id="a", **given)
@@ -118,7 +117,7 @@ def test_an_instance_in_use_is_refused_and_its_member_does_not_notice() -> None:
 def test_an_unknown_instance_is_an_unknown_member() -> None:
     ctx = two_static_members()
     for epoch in (1, -1, -2):
-        assert error_of(lambda epoch=epoch: ctx.heartbeat("a1", epoch, instance_id="z")) == "unknown_member_id"
+        assert error_of(partial(ctx.heartbeat, "a1", epoch, instance_id="z")) == "unknown_member_id"
     assert error_of(lambda: ctx.heartbeat("a1", 4, instance_id="a")) == "fenced_member_epoch"
 
 

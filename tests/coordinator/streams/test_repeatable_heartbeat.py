@@ -32,6 +32,7 @@ def remembered(ctx: CoordinatorContext, member_id: str, epoch: int, **given: Any
     request = ctx.request(member_id, epoch, **given)
     result = ctx.shard.streams_group_heartbeat(request, ctx.context(), now_ms=ctx.now_ms)
     ctx.apply(result)
+    assert result.repeatable is None or isinstance(result.repeatable, RepeatableHeartbeat)
     return result.repeatable
 
 

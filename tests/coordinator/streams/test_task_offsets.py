@@ -152,8 +152,9 @@ def test_missing_client_tags_are_told_from_version_1_on() -> None:
 
 def test_the_tags_are_stored_with_the_group() -> None:
     outcome = Tagged().join("m1")
-    (value,) = (each.value for each in outcome.records if type(each.key).__name__ == "StreamsGroupMetadataKey")
-    assert value.last_assignment_configs == (  # type: ignore[union-attr]
+    values: list[Any] = [each.value for each in outcome.records if type(each.key).__name__ == "StreamsGroupMetadataKey"]
+    (value,) = values
+    assert value.last_assignment_configs == (
         ("num.standby.replicas", "0"),
         ("rack.aware.assignment.tags", "zone,rack"),
     )

@@ -149,9 +149,9 @@ def image(topics: Mapping[str, int]) -> MetadataImage:
 
 
 def found(configured: ConfiguredTopology) -> Found:
-    code = "invalid" if configured.invalid else configured.status and int(configured.status.code)
+    code: int | str | None = None if configured.status is None else int(configured.status.code)
     return Found(
-        code=code,
+        code="invalid" if configured.invalid else code,
         tasks={name: each.tasks for name, each in configured.subtopologies.items()},
         to_create={topic.name: topic.partitions for topic in configured.topics_to_create},
     )
