@@ -236,7 +236,7 @@ def test_a_stuck_application_leaves_the_group_and_logs_it(kafka: KafkaBroker, ca
                 stuck.poll_records(0.2)
             with RunningConsumer(topic, group_id=group, config=settings) as other:
                 wait_until(lambda: other.assigned == every(topic), "the other takes over")
-                assert f"the consumer of {group} leaves its group" in caplog.text
+                assert f"The consumer of {group} leaves its group" in caplog.text
                 with pytest.raises(MaxPollExceeded) as raised:
                     stuck.poll_records(0.2)
                 assert raised.value.facts["took_ms"] > 2_000
