@@ -7,8 +7,9 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ log = logging.getLogger("headrace.spark")
 LEAST_ROOM_BYTES = 64 * 1024
 WARM_UP_TRIES = 5
 SEARCH_BYTES = 64 * 1024 * 1024  # of records that lie in the driver while bad ones are searched among them
+_PLACE = attrgetter("task", "topic", "partition", "offset")  # of a bad record, in the order of reports
 _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 
 
@@ -186,10 +188,10 @@ class JobRunner:
             for chain in self._guarded.chains:
                 rows = side_path.failed_rows(chain.stage)
                 if rows is not None:
-                    bad |= {(row.topic, row.partition, row.offset): row for row in self._evaluated(chain, rows, tick)}
+                    bad |= _by_place(self._evaluated(chain, rows, tick))
             if bad_expected and not bad:
                 raise _GuardFailed("no record fails in the guarded plan")
-            found = sorted(bad.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+            found = sorted(bad.values(), key=_PLACE)
             return [*reports, *self._report_skipped(plan, found)], found
 
     def _evaluated(self, chain: GuardedChain, rows: pa.Table, tick: Callable[[], None]) -> Iterator[Undigestible]:
@@ -202,8 +204,7 @@ class JobRunner:
             raise _GuardFailed(f"{rows.num_rows - len(failing)} of {rows.num_rows} rows fail in the guarded plan only")
         places = (rows.column(name).to_pylist() for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
         for task, topic, offset, (_, reason) in zip(*places, failing, strict=True):
-            topic_name = self._chains.topics[topic]
-            yield Undigestible(task=task, topic=topic_name, partition=task, offset=offset, reason=reason)
+            yield self._undigestible(task, topic, offset, reason)
 
     def _report_skipped(self, plan: MicroBatchPlan, bad: Sequence[Undigestible]) -> list[StageReport]:
         """Report records as skipped, and write those with a dead-letter topic there: in the same transactions."""
@@ -247,7 +248,7 @@ class JobRunner:
             if not found and thorough and self._sieve(probe) is not None:
                 found = self._search(plan, probe, None, attempts, most=most, tick=tick)
             if found:  # what follows the failing SQL has no rows as long as it fails
-                return sorted(found, key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+                return sorted(found, key=_PLACE)
         return []
 
     def _search(
@@ -297,13 +298,16 @@ class JobRunner:
         failing = failing_rows(rows, probe.sql, most=most, tick=tick)
         places = rows.integers([row for row, _ in failing], (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
         for (task, topic, offset), (_, reason) in zip(places, failing, strict=True):
-            yield Undigestible(
-                task=task,
-                topic=self._chains.topics[topic],
-                partition=task,  # partition p of every input is task p's
-                offset=offset,
-                reason=reason,
-            )
+            yield self._undigestible(task, topic, offset, reason)
+
+    def _undigestible(
+        self, task: int, topic: int, offset: int, reason: str, code: str = "undigestible"
+    ) -> Undigestible:
+        """Return a record by its place; `topic` is its number among the topics of the source."""
+        # Partition p of every input is task p's.
+        return Undigestible(
+            task=task, topic=self._chains.topics[topic], partition=task, offset=offset, reason=reason, code=code
+        )
 
     def trace_records(self, plan: MicroBatchPlan, code: str) -> list[Undigestible]:
         """The records of a plan on which an aggregate or a sink fails, found by one run that writes nothing.
@@ -314,18 +318,8 @@ class JobRunner:
         with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as side_path:
             for traced in self._chains.traced:
                 run_plan(traced())
-            found = {
-                (self._chains.topics[topic], task, offset): Undigestible(
-                    task=task,
-                    topic=self._chains.topics[topic],
-                    partition=task,
-                    offset=offset,
-                    reason=reason,
-                    code=code,
-                )
-                for task, topic, offset, reason in side_path.bad_records()
-            }
-        return sorted(found.values(), key=lambda bad: (bad.task, bad.topic, bad.partition, bad.offset))
+            found = _by_place(self._undigestible(*traced, code=code) for traced in side_path.bad_records())
+        return sorted(found.values(), key=_PLACE)
 
     def _evaluating_session(self) -> SparkSession:
         if self._evaluating is None:
@@ -418,6 +412,11 @@ class JobRunner:
         finally:
             if chain.stateful:
                 dataframe.unpersist()
+
+
+def _by_place(records: Iterable[Undigestible]) -> dict[tuple[Any, ...], Undigestible]:
+    """Return one entry for each record; several chains may fail on the same one."""
+    return {_PLACE(bad): bad for bad in records}
 
 
 Ranges = Mapping[int, tuple[InputRange, ...]]
