@@ -94,13 +94,12 @@ class ApplicationDeclaration:
 
         return NetworkClient(self.bootstrap_servers, client_id=client_id, security=self.security, **settings)
 
-    def _template_of(self, columns: StructType, *, coordinates: bool = False, hidden: bool = True) -> DataFrame:
+    def _template_of(self, columns: StructType, *, coordinates: bool = False) -> DataFrame:
         """Return an empty frame with `columns` and the runtime's own columns beside them."""
         schema = StructType(list(columns.fields))
         if coordinates:
             schema = StructType(schema.fields).add(COORDINATES_COLUMN, COORDINATES)
-        if hidden:
-            schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
+        schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
         return empty_frame(self.spark, schema)
 
     def _template_of_source(self, source: TopicSource) -> DataFrame:

@@ -157,7 +157,7 @@ class GroupedStream:
         )
         return StreamTable(
             self._rows._app,
-            self._rows._app._template_of(StructType.fromJson(_json(split)), coordinates=False),
+            self._rows._app._template_of(StructType.fromJson(_json(split))),
             aggregate,
             (),
         )

@@ -62,7 +62,7 @@ class Application(Protocol):
     name: str
     config: dict[str, int | str]
 
-    def _template_of(self, columns: StructType, *, coordinates: bool = False, hidden: bool = True) -> DataFrame:
+    def _template_of(self, columns: StructType, *, coordinates: bool = False) -> DataFrame:
         """An empty frame with these columns and the runtime's own."""
 
     def _leave(self, rows: Rows, sink: Leaving) -> None:

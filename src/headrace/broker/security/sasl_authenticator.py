@@ -294,10 +294,6 @@ class Authentication:
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._too_late)
 
     @property
-    def authenticated(self) -> bool:
-        return self._session.open
-
-    @property
     def principal(self) -> Principal:
         return self._session.principal
 

@@ -225,11 +225,6 @@ class OffsetTracker:
         return self._before[0][1] if known else self._position
 
     @property
-    def unfinished(self) -> int:
-        """Number of records that were polled and are not finished."""
-        return len(self._order) - len(self._done)
-
-    @property
     def uncommitted(self) -> int:
         """Number of records that finished since the last snapshot."""
         return self._finished

@@ -195,18 +195,6 @@ class SubtopologyRunner:
     def next_batch(self) -> BatchKey:
         return BatchKey(incarnation=self._runtime.incarnation, batch_id=next(self._batch_ids))
 
-    def is_caught_up(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
-        """Whether every task stands at the ends: those given, else those last seen."""
-        with self._lock:
-            if not self._own.is_settled:
-                return False
-            for task in self._tasks.values():
-                for where, at in task.positions.items():
-                    end = task.ends.get(where) if ends is None else ends.get(where, at)
-                    if end is None or at < end:
-                        return False
-            return True
-
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
