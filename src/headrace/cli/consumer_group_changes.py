@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets import (
+    INACTIVE,
     GroupReset,
     NewPositions,
     TopicPartition,
@@ -74,9 +75,6 @@ def _tell(deleted: list[str], refused: Mapping[str, BrokerError]) -> None:
         data(f"\nThese consumer groups were deleted successfully: {names}")
 
 
-INACTIVE = ("Empty", "Dead")
-
-
 def reset_offsets(
     admin: Admin, group_ids: Iterable[str], options: ConsumerGroupOptions, *, now_ms: int
 ) -> list[GroupReset]:
@@ -122,11 +120,4 @@ def _planned(
             partitions, absent = named_partitions(admin, options.topics, option="--topic")
         error = missing_partitions(admin, [*partitions, *((topic, 0) for topic in absent)])
         after = {} if error is not None or not partitions else positions.planned(options, partitions)
-    return GroupReset(
-        group_id=group_id,
-        before={key: committed[key] for key in after if key in committed},
-        after=dict(sorted(after.items())),
-        sentences=tuple(positions.sentences),
-        warnings=tuple(positions.warnings),
-        error=error,
-    )
+    return positions.reset(group_id, after, error)

@@ -194,6 +194,19 @@ class NewPositions:
         latest = self._ends(empty, "latest")
         return {key: latest.get(key, found[key].offset) for key in partitions}
 
+    def reset(
+        self, group_id: str, after: Mapping[TopicPartition, int], error: BrokerError | ConfigError | None
+    ) -> GroupReset:
+        """Return the result for the group, with what the planning has gathered."""
+        return GroupReset(
+            group_id=group_id,
+            before={key: self._committed[key] for key in after if key in self._committed},
+            after=dict(sorted(after.items())),
+            sentences=tuple(self.sentences),
+            warnings=tuple(self.warnings),
+            error=error,
+        )
+
 
 ResetPlan = Mapping[str, Mapping[tuple[str, int], int]]  # group → partition → new position
 
@@ -260,6 +273,10 @@ class GroupReset:
     sentences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     error: BrokerError | ConfigError | None = None
+
+
+# States of a group without members: positions of others cannot be reset.
+INACTIVE = ("Empty", "Dead")
 
 
 def not_empty(group_id: str, state: str) -> GroupReset:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.error_fixes import report_error
 from headrace.cli.group_offsets import (
+    INACTIVE,
     GroupReset,
     NewPositions,
     TopicPartition,
@@ -222,7 +223,7 @@ def reset_offsets(
         group = described.done.get(group_id)
         if group is None:
             _check_absent(admin, group_id, options)
-        if group is not None and group.state not in ("Empty", "Dead"):
+        if group is not None and group.state not in INACTIVE:
             results.append(not_empty(group_id, group.state))
             continue
         result = _Reset(admin, group_id, group, options, now_ms).planned(plan)
@@ -277,14 +278,7 @@ class _Reset:
         elif error is None:
             partitions, error = self._partitions()
             after = {} if error is not None else self._positions.planned(self._options, partitions)
-        return GroupReset(
-            group_id=self._group_id,
-            before={key: self._committed[key] for key in after if key in self._committed},
-            after=dict(sorted(after.items())),
-            sentences=tuple(self._positions.sentences),
-            warnings=tuple(self._positions.warnings),
-            error=error,
-        )
+        return self._positions.reset(self._group_id, after, error)
 
     def _foreign_internal_topics(self) -> ConfigError | None:
         """Kafka's tool would delete whatever topic is named; ours deletes the group's own."""
