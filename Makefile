@@ -59,10 +59,10 @@ lint: $(STAMP)
 
 types: types-src types-tests
 
-types-src: $(STAMP)
+types-src: $(STAMP)  ## mypy over the source
 	$(BIN)/mypy
 
-types-tests: $(STAMP)
+types-tests: $(STAMP)  ## mypy over the tests that are annotated
 	$(BIN)/mypy --config-file tests/mypy.ini
 
 contracts: $(STAMP)
@@ -74,10 +74,10 @@ fast: $(STAMP)  ## the tests without Spark and without Apache Kafka
 interop: $(STAMP) ## ours against Apache Kafka 4.3.1, and the other way round
 	$(PYTEST) -n $(WORKERS) tests/interop -m interop $(TEST)
 
-prepared: $(STAMP)
+prepared: $(STAMP)  ## the class archives and compiled kernels that tests start faster with
 	@$(BIN)/headrace prepare --if-missing
 
-jars: $(STAMP)
+jars: $(STAMP)  ## jars of Apache Kafka and Java classes that the interop tests need
 	@$(BIN)/python -m tests.interop.kafka_broker
 
 crash: $(STAMP)  ## kill -9 of a broker under load, again and again: make crash CYCLES=5000 SEED=1
