@@ -62,7 +62,7 @@ class HangingTransactions:
 
     def _look(self) -> None:
         for log in () if self._stopped else tuple(self._waiting):
-            # What could not be resolved is looked at again, with the log still in the list.
+            # Keep the log in the list while one of its transactions could not be resolved: the next look tries again.
             left = [each for each in tuple(log.producers.open_transactions()) if not self._resolved(log, *each)]
             if not left or not log.is_usable:
                 del self._waiting[log]

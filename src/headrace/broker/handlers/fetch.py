@@ -102,8 +102,7 @@ class _Reading:
         version, incremental = self.broker.metadata.version, self.session.incremental
         read = []
         for partition in self.session.partitions:
-            # Of a session with thousands of partitions nearly all have no news, and this look is much cheaper than
-            # reading one.
+            # Nearly all partitions of a large session have no news, and this check is much cheaper than a read.
             if incremental and not partition.has_news(version):
                 self.partitions.append(partition.parked_as)
             else:

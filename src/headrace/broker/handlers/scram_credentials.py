@@ -101,7 +101,7 @@ def handle_alter_user_scram_credentials(
         _note(refused, upsertion.name, _refusal(upsertion, broker))
     changes = [_change(each) for each in wanted if each.name not in refused]
     names = tuple(dict.fromkeys(each.name for each in wanted))
-    # What is valid is changed together, by one write.
+    # Apply all valid changes together, by one write.
     if changes:
         try:
             broker.scram_credentials.replace(changes)

@@ -174,7 +174,7 @@ def _bits(*operations: Operation) -> i32:
     return i32(sum(1 << operation for operation in operations))
 
 
-# What a client may do where no authorizer is set: every operation that the kind of resource knows.
+# Authorized operations without an authorizer: every operation that the kind of resource has.
 ON_CLUSTER = _bits(*OPERATIONS[ResourceType.CLUSTER])
 ON_TOPIC = _bits(*OPERATIONS[ResourceType.TOPIC])
 ON_GROUP = _bits(*OPERATIONS[ResourceType.GROUP])
