@@ -20,22 +20,42 @@ NOTEBOOK = Path(__file__).parents[3] / "examples" / "flight_delays.ipynb"
 RECORDS = 30_000
 
 
-class ObservedNotebook(NotebookClient):
-    """Keeps every state of the displays that the notebook updates; the notebook itself keeps the last one."""
+SHOW_PROGRESS = "progress = running.show_progress()"
+# A cell of this test: without it, an application that starts slowly processes all records in one micro-batch, and no
+# state between the first and the last is ever displayed.
+WAIT_FOR_RECORDS = """import pathlib, time
+while not pathlib.Path({seen!r}).exists():
+    time.sleep(0.05)
+"""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+
+class ObservedNotebook(NotebookClient):
+    """Keeps every state of the displays that the notebook updates; the notebook itself keeps the last one.
+
+    Creates the file `seen` when a display shows records.
+    """
+
+    def __init__(self, notebook: Any, seen: Path, **kwargs: Any) -> None:
+        super().__init__(notebook, **kwargs)
+        self.seen = seen
         self.states: list[str] = []
 
     def process_message(self, message: Any, cell: Any, cell_index: int) -> Any:
         if message["msg_type"] in {"display_data", "update_display_data"}:
-            self.states.append(message["content"]["data"]["text/plain"])
+            state = message["content"]["data"]["text/plain"]
+            self.states.append(state)
+            if re.search(r" tasks · [1-9][\d,]* records", state):
+                self.seen.touch()
         return super().process_message(message, cell, cell_index)
 
 
 @pytest.fixture(scope="module")
-def executed() -> ObservedNotebook:
-    client = ObservedNotebook(nbformat.read(NOTEBOOK, as_version=4), timeout=240, kernel_name="python3")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> ObservedNotebook:
+    seen = tmp_path_factory.mktemp("notebook") / "seen"
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    [shown] = [at for at, cell in enumerate(notebook.cells) if cell.source.splitlines()[-1] == SHOW_PROGRESS]
+    notebook.cells.insert(shown + 1, nbformat.v4.new_code_cell(WAIT_FOR_RECORDS.format(seen=str(seen))))
+    client = ObservedNotebook(notebook, seen, timeout=240, kernel_name="python3")
     client.execute(cwd=str(NOTEBOOK.parent))
     return client
 
@@ -66,7 +86,7 @@ def test_progress_is_updated_while_the_application_runs(executed):
     assert counts == sorted(counts)
     assert len(set(counts)) >= 3, counts  # before the first records, between, and at the end
     # The notebook holds one output for all of it, which shows the end.
-    assert "stopped" in output_of(executed, "progress = running.show_progress()")
+    assert "stopped" in output_of(executed, SHOW_PROGRESS)
 
 
 def test_the_running_application_and_the_verdict_are_shown(executed):
