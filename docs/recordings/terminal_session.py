@@ -23,6 +23,10 @@ __all__ = ["Key", "Line", "Pause", "Recording", "Screen", "Type", "WaitFor", "re
 TYPING_INTERVAL_S = 0.04
 FRAME_INTERVAL_S = 0.08
 """Changes within this time are one frame: programs redraw a screen in several writes."""
+INTERRUPT = "\x03"
+COMMAND_START_TIMEOUT_S = 10.0
+COMMAND_EXEC_S = 0.2
+"""Time for a command that has the terminal to replace the shell's signal handlers by its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,8 @@ class _Session:
                     self.follow(TYPING_INTERVAL_S)
                 self._press("\r")
             case Key(key):
+                if key == INTERRUPT:
+                    self._wait_for_foreground_command()
                 self._press(key)
             case Pause(seconds):
                 self.follow(seconds)
@@ -195,6 +201,17 @@ class _Session:
         except subprocess.TimeoutExpired:
             self._shell.kill()
             self._shell.wait()
+
+    def _wait_for_foreground_command(self) -> None:
+        """Wait until the terminal belongs to a command.
+
+        The shell echoes a line before it starts the command; an interrupt in between reaches the shell alone, and the
+        command runs on.
+        """
+        deadline = time.monotonic() + COMMAND_START_TIMEOUT_S
+        while os.tcgetpgrp(self._terminal) == self._shell.pid and time.monotonic() < deadline:
+            self.follow(FRAME_INTERVAL_S)
+        self.follow(COMMAND_EXEC_S)
 
     def _press(self, key: str) -> None:
         os.write(self._terminal, key.encode())
