@@ -50,6 +50,10 @@ GUARDING = {
     "spark.sql.optimizer.collapseProjectAlwaysInline": "false",
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownPredicates,"
     "org.apache.spark.sql.catalyst.optimizer.PushPredicateThroughNonJoin",
+    # Spark adds up the size of all columns after each row that it hands to Python, as long as a batch is bounded by
+    # bytes: with the columns of the input twice the time of the rest. A guarded plan makes no more rows than it reads.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 
 _OPAQUE = frozenset({"PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF"})
