@@ -277,6 +277,18 @@ def test_a_reader_that_waits_for_a_transaction_is_told_which_one(client, transac
     assert caught.value.fix.startswith("Wait: ")
 
 
+def test_an_offset_fetch_that_waits_for_a_transaction_names_it(client, transactions):
+    identity = transactions.initialise(["flights-x-0"])["flights-x-0"]
+    told = transactions.commit_offsets("readers", {identity: {("a", 0): 5}}, member_id="", member_epoch=-1)
+    assert told == {"flights-x-0": None}
+    with pytest.raises(BrokerError, match="the offset fetch of readers with UNSTABLE_OFFSET_COMMIT") as caught:
+        fetch_offsets(client, "readers", [("a", 0)], require_stable=True, timeout_ms=200)
+    assert caught.value.code == "offsets-unstable"
+    assert "a transaction of flights-x-0 is open there since offset" in caught.value.facts["why"]
+    assert caught.value.facts["transactional_id"] == "flights-x-0"
+    assert caught.value.fix.startswith("Wait: ")
+
+
 def views_in_turn(monkeypatch, *changed):
     """The next looks at leaders see each of these changes to the real view; later ones the real view."""
     real, left = transaction_resolution.read_leader_views, list(changed)

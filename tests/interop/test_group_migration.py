@@ -118,7 +118,9 @@ def test_an_upgrade_waits_for_positions_of_open_transactions(
         position = [confluent_kafka.TopicPartition(topic, 0, 5)]
         producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), 20)
         assert run(arguments) == 1
-        assert "error[offsets-unstable]" in capfd.readouterr().err
+        told = capfd.readouterr().err
+        assert "error[offsets-unstable]" in told
+        assert "a transaction of undecided is open there" in told
         assert kind(admin, group) == ("streams", "Empty")
         producer.commit_transaction(20)
         consumer.close()

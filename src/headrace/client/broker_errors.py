@@ -92,7 +92,9 @@ _KINDS = MappingProxyType(
 )
 
 
-def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> BrokerError:
+def refusal(
+    code: ErrorCode, what: str, *, api: str, message: str | None = None, fix: str | None = None, **facts: Any
+) -> BrokerError:
     """Return the error for a code.
 
     Args:
@@ -100,6 +102,7 @@ def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None,
         what: What was refused, in a few words ("the offset commit of flights-0").
         api: Kafka's name of the request.
         message: The broker's message.
+        fix: Instead of the fix that the code usually has.
         facts: Further facts of the error, such as topic and partition.
 
     Returns:
@@ -119,8 +122,8 @@ def refusal(code: ErrorCode, what: str, *, api: str, message: str | None = None,
     fenced = _FENCED.get(code)
     if fenced is not None:
         return Fenced(fenced, sentence, "Drop the work: another member owns it now and does it.", **common)
-    kind, fix = _KINDS.get(code, ("broker-refused", ""))
-    return BrokerError(kind, sentence, fix, **common)
+    kind, usual_fix = _KINDS.get(code, ("broker-refused", ""))
+    return BrokerError(kind, sentence, usual_fix if fix is None else fix, **common)
 
 
 def raise_for(code: ErrorCode, what: str, *, api: str, message: str | None = None, **facts: Any) -> None:

@@ -8,6 +8,7 @@ refuses the whole request for one partition of another member.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from uuid import UUID
 
@@ -19,9 +20,11 @@ from headrace.client.broker_errors import STALE_METADATA, raise_for, recreated_t
 from headrace.client.cluster_metadata import ClusterMetadata
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
-from headrace.errors import BrokerError
+from headrace.client.transaction_markers import GROUP_OFFSETS, OpenTransaction, find_open_transaction
+from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.partitioner import partition_for_group
 
 __all__ = ["commit_offsets", "fetch_committed", "fetch_offsets", "fetch_offsets_and_metadata"]
 
@@ -204,10 +207,41 @@ def fetch_committed(
         # UNSTABLE_OFFSET_COMMIT means that a transaction with offsets of this group is open (KIP-447): its outcome
         # decides which offset is the committed one.
         fatal = next((code for code in codes if not _worth_waiting(code)), None)
-        if fatal is not None or deadline.passed:
-            raise_for(fatal or codes[0], f"the offset fetch of {group_id}", api="OffsetFetch", group_id=group_id)
+        if fatal is not None:
+            raise_for(fatal, f"the offset fetch of {group_id}", api="OffsetFetch", group_id=group_id)
+        if deadline.passed:
+            raise _unfinished(client, group_id, codes[0])
         refresh = any(code in STALE_METADATA for code in codes)
         backoff.pause(deadline)
+
+
+def _unfinished(client: NetworkClient, group_id: str, code: ErrorCode) -> BrokerError:
+    """Return the error of an offset fetch that waited in vain. It names the transaction that holds the offsets open."""
+    what = f"the offset fetch of {group_id}"
+    found = None
+    if code == ErrorCode.unstable_offset_commit:
+        with suppress(HeadraceError):  # the lookup is best effort
+            found = _open_transaction(client, group_id)
+    if found is None:
+        return refusal(code, what, api="OffsetFetch", group_id=group_id)
+    return refusal(
+        code,
+        what,
+        api="OffsetFetch",
+        fix=found.how_to_end(),
+        why=f"in {found.topic}-{found.partition}, {found.describe()}",
+        group_id=group_id,
+        transactional_id=found.transactional_id,
+        producer_id=found.producer_id,
+    )
+
+
+def _open_transaction(client: NetworkClient, group_id: str) -> OpenTransaction | None:
+    """Return the oldest open transaction of the partition of `__consumer_offsets` that holds the group's offsets."""
+    offsets = client.metadata([GROUP_OFFSETS]).topics.get(GROUP_OFFSETS)
+    if offsets is None:
+        return None
+    return find_open_transaction(client, GROUP_OFFSETS, partition_for_group(group_id, len(offsets.partitions)))
 
 
 def _of_other_topics(
