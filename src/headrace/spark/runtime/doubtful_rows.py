@@ -52,9 +52,9 @@ GUARDING = {
     "org.apache.spark.sql.catalyst.optimizer.PushPredicateThroughNonJoin",
     # Spark adds up the size of all columns after each row that it hands to Python, as long as a batch is bounded by
     # bytes: with the columns of the input that takes as long as all the rest. A guarded plan makes no more rows than it
-    # reads, so a bound on rows limits memory as well (4,000 rows of 16 KB are Spark's usual 64 MB).
+    # reads, so a bound on rows limits memory as well (2,000 rows of 32 KB are Spark's usual 64 MB).
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
 
 _OPAQUE = frozenset({"PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF"})

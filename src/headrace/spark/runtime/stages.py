@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step"]
 
 REPORT_SCHEMA = "slot int, report string"
+TABLE_ROWS = 50_000
+TABLE_BYTES = 8 * 1024 * 1024
 _REPORT_ARROW = pa.schema([("slot", pa.int32()), ("report", pa.string())])
 
 
@@ -171,7 +173,7 @@ class PythonStage:
 
     def _tables(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.Table]:
         if self.source is None:
-            yield from (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
+            yield from _gathered(batches)
             return
         for _nothing in batches:  # the row of `spark.range` that makes this slot a Spark partition
             pass
@@ -181,6 +183,26 @@ class PythonStage:
         for table in tables:
             if self.output is not None and table.num_rows:
                 yield from table.select(self.output).to_batches()
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Spark's record batches as tables of at least `TABLE_ROWS` rows or `TABLE_BYTES`, except the last one.
+
+    Operators work a table at a time, and what that costs for each table outweighs its rows when they are few.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= TABLE_ROWS or size >= TABLE_BYTES:
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting).combine_chunks()
 
 
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
