@@ -5,26 +5,29 @@ The runtime reports `started`, `assigned` and `ended`; this module forwards them
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from headrace.broker.monitoring.metrics_server import JSON, TEXT, Page
+from headrace.broker.monitoring.metrics_server import JSON, TEXT, MetricsServer, Page
+from headrace.errors import ConfigError
 from headrace.metrics.prometheus_text import prometheus_text
 from headrace.spark.application_metrics import application_families
 from headrace.spark.listeners import Listeners
-from headrace.spark.metrics_port import MetricsPort
 from headrace.spark.runtime.status import state_of
 
 if TYPE_CHECKING:
     from headrace.client.membership.assignment import AssignmentSnapshot
     from headrace.spark.runtime.instance import RunningInstance
 
-__all__ = ["Observation"]
+__all__ = ["MetricsPort", "Observation"]
 
+PORT_TRIES: Final = 16
 log = logging.getLogger("headrace.spark")
 
 
@@ -102,3 +105,51 @@ class Observation:
 def _page(what: str, reasons: list[dict[str, object]]) -> Page:
     fine = not any(found["blocks"] for found in reasons)
     return fine, json.dumps({"status": what if fine else f"not-{what}", "reasons": reasons}) + "\n", JSON
+
+
+class MetricsPort:
+    """HTTP listener of `headrace.metrics.port`, and the thread that runs its event loop. Mutable.
+
+    Its pages (/metrics, /health/live, /health/ready) come from the same server as the broker's. Several instances on
+    one machine may be given the same port: like Spark's UI, each takes the next free one.
+    """
+
+    def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
+        self._server = MetricsServer(pages)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-metrics", daemon=True)
+
+    def start(self, host: str, port: int) -> str:
+        """Start to listen, and return the URL with the port that was bound.
+
+        Raises:
+            ConfigError: port-taken, if none of 16 ports is free.
+        """
+        self._thread.start()
+        try:
+            bound = asyncio.run_coroutine_threadsafe(self._first_free(host, port), self._loop).result()
+        except BaseException:
+            self.close()
+            raise
+        return f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+
+    async def _first_free(self, host: str, port: int) -> int:
+        for candidate in range(port, min(65_535, port + PORT_TRIES - 1) + 1):
+            try:
+                return await self._server.start(host, candidate)
+            except ConfigError as error:
+                if error.code != "port-taken":
+                    raise
+        raise ConfigError(
+            "port-taken",
+            f"headrace.metrics.port: {host}:{port} and the {PORT_TRIES - 1} ports after it are taken",
+            "Name another one; 0 turns it off.",
+        )
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._server.close)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+        if not self._loop.is_running():
+            self._loop.close()

@@ -26,15 +26,16 @@ from headrace.errors import ConfigError
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import StreamTable
+from headrace.spark.plan_reader import volatile_functions, volatile_functions_of
 from headrace.spark.sinks.parquet import ParquetSink
+from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
-from headrace.spark.stream_rows import Arm
+from headrace.spark.stream_rows import Arm, Rows
 from headrace.spark.topic_frames import BAD_COLUMN, TopicPartition, decoded_by_spark, good_rows, topic_frame
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_streams import compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
-from headrace.spark.volatile import volatile_columns
 
 if TYPE_CHECKING:
     from headrace.spark.application_declaration import ApplicationDeclaration
@@ -163,7 +164,7 @@ class _Recomputation:
         kind = "table" if isinstance(outputs[0].rows, StreamTable) else "stream"
         if len(outputs) > 1 and any(isinstance(output.rows, StreamTable) for output in outputs):
             return _undecided(topic, "table", "several outputs of this application write to it")
-        volatile = [volatile_columns(output.rows, self._app) for output in outputs]
+        volatile = [_volatile_columns(output.rows, self._app) for output in outputs]
         for columns, whole in volatile:
             if whole:
                 return _undecided(
@@ -281,3 +282,35 @@ def _undecided(topic: str, kind: str, why: str) -> SinkVerdict:
     return SinkVerdict(
         topic=topic, kind="table" if kind == "table" else "stream", expected=0, found=0, equal=0, undecided=why
     )
+
+
+def _volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Find the nondeterministic columns of `rows`, which cannot be recomputed.
+
+    Returns:
+        The columns that are nondeterministic themselves, and the functions on which more than such a column depends.
+    """
+    columns: set[str] = set()
+    whole: set[str] = set()
+    final = set(rows.columns)
+    if isinstance(rows, StreamTable):
+        for arm in rows._aggregate.arms:
+            frame = apply_calls(app._template_of_source(arm.source), arm.calls)
+            whole |= volatile_functions_of(analysed(frame))
+        rows_frames = [rows._template]
+    else:
+        assert isinstance(rows, Stream)
+        rows_frames = [apply_calls(app._template_of_source(arm.source), arm.calls) for arm in rows._arms]
+    for frame in rows_frames:
+        top = analysed(frame)
+        for node in walk(top):
+            for expression in sequence(node.expressions()):
+                found = volatile_functions(expression)
+                if not found:
+                    continue
+                # Only what the last call itself computes is surely used by nothing else.
+                if node.equals(top) and class_of(expression) == "Alias" and str(expression.name()) in final:
+                    columns.add(str(expression.name()))
+                else:
+                    whole |= found
+    return tuple(sorted(columns)), tuple(sorted(whole))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, StateError
+from headrace.spark.runtime.bad_record_search import Undigestible
 from headrace.spark.runtime.batch_recovery import (
     BROKER_PATIENCE_S,
     GUARDED_BATCHES,
@@ -15,7 +16,6 @@ from headrace.spark.runtime.batch_recovery import (
 )
 from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
-from headrace.spark.runtime.record_halving import Undigestible
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
 

@@ -4,8 +4,8 @@ import pytest
 
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import RecordError
+from headrace.spark.runtime.bad_record_search import find_undigestible
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
-from headrace.spark.runtime.record_halving import find_undigestible
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.tasks import RunningTask, only, plan_slots

@@ -4,8 +4,8 @@ Failures that do not concern records (a dead worker, a cancelled job) are retrie
 retried for as long as they last: unreachable brokers without limit, retriable refusals for five minutes. A record that
 does not decode is reported by its stage. Records that Spark SQL cannot process are found in the driver, all at once
 (`driver_evaluation`). Failures behind SQL are traced (`record_tracing`), and anything else is searched for by
-processing prefixes (`prefix_search`). Then the source's `on_error` decides: skip these records, or process everything
-before the first one and all other tasks, and fail.
+processing prefixes (`bad_record_search`). Then the source's `on_error` decides: skip these records, or process
+everything before the first one and all other tasks, and fail.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from dataclasses import replace
 from py4j.protocol import Py4JError
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
+from headrace.spark.runtime.bad_record_search import PrefixSearch, Probe, Undigestible, find_undigestible, only_record
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport
-from headrace.spark.runtime.prefix_search import PrefixSearch, only_record
-from headrace.spark.runtime.record_halving import Probe, Undigestible, find_undigestible
 from headrace.spark.runtime.spark_errors import is_data_error, kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
 from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource, Source

@@ -6,7 +6,9 @@ base, so that none of them imports the class that starts them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import subprocess
 import threading
 import time
 import uuid
@@ -14,12 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
 
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.spark.application_settings import ApplicationSettings
-from headrace.spark.runtime.driver_jvm import DriverJvm
 from headrace.spark.runtime.planning import Planning
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas
@@ -27,11 +29,47 @@ from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.tasks import RunningTask
+from headrace.spark.spark_internals import jvm_process
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
 __all__ = ["RunnerView", "RunningInstance", "StateView"]
 
+JVM_DYING_S = 0.5  # its sockets are closed before it has an exit code
 log = logging.getLogger("headrace.spark")
+
+
+class DriverJvm:
+    """JVM process of the session, of whose end an idle application would not hear.
+
+    If the JVM started Python (spark-submit), Python cannot outlive it, so it is never gone.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.pid, self._process = jvm_process(spark)
+
+    def end(self, *, may_be_dying: bool = False) -> HeadraceError | None:
+        """Return how the process ended; None while it runs.
+
+        Args:
+            may_be_dying: Another sign suggests that it is ending: wait a moment for its exit code.
+        """
+        if self._process is None:
+            return None
+        code = self._process.poll()
+        if code is None and may_be_dying:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(JVM_DYING_S)
+        if code is None:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return HeadraceError(
+            "jvm-died",
+            f"Spark's JVM, process {self.pid}, {how}",
+            "start the application again, it goes on where it stopped; signal 9 is often the kernel's, out of memory: "
+            "see its log, and spark.driver.memory",
+            pid=self.pid,
+            exit_code=code,
+        )
 
 
 class RunnerView(Protocol):

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
+from headrace.spark.runtime.bad_record_search import Undigestible
 from headrace.spark.runtime.chains import Chains, ForeachBatchChain, GuardedChain, GuardedMain, PreparedPlan, Probe
 from headrace.spark.runtime.doubtful_rows import GUARDING, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
@@ -32,7 +33,6 @@ from headrace.spark.runtime.plan import (
     merged,
 )
 from headrace.spark.runtime.prepared_plan import fetching_session
-from headrace.spark.runtime.record_halving import Undigestible
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.store_files import disk_full

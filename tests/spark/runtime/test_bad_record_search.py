@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from headrace.spark.runtime.bad_record_search import PrefixSearch, only_record
 from headrace.spark.runtime.plan import InputRange, SlotPlan, TaskPlan
-from headrace.spark.runtime.prefix_search import PrefixSearch, only_record
 
 TASKS = {0: {"left": (0, 40), "right": (5, 5)}, 1: {"left": (7, 500), "right": (0, 3)}, 2: {"left": (0, 100)}}
 
