@@ -30,6 +30,7 @@ class CuttingProxy:
         self._armed: tuple[int, Loss] | None = None
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_next(self, api_key: int, loss: Loss) -> None:
@@ -37,6 +38,10 @@ class CuttingProxy:
         self._armed = int(api_key), loss
 
     def close(self) -> None:
+        self._is_closed = True
+        # Closing alone would leave the thread in `accept`, and with it the port: the next client would get through.
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.cut()
 
@@ -61,6 +66,9 @@ class CuttingProxy:
                 continue
             with self._lock:
                 self._sockets |= {client, broker}
+            if self._is_closed:  # a client came while the proxy was being closed
+                self.cut()
+                return
             doomed: set[int] = set()
             for source, sink, asks in ((client, broker, True), (broker, client, False)):
                 threading.Thread(target=self._pump, args=(source, sink, asks, doomed), daemon=True).start()
