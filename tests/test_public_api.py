@@ -12,6 +12,7 @@ import subprocess
 import sys
 import traceback
 from types import FunctionType
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,7 +26,9 @@ from headrace.spark.running_app import RunningApp
 from headrace.spark.stream_rows import NaFunctions
 from headrace.type_checks import checks_of
 
-CLASSES = [
+T = TypeVar("T")
+
+CLASSES: list[Any] = [
     *(
         value
         for name in sorted(set(headrace.__all__) - {"HeadraceError", "__version__"})
@@ -84,7 +87,7 @@ def assert_explained(error: HeadraceError) -> None:
     assert text.count(f"{type(error).__name__}: {error.message}\n") == 1
 
 
-def made(kind: type) -> object:
+def made(kind: type[T]) -> T:
     """An instance without its constructor: the checks come before the method's body."""
     return object.__new__(kind)
 
@@ -146,7 +149,7 @@ def test_an_unknown_name(kind):
 
 def kind_without_columns(kind: type) -> object:
     """An instance without its constructor; streams look for columns first."""
-    bare = made(kind)
+    bare: Any = made(kind)
     if hasattr(kind, "columns"):
 
         class NoColumns:
@@ -159,33 +162,33 @@ def kind_without_columns(kind: type) -> object:
 @pytest.mark.parametrize(
     ("call", "code", "part"),
     [
-        (lambda: headrace.StreamsApp("a", bootstrap_server="x"), "unknown-argument", "write bootstrap_servers="),
-        (lambda: headrace.StreamsApp("a", brokers="x"), "unknown-argument", "write bootstrap_servers="),
-        (lambda: headrace.StreamsApp(), "wrong-arguments", "StreamsApp needs name"),
-        (lambda: headrace.StreamsApp("a", "b"), "wrong-arguments", "arguments behind * are given by name"),
-        (lambda: headrace.StreamsApp("a", name="b"), "wrong-arguments", "twice"),
+        (lambda: headrace.StreamsApp("a", bootstrap_server="x"), "unknown-argument", "write bootstrap_servers="),  # type: ignore[call-arg]
+        (lambda: headrace.StreamsApp("a", brokers="x"), "unknown-argument", "write bootstrap_servers="),  # type: ignore[call-arg]
+        (lambda: headrace.StreamsApp(), "wrong-arguments", "StreamsApp needs name"),  # type: ignore[call-arg]
+        (lambda: headrace.StreamsApp("a", "b"), "wrong-arguments", "arguments behind * are given by name"),  # type: ignore[call-arg]
+        (lambda: headrace.StreamsApp("a", name="b"), "wrong-arguments", "twice"),  # type: ignore[misc]
         (lambda: headrace.StreamsApp("two words"), "bad-value", "letters, digits"),
-        (lambda: headrace.StreamsApp("a", auto_offset_reset="earlyest"), "bad-value", "did you mean 'earliest'?"),
-        (lambda: headrace.StreamsApp("a", on_error="ignore"), "bad-value", "fail, skip"),
+        (lambda: headrace.StreamsApp("a", auto_offset_reset="earlyest"), "bad-value", "did you mean 'earliest'?"),  # type: ignore[arg-type]
+        (lambda: headrace.StreamsApp("a", on_error="ignore"), "bad-value", "fail, skip"),  # type: ignore[arg-type]
         (lambda: headrace.StreamsApp("a", config={"max.pol.records": 1}), "unknown-setting", "max.poll"),
-        (lambda: headrace.StreamsApp("a", trigger_interval_ms="1s"), "wrong-type", "expected int"),
-        (lambda: Consumer(**{"group.id": "x"}), "unknown-argument", "write group_id="),
-        (lambda: Consumer(fetch_max_bytes=1), "unknown-argument", 'config={"fetch.max.bytes": …}'),
+        (lambda: headrace.StreamsApp("a", trigger_interval_ms="1s"), "wrong-type", "expected int"),  # type: ignore[arg-type]
+        (lambda: Consumer(**{"group.id": "x"}), "unknown-argument", "write group_id="),  # type: ignore[arg-type]
+        (lambda: Consumer(fetch_max_bytes=1), "unknown-argument", 'config={"fetch.max.bytes": …}'),  # type: ignore[call-arg]
         (lambda: Consumer(config={"fetch.max.byte": 1}), "unknown-setting", "fetch.max.bytes"),
-        (lambda: Consumer(isolation_level="read_comitted"), "bad-value", "did you mean 'read_committed'?"),
-        (lambda: made(Consumer).seek("orders", 5), "wrong-type", "expected tuple[str, int]"),
+        (lambda: Consumer(isolation_level="read_comitted"), "bad-value", "did you mean 'read_committed'?"),  # type: ignore[arg-type]
+        (lambda: made(Consumer).seek("orders", 5), "wrong-type", "expected tuple[str, int]"),  # type: ignore[arg-type]
         (lambda: headrace.Admin("h:1", client="x"), "unknown-argument", "client_id"),
         (lambda: headrace.Admin("h:1", request_timeout_ms="5"), "wrong-type", "expected int"),
         (lambda: made(headrace.Admin).delete_topics("orders"), "wrong-type", "names=['orders']"),
-        (lambda: headrace.ParallelConsumer("orders", print), "wrong-type", "expected Consumer"),
-        (lambda: headrace.ParallelConsumer(made(Consumer), "print"), "wrong-type", "expected function"),
-        (lambda: headrace.Retry(on=ValueError), "wrong-type", "Retry: on is"),
-        (lambda: headrace.Retry(5), "wrong-arguments", "given by name"),
-        (lambda: headrace.DeadLetter(5), "wrong-type", "expected str"),
-        (lambda: headrace.EmbeddedBroker(topics=["a"]), "wrong-type", "expected Mapping[str, int]"),
-        (lambda: headrace.EmbeddedBroker(port="9092"), "wrong-type", "expected int"),
+        (lambda: headrace.ParallelConsumer("orders", print), "wrong-type", "expected Consumer"),  # type: ignore[arg-type]
+        (lambda: headrace.ParallelConsumer(made(Consumer), "print"), "wrong-type", "expected function"),  # type: ignore[arg-type]
+        (lambda: headrace.Retry(on=ValueError), "wrong-type", "Retry: on is"),  # type: ignore[arg-type]
+        (lambda: headrace.Retry(5), "wrong-arguments", "given by name"),  # type: ignore[call-arg]
+        (lambda: headrace.DeadLetter(5), "wrong-type", "expected str"),  # type: ignore[arg-type]
+        (lambda: headrace.EmbeddedBroker(topics=["a"]), "wrong-type", "expected Mapping[str, int]"),  # type: ignore[arg-type]
+        (lambda: headrace.EmbeddedBroker(port="9092"), "wrong-type", "expected int"),  # type: ignore[arg-type]
         (lambda: headrace.EmbeddedBroker().produce("t", "text"), "wrong-type", "produce: values is 'text'"),
-        (lambda: headrace.EmbeddedBroker().create_topic("t"), "unknown-name", 'write "create_topics"'),
+        (lambda: headrace.EmbeddedBroker().create_topic("t"), "unknown-name", 'write "create_topics"'),  # type: ignore[attr-defined]
         (lambda: ManualClock().advance(-1), "bad-value", "0 or more"),
         (lambda: headrace.StreamApp, "unknown-name", "headrace.StreamsApp"),
     ],

@@ -33,12 +33,8 @@ def test_test_files_are_in_the_directory_of_their_module(suite: Suite) -> None:
     assert len(found) <= MISPLACED_AT_MOST, found
 
 
-def test_new_test_directories_are_checked_by_mypy(suite: Suite) -> None:
-    unchecked = {path.parts[0] for path in suite.files} - {path.parts[0] for path in suite.typed()}
-    assert unchecked <= UNTYPED, "add the directory to tests/mypy.ini"
-
-
-UNTYPED = {"broker", "client", "interop", "spark", "test_public_api.py"}
+def test_every_file_is_checked_by_mypy(suite: Suite) -> None:
+    assert suite.typed() == suite.files, "tests/mypy.ini"
 
 
 @pytest.fixture

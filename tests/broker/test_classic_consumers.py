@@ -85,6 +85,16 @@ class Librdkafka:
         if message is not None and message.error() is None:
             self.values.append(message.value())
 
+    def has_read(self, count: int) -> bool:
+        """Poll once; return whether all of `count` records have been read."""
+        self.poll()
+        return len(self.values) == count
+
+    def has_owned(self) -> bool:
+        """Poll once; return whether partitions are assigned."""
+        self.poll()
+        return bool(self.owned)
+
     def close(self) -> None:
         self.consumer.close()
 
@@ -106,7 +116,7 @@ def test_confluent_kafka_joins_shares_and_leaves(strategy: str, broker: Embedded
     produce(broker, 120)
     one = Librdkafka(broker, **{"partition.assignment.strategy": strategy})
     wait_until(shared(one), "one has all")
-    wait_until(lambda: one.poll() or len(one.values) == 120, "one read all")
+    wait_until(lambda: one.has_read(120), "one read all")
     two = Librdkafka(broker, **{"partition.assignment.strategy": strategy})
     try:
         wait_until(shared(one, two), "both have some")
@@ -143,7 +153,7 @@ def test_who_is_killed_loses_its_partitions(broker: EmbeddedBroker) -> None:
         victim.stdout.readline()  # it has all of them
         one = Librdkafka(broker)
         try:
-            wait_until(lambda: one.poll() or one.owned, "one has some")
+            wait_until(one.has_owned, "one has some")
             assert one.owned != ALL
             victim.kill()
             wait_until(shared(one), "one has all")
@@ -164,7 +174,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: EmbeddedBroker) ->
         two.close()  # a static member does not leave
         again = Librdkafka(broker, **{"group.instance.id": "two"})
         try:
-            wait_until(lambda: one.poll() or again.poll() or again.owned == owned, "it is back")
+            wait_until(lambda: one.has_owned() and again.has_owned() and again.owned == owned, "it is back")
             for _ in range(50):  # time for heartbeats
                 one.poll()
             assert (one.assignments, one.lost) == (before, lost), "the other one noticed nothing"
@@ -186,7 +196,7 @@ def test_a_group_outlives_the_broker(tmp_path: Any) -> None:
         with EmbeddedBroker({"t": PARTITIONS}, data_dir=tmp_path, port=port, config=settings) as second:
             assert second.group("g").state == "Stable"
             produce(second, 60)
-            wait_until(lambda: one.poll() or len(one.values) == 60, "one reads on")
+            wait_until(lambda: one.has_read(60), "one reads on")
             assert one.lost == []
             assert one.assignments == 1
             one.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import BrokerError
@@ -23,7 +24,7 @@ def rounds(broker: EmbeddedBroker, count: int, *, keys: int = 5) -> None:
 
 
 def table(broker: EmbeddedBroker) -> dict[str, str]:
-    return {record.key.decode(): record.value.decode() for record in broker.records("table") if record.value}
+    return {not_none(record.key).decode(): record.value.decode() for record in broker.records("table") if record.value}
 
 
 def test_a_compacted_topic_becomes_its_table() -> None:
@@ -62,7 +63,7 @@ def test_a_topic_deleted_while_it_is_cleaned_disturbs_nobody() -> None:
             broker.create_topics({f"table-{n}": 1}, COMPACTED)
             for _ in range(40):
                 broker.produce(f"table-{n}", ["x" * 500] * 3, key=lambda _value: "same")
-            broker._call(lambda services, n=n: services.topics.delete(services.metadata.topic(f"table-{n}")))
+            broker.delete_topics([f"table-{n}"])
         broker.create_topics({"table": 1}, COMPACTED)
         rounds(broker, 200)
         wait_until(lambda: len(broker.records("table")) < 300)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 
@@ -114,7 +115,7 @@ def test_auto_creation_can_be_forbidden() -> None:
     with EmbeddedBroker(config={"auto.create.topics.enable": False}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         topics = admin.list_topics("missing", timeout=TIMEOUT).topics
-        assert topics["missing"].error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert not_none(topics["missing"].error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def test_topics_are_created_described_and_deleted(admin: AdminClient) -> None:

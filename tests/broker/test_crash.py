@@ -34,7 +34,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> list[Any]:
     messages = []
     try:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        ended = set()
+        ended: set[int] = set()
         while len(ended) < partitions:
             message = consumer.poll(TIMEOUT)
             assert message is not None

@@ -265,7 +265,7 @@ def test_faults_set_and_removed_by_threads_lose_no_request(broker: EmbeddedBroke
     assert not broker.faults.active
 
 
-def test_without_faults_the_memo_answers(connect: Connect) -> None:
+def test_without_faults_the_memo_answers(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cost when unused: the path without decoding stays in use, and comes back when the last fault is gone."""
     with EmbeddedBroker(topics={"flights": 2}, config=FAST) as broker:
         client = connect(broker)
@@ -292,7 +292,7 @@ def test_without_faults_the_memo_answers(connect: Connect) -> None:
             rules.append(arguments)
             return write(*arguments)
 
-        services.coordinator.write = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(services.coordinator, "write", counted)
         for _ in range(3):
             client.socket.sendall(frame)
             client.read_frame()

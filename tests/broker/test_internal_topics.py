@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,12 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def test_all_topics_of_a_heartbeat_are_one_write(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     writes = []
     save = log_directory.save_topics
-    monkeypatch.setattr(log_directory, "save_topics", lambda *args: (writes.append(args), save(*args)))
+
+    def count_and_save(*arguments: Any) -> None:
+        writes.append(arguments)
+        save(*arguments)
+
+    monkeypatch.setattr(log_directory, "save_topics", count_and_save)
     broker.topics.create_internal(tuple(wanted(f"log{number}", 64, cleanup_policy="compact") for number in range(40)))
     assert (len(writes), broker.announced, len(broker.counts())) == (1, 1, 40)
     assert not broker.directory.partitions_on_disk(), "directories come with the first record"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,12 @@ def test_what_is_due_happens_in_the_order_of_its_deadlines() -> None:
 
     def set_up() -> list[Any]:
         seen: list[Any] = []
+
+        def note(delay_ms: int) -> None:
+            seen.append((delay_ms, clock.now_ms() - START_MS))
+
         for delay_ms in (3000, 1000, 2000, 1000):
-            clock.call_later(delay_ms, lambda delay_ms=delay_ms: seen.append((delay_ms, clock.now_ms() - START_MS)))
+            clock.call_later(delay_ms, partial(note, delay_ms))
         clock.call_later(500, lambda: seen.append("never")).cancel()
         clock.call_later(9000, lambda: seen.append("too early"))
         return seen

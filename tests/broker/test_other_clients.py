@@ -38,7 +38,7 @@ def test_kafka_python_produces_and_consumes(codec: str | None, broker: EmbeddedB
         partitions = [kafka.TopicPartition("t", index) for index in range(2)]
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        values = set()
+        values: set[bytes] = set()
         while len(values) < 500:
             values.add(next(consumer).value)
         assert values == {b"value-%d" % number for number in range(500)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 
@@ -126,8 +127,8 @@ class _Member:
         if not self.positions:
             self.producer.begin_transaction()
         self.producer.produce("out", message.value())
-        self.positions[message.partition()] = message.offset() + 1
-        self.processed.append(message.value())
+        self.positions[not_none(message.partition())] = not_none(message.offset()) + 1
+        self.processed.append(not_none(message.value()))
 
     def commit(self) -> None:
         if self.positions:
@@ -149,7 +150,7 @@ def _output(servers: dict[str, str], deadline: float) -> list[bytes]:
         assert time.monotonic() < deadline, values
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            values.append(message.value())
+            values.append(not_none(message.value()))
     assert consumer.poll(0.5) is None
     consumer.close()
     return values

@@ -17,6 +17,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 from tests.harness.certificates import Certificates
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.harness.wire import read_exactly
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -142,6 +143,6 @@ def test_answers_that_nobody_reads_are_bounded_in_sum() -> None:
             reader.sendall(fetch() * 8)  # 20 MB of answers, more than the kernel holds
         ended = 'headrace_connections_closed_total{listener="PLAINTEXT",reason="not-read"}'
         wait_until(lambda: broker.metrics().get(ended, 0) > 0)
-        assert broker._running.server.limits.unsent_bytes <= 4 << 20
+        assert not_none(broker._running).server.limits.unsent_bytes <= 4 << 20
         with NetworkClient(broker.bootstrap_servers) as client:
             assert "t" in client.metadata().topics  # who reads is served

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.fetch_loop import fetch_request
@@ -40,12 +41,13 @@ def read_to_the_end(broker: EmbeddedBroker, isolation_level: str, ends: dict[int
         message = consumer.poll(0.2)
         if message is None:
             continue
-        if message.error() is not None:
-            assert message.error().name() == "_PARTITION_EOF", message.error()
-            assert message.offset() == ends[message.partition()]
-            at_end.add(message.partition())
+        error, partition = message.error(), not_none(message.partition())
+        if error is not None:
+            assert error.name() == "_PARTITION_EOF", error
+            assert message.offset() == ends[partition]
+            at_end.add(partition)
         else:
-            values.append(message.value())
+            values.append(not_none(message.value()))
     consumer.close()
     return sorted(values)
 

@@ -37,7 +37,12 @@ def main(bootstrap: str, group: str, member: str) -> None:
     link.watch_process(child.pid)
     print(json.dumps({"child": child.pid, "grandchild": grandchild, "guardian": link.pid}), flush=True)
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait_for_the_end_of_stdin() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_the_end_of_stdin, daemon=True).start()
     while not ended.is_set():
         for event in link.events(0.05):
             if isinstance(event, Assigned | AssignmentChanged):

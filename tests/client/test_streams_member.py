@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.client.streams_members import is_asked_to_shut_down, served_partitions, share_changes, take_changes
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -18,7 +19,6 @@ from headrace.client.membership.events import (
     Left,
     Lost,
     NotReady,
-    ShutdownRequested,
     TargetSeen,
 )
 from headrace.client.membership.target_assignment_poller import describe_request
@@ -29,32 +29,6 @@ from headrace.errors import BrokerError, ConfigError, Fenced
 from headrace.protocol.partitioner import partition_for_key
 
 TOPOLOGY = Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),))
-
-
-def take_changes(member: StreamsMember, tasks: int) -> None:
-    """Acknowledges what comes until the member has so many tasks and nothing more has come."""
-    until = time.monotonic() + 20
-    while True:
-        snapshot = member.assignment
-        happened = list(member.changes(timeout=0.05))
-        if not happened and sum(map(len, snapshot.active.values())) == tasks:
-            return
-        assert time.monotonic() < until, f"not {tasks} tasks but {snapshot}"
-        for change in happened:
-            member.acknowledge(change)
-
-
-def share_changes(first: StreamsMember, second: StreamsMember, tasks: int) -> None:
-    """Two that join at once: either may be given all at first, so both acknowledge until each has so many."""
-    until = time.monotonic() + 20
-    while True:
-        happened = [(member, change) for member in (first, second) for change in member.changes(timeout=0.05)]
-        shares = [sum(map(len, member.assignment.active.values())) for member in (first, second)]
-        if not happened and shares == [tasks, tasks]:
-            return
-        assert time.monotonic() < until, f"not {tasks} tasks each but {shares}"
-        for member, change in happened:
-            member.acknowledge(change)
 
 
 def test_two_members_share_and_one_leaves(broker: EmbeddedBroker) -> None:
@@ -135,29 +109,26 @@ def test_the_first_event_is_the_join(broker: EmbeddedBroker) -> None:
         assert all(not change.revoked for change in later)
 
 
-def served(member: StreamsMember) -> dict[Endpoint, int]:
-    """How many partitions of flights each endpoint serves, as the member was told."""
-    for event in member.changes(0.05):
-        member.acknowledge(event)
-    return {endpoint: len(served.active.get("flights", ())) for endpoint, served in member.endpoints.items()}
-
-
 def test_every_member_knows_the_endpoint_that_serves_a_key(broker: EmbeddedBroker) -> None:
     servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
     with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(here)) as first:
         take_changes(first, 4)
-        wait_until(lambda: served(first) == {here: 4})
+        wait_until(lambda: served_partitions(first, "flights") == {here: 4})
         with StreamsMember("app", TOPOLOGY, bootstrap_servers=servers, endpoint=str(there)) as second:
             take_changes(first, 2)
             take_changes(second, 2)
-            wait_until(lambda: served(first) == served(second) == {here: 2, there: 2})
+            wait_until(
+                lambda: (
+                    served_partitions(first, "flights") == served_partitions(second, "flights") == {here: 2, there: 2}
+                )
+            )
             for number in range(20):
                 key = b"key-%d" % number
                 owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
                 expected = here if owner is first else there
                 assert first.endpoint_for("flights", key) == second.endpoint_for("flights", key) == expected
         take_changes(first, 4)
-        wait_until(lambda: served(first) == {here: 4})
+        wait_until(lambda: served_partitions(first, "flights") == {here: 4})
 
 
 @pytest.mark.parametrize("endpoint", ["here", "here:http"])
@@ -172,10 +143,10 @@ def test_one_member_can_ask_all_to_stop(broker: EmbeddedBroker) -> None:
         StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as first,
         StreamsMember("app", TOPOLOGY, bootstrap_servers=servers) as second,
     ):
-        share_changes(first, second, 2)
+        share_changes((first, second), 2)
         first.request_shutdown()
         for member in (first, second):
-            wait_until(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
+            wait_until(partial(is_asked_to_shut_down, member))
 
 
 def test_a_joiner_sees_its_target_before_the_owner_gives_anything_back(broker: EmbeddedBroker) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
@@ -92,7 +93,7 @@ class AccessScript:
         """A group and a transactional id are there, and coordinators that have read their logs."""
         rows = {row.name: row for row in ROWS}
         for name in ("FindCoordinator, crew", "FindCoordinator, tx", "OffsetCommit", "InitProducerId in a transaction"):
-            wait_until(lambda row=rows[name]: not self._coordinator_is_missing(row))
+            wait_until(partial(self._coordinator_is_there, rows[name]))
 
     def topic_id(self, name: str = TOPIC) -> uuid.UUID | None:
         return self.metadata(self.root, name).topics[0].topic_id
@@ -134,9 +135,9 @@ class AccessScript:
         assert answer.filter_results[0].error_code is ErrorCode.none, answer
         self.wait_for(0)
 
-    def _coordinator_is_missing(self, row: Row) -> bool:
+    def _coordinator_is_there(self, row: Row) -> bool:
         answer = repr(plain(self.root.call(row.api, row.request(self), row.version))).lower()
-        return "coordinator" in answer.replace("coordinators", "")
+        return "coordinator" not in answer.replace("coordinators", "")
 
     def wait_for(self, count: int) -> None:
         wait_until(
@@ -355,11 +356,12 @@ def _rows() -> Iterator[Row]:
         (on_topic(_O.DELETE),),
         _made(Api.DELETE_RECORDS, topics=records, timeout=_SECOND),
     )
-    for what, tid, rights in (
+    inits: list[tuple[str, str | None, tuple[Right, ...]]] = [
         ("in a transaction", TX, (on_id(_O.WRITE),)),
         ("idempotent", None, (on_cluster(_O.IDEMPOTENT_WRITE),)),
         ("with a topic", None, (on_topic(_O.WRITE),)),
-    ):
+    ]
+    for what, tid, needed in inits:
         init = _made(
             Api.INIT_PRODUCER_ID,
             transactional_id=tid,
@@ -367,7 +369,7 @@ def _rows() -> Iterator[Row]:
             producer_id=ProducerId(-1),
             producer_epoch=-1,
         )
-        yield Row(f"InitProducerId {what}", Api.INIT_PRODUCER_ID, rights, init, 4)
+        yield Row(f"InitProducerId {what}", Api.INIT_PRODUCER_ID, needed, init, 4)
     epochs = [{"topic": TOPIC, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 10**6}]}]
     yield Row(
         "OffsetForLeaderEpoch",
@@ -507,7 +509,8 @@ def _rows() -> Iterator[Row]:
         (on_cluster(_O.DESCRIBE_CONFIGS),),
         _made(Api.LIST_CONFIG_RESOURCES, resource_types=[i8(32)]),
     )
-    for what, topics in (("named", [{"name": TOPIC}, {"name": "nowhere"}]), ("all", [])):
+    named_topics: list[dict[str, Any]] = [{"name": TOPIC}, {"name": "nowhere"}]
+    for what, topics in (("named", named_topics), ("all", [])):
         pages = _made(Api.DESCRIBE_TOPIC_PARTITIONS, topics=topics, response_partition_limit=i32(100), cursor=None)
         yield Row(f"DescribeTopicPartitions, {what}", Api.DESCRIBE_TOPIC_PARTITIONS, (on_topic(_O.DESCRIBE),), pages)
     groups = _made(Api.STREAMS_GROUP_DESCRIBE, group_ids=["no-such-group"], include_authorized_operations=True)
@@ -567,9 +570,9 @@ def _of_brokers() -> Iterator[Row]:
         "topics": [{"name": "nowhere", "partition_indexes": [0]}],
         "coordinator_epoch": 0,
     }
-    for right in (_O.CLUSTER_ACTION, _O.ALTER):
+    for operation in (_O.CLUSTER_ACTION, _O.ALTER):
         written = _made(Api.WRITE_TXN_MARKERS, markers=[marker])
-        yield Row(f"WriteTxnMarkers {right.name}", Api.WRITE_TXN_MARKERS, (on_cluster(right),), written)
+        yield Row(f"WriteTxnMarkers {operation.name}", Api.WRITE_TXN_MARKERS, (on_cluster(operation),), written)
     quorum = _made(Api.DESCRIBE_QUORUM, topics=[{"topic_name": "nowhere", "partitions": [{"partition_index": 0}]}])
     yield Row("DescribeQuorum", Api.DESCRIBE_QUORUM, (on_cluster(_O.DESCRIBE),), quorum)
     share = _made(Api.FIND_COORDINATOR, key_type=2, coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAAAQ:0"])
@@ -577,9 +580,9 @@ def _of_brokers() -> Iterator[Row]:
     for number, right in enumerate((on_topic(_O.CREATE, "auto-0"), on_cluster(_O.CREATE))):
         topic = f"auto-{number}"
         made = _made(Api.METADATA, topics=[{"name": topic, "topic_id": None}], allow_auto_topic_creation=True)
-        rights = on_topic(_O.DESCRIBE, topic), right
-        yield Row(f"Metadata, creating {number}, not allowed to", Api.METADATA, rights[:1], made)
-        yield Row(f"Metadata, creating {number}", Api.METADATA, rights, made)
+        describe = on_topic(_O.DESCRIBE, topic)
+        yield Row(f"Metadata, creating {number}, not allowed to", Api.METADATA, (describe,), made)
+        yield Row(f"Metadata, creating {number}", Api.METADATA, (describe, right), made)
 
 
 def _position(metadata: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class ClassicScript(Script):
             f"{who}'s JoinGroup was heard",
         )
 
-    def join(self, step: str, who: str, **fields: Any) -> dict[str, object]:
+    def join(self, step: str, who: str, **fields: Any) -> dict[str, object]:  # type: ignore[override]
         self._ask_join(who, **fields)
         return self.hear(step, who)
 

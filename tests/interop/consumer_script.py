@@ -82,7 +82,7 @@ class ConsumerScript(Script):
 
     def join(self, step: str, member: str, *names: str, **fields: Any) -> Any:  # type: ignore[override]
         given = None if "regex" in fields and not names else tuple(map(self.name, names))
-        request = {"epoch": 0, "names": given, "owned": {}, "rebalance_timeout_ms": 60_000}
+        request: dict[str, Any] = {"epoch": 0, "names": given, "owned": {}, "rebalance_timeout_ms": 60_000}
         return self.beat(step, member, **{**request, **fields})
 
     def beat(self, step: str, member: str, **fields: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from tests.client.running_consumers import PATIENCE_S
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.interop.kafka_broker import JVM_OF_SECONDS, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
@@ -96,7 +97,8 @@ class ConfluentConsumer(ForeignConsumer):
         while not self._stop.is_set():
             for message in consumer.consume(1000, 0.1):
                 if message.error() is None:
-                    self.read.append((message.topic(), message.partition(), message.offset()))
+                    place = not_none(message.topic()), not_none(message.partition()), not_none(message.offset())
+                    self.read.append(place)
             self.assigned = {(each.topic, each.partition) for each in consumer.assignment()}
         consumer.close()
 

@@ -133,6 +133,16 @@ def _old_message(now_ms: int, magic: int) -> bytes:
 CASES: dict[str, Case] = {}
 
 
+def made(section: bytes | Sequence[bytes], **fields: Any) -> Callable[[int], bytes]:
+    """A case's data: `batch` with these arguments, for the time of the test."""
+    return lambda now_ms: batch(section, now_ms, **fields)
+
+
+def large(size_bytes: int, codec: str) -> Callable[[int], bytes]:
+    """One record of this size, which is made only when the case is sent."""
+    return lambda now_ms: batch([record(value=bytes(size_bytes))], now_ms, codec=codec)
+
+
 def case(name: str, topic: str, data: Callable[[int], bytes | None], version: int = 13) -> None:
     assert name not in CASES, name
     CASES[name] = Case(topic, data, version)
@@ -179,20 +189,20 @@ case("zstd by an old version of Produce", "plain", lambda now: batch([R], now, c
 for codec in ("none", "zstd"):
     suffix = f", {codec}"
     c: Any = {"codec": codec}
-    case("count 0" + suffix, "plain", lambda now, c=c: batch(b"", now, count=0, last_offset_delta=0, **c))
-    case("count 0 and delta -1" + suffix, "plain", lambda now, c=c: batch(b"", now, count=0, **c))
-    case("count -1" + suffix, "plain", lambda now, c=c: batch(R, now, count=-1, last_offset_delta=0, **c))
-    case("count too low" + suffix, "plain", lambda now, c=c: batch(b"".join(TWO), now, count=1, **c))
-    case("count too high" + suffix, "plain", lambda now, c=c: batch(R, now, count=2, **c))
-    case("a million records claimed" + suffix, "plain", lambda now, c=c: batch(R, now, count=10**6, **c))
-    case("2^31-1 records claimed" + suffix, "plain", lambda now, c=c: batch(R, now, count=2**31 - 1, **c))
-    case("delta too high" + suffix, "plain", lambda now, c=c: batch(TWO, now, last_offset_delta=5, **c))
-    case("delta too low" + suffix, "plain", lambda now, c=c: batch(TWO, now, last_offset_delta=0, **c))
-    case("delta -1" + suffix, "plain", lambda now, c=c: batch(TWO, now, last_offset_delta=-1, **c))
-    case("records at the same offset" + suffix, "plain", lambda now, c=c: batch([record(0), record(0)], now, **c))
-    case("records turned round" + suffix, "plain", lambda now, c=c: batch([record(1), record(0)], now, **c))
-    case("a record at offset 9" + suffix, "plain", lambda now, c=c: batch([record(0), record(9)], now, **c))
-    case("a record at offset -1" + suffix, "plain", lambda now, c=c: batch([record(-1), record(0)], now, **c))
+    case("count 0" + suffix, "plain", made(b"", count=0, last_offset_delta=0, **c))
+    case("count 0 and delta -1" + suffix, "plain", made(b"", count=0, **c))
+    case("count -1" + suffix, "plain", made(R, count=-1, last_offset_delta=0, **c))
+    case("count too low" + suffix, "plain", made(b"".join(TWO), count=1, **c))
+    case("count too high" + suffix, "plain", made(R, count=2, **c))
+    case("a million records claimed" + suffix, "plain", made(R, count=10**6, **c))
+    case("2^31-1 records claimed" + suffix, "plain", made(R, count=2**31 - 1, **c))
+    case("delta too high" + suffix, "plain", made(TWO, last_offset_delta=5, **c))
+    case("delta too low" + suffix, "plain", made(TWO, last_offset_delta=0, **c))
+    case("delta -1" + suffix, "plain", made(TWO, last_offset_delta=-1, **c))
+    case("records at the same offset" + suffix, "plain", made([record(0), record(0)], **c))
+    case("records turned round" + suffix, "plain", made([record(1), record(0)], **c))
+    case("a record at offset 9" + suffix, "plain", made([record(0), record(9)], **c))
+    case("a record at offset -1" + suffix, "plain", made([record(-1), record(0)], **c))
 
 
 # -- the middle of many --------------------------------------------------------------------------------------
@@ -210,7 +220,7 @@ for what, middle in {
     "a header that is not there": record(25)[:-1] + varint(1),
     "a length of five": varint(5) + record(25)[1:],
 }.items():
-    case(f"{what}, in the middle of fifty", "plain", lambda now, middle=middle: batch(_in_the_middle(middle), now))
+    case(f"{what}, in the middle of fifty", "plain", made(_in_the_middle(middle)))
 
 # -- records -------------------------------------------------------------------------------------------------
 BODY = record()[1:]
@@ -254,7 +264,7 @@ TAKEN: dict[str, bytes] = {
 }
 for name, section in {**BROKEN, **TAKEN}.items():
     for codec in ("none", "gzip"):
-        case(f"{name}, {codec}", "plain", lambda now, s=section, c=codec: batch(s, now, codec=c))
+        case(f"{name}, {codec}", "plain", made(section, codec=codec))
 case("record attributes 1", "plain", lambda now: batch([record(attributes=1)], now))
 case("record attributes 1, compressed", "plain", lambda now: batch([record(attributes=1)], now, codec="lz4"))
 case("record attributes 127, compressed", "plain", lambda now: batch([record(attributes=127)], now, codec="lz4"))
@@ -262,11 +272,9 @@ case("the second of two is broken", "plain", lambda now: batch(R + record(length
 
 # -- attributes ----------------------------------------------------------------------------------------------
 for number in (5, 6, 7):
-    case(f"codec {number}", "plain", lambda now, n=number: batch([R], now, attributes=n))
+    case(f"codec {number}", "plain", made([R], attributes=number))
 for bit in (7, 8, 9, 15):
-    case(
-        f"attribute bit {bit}", "plain", lambda now, b=bit: batch([R], now, attributes=1 << b if b < 15 else -(1 << 15))
-    )
+    case(f"attribute bit {bit}", "plain", made([R], attributes=1 << bit if bit < 15 else -(1 << 15)))
 case("a delete horizon", "plain", lambda now: batch([R], now, attributes=1 << 6))
 case("a control batch", "plain", lambda now: batch([record(key=b"\0\0\0\1", value=b"\0" * 6)], now, attributes=1 << 5))
 case("log append time", "plain", lambda now: batch([R], now, attributes=1 << 3))
@@ -326,34 +334,21 @@ case("1,001 bytes and more", "small", lambda now: batch([record(value=bytes(1000
 case("small when compressed", "small", lambda now: batch([record(value=bytes(50_000))], now, codec="zstd"))
 case("more than a segment", "narrow", lambda now: batch([record(value=bytes(1_048_576))], now))
 for codec in CODECS[1:]:
-    case(f"16 MiB in a small batch, {codec}", "plain",
-         lambda now, c=codec: batch([record(value=bytes(2**24))], now, codec=c) if c != "snappy"
-         else batch([record(value=bytes(2**23))], now, codec=c))  # fmt: skip
+    size = 2**23 if codec == "snappy" else 2**24
+    case(f"16 MiB in a small batch, {codec}", "plain", large(size, codec))
 
 # -- compression ---------------------------------------------------------------------------------------------
 for codec in CODECS[1:]:
-    case(
-        f"garbage for {codec}",
-        "plain",
-        lambda now, c=codec: batch(b"", now, count=1, codec=c, packed=b"\xfegarbage" * 3),
-    )
-    case(f"nothing for {codec}", "plain", lambda now, c=codec: batch(b"", now, count=1, codec=c, packed=b""))
+    case(f"garbage for {codec}", "plain", made(b"", count=1, codec=codec, packed=b"\xfegarbage" * 3))
+    case(f"nothing for {codec}", "plain", made(b"", count=1, codec=codec, packed=b""))
     half = compress(codec, b"".join(record(i, value=bytes(range(256))) for i in range(9)))
     half = half[: len(half) // 2]
-    case(f"half of {codec}", "plain", lambda now, c=codec, p=half: batch(b"", now, count=9, codec=c, packed=p))
-    case(f"{codec} as it should be", "plain", lambda now, c=codec: batch(TWO, now, codec=c))
-    case(
-        f"bytes behind {codec}",
-        "plain",
-        lambda now, c=codec: batch(b"", now, count=1, codec=c, packed=compress(c, R) + b"\0\1\2\3"),
-    )
+    case(f"half of {codec}", "plain", made(b"", count=9, codec=codec, packed=half))
+    case(f"{codec} as it should be", "plain", made(TWO, codec=codec))
+    case(f"bytes behind {codec}", "plain", made(b"", count=1, codec=codec, packed=compress(codec, R) + b"\0\1\2\3"))
 for source in CODECS:
     for target in ("zstd", "gzip", "snappy", "lz4", "uncompressed", "zstd-append"):
-        case(
-            f"{source} to {target}",
-            target,
-            lambda now, s=source: batch([record(i, value=b"x" * 99) for i in range(5)], now, codec=s),
-        )
+        case(f"{source} to {target}", target, made([record(i, value=b"x" * 99) for i in range(5)], codec=source))
 case("to zstd, a million claimed", "zstd", lambda now: batch(R, now, count=10**6))
 case("to zstd, too new", "zstd", lambda now: batch([R, record(1, timestamp_delta=2 * DAY)], now))
 case("to zstd, an idempotent producer", "zstd", lambda now: batch(TWO, now, producer=(9100, 0, 0)))

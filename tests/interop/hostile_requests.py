@@ -86,35 +86,32 @@ _ANYWHERE: dict[str, Fields] = {
     "task end offsets twice": {"task_end_offsets": offsets(("0", 0, 1), ("0", 0, 2))},
 }
 
-BEATS: dict[str, Case] = {name: given(fields) for name, fields in _ANYWHERE.items()}
-BEATS.update(
-    (name, given(fields))
-    for name, fields in {
-        "epoch one less": {"epoch": 1},
-        "epoch one more": {"epoch": 99},
-        "epoch greatest": {"epoch": INT_MAX},
-        "epoch one less, owning all": {"epoch": 1, "owned": {"0": (0, 1)}},
-        "a member that is none": {"member_id": "nobody"},
-        "a group that is none": {"group_id": "nothing"},
-        "leaves as nobody": {"member_id": "nobody", "epoch": -1},
-        "leaves nothing": {"group_id": "nothing", "epoch": -1},
-        "for a while, without instance": {"epoch": -2},
-        "for a while, as an instance": {"epoch": -2, "instance_id": "i"},
-        "owns an unknown subtopology": {"owned": {"9": (0,)}},
-        "owns a subtopology without name": {"owned": {"": (0,)}},
-        "owns a partition too many": {"owned": {"0": (0, 2)}},
-        "owns a negative partition": {"owned": {"0": (-1,)}},
-        "owns the greatest partition": {"owned": {"0": (INT_MAX,)}},
-        "owns a task twice": {"owned": {"0": (0, 1, 0)}},
-        "owns no partitions of something": {"owned": {"0": (), "9": ()}},
-        "owns a subtopology twice": {"owned": {}, "active_tasks": (*tasks("0", 0), *tasks("0", 1))},
-        "owns active as standby": {"owned": {}, "standby_tasks": tasks("0", 0, 1)},
-        "owns unknown standbys": {"owned": {}, "standby_tasks": tasks("9", 0)},
-        "owns 10000 partitions": {"owned": {"0": tuple(range(10_000))}},
-        "topology, not joining": {"topology": topology()},
-        "topology, leaving": {"topology": topology(), "epoch": -1},
-    }.items()
-)
+_OF_A_MEMBER: dict[str, Fields] = {
+    "epoch one less": {"epoch": 1},
+    "epoch one more": {"epoch": 99},
+    "epoch greatest": {"epoch": INT_MAX},
+    "epoch one less, owning all": {"epoch": 1, "owned": {"0": (0, 1)}},
+    "a member that is none": {"member_id": "nobody"},
+    "a group that is none": {"group_id": "nothing"},
+    "leaves as nobody": {"member_id": "nobody", "epoch": -1},
+    "leaves nothing": {"group_id": "nothing", "epoch": -1},
+    "for a while, without instance": {"epoch": -2},
+    "for a while, as an instance": {"epoch": -2, "instance_id": "i"},
+    "owns an unknown subtopology": {"owned": {"9": (0,)}},
+    "owns a subtopology without name": {"owned": {"": (0,)}},
+    "owns a partition too many": {"owned": {"0": (0, 2)}},
+    "owns a negative partition": {"owned": {"0": (-1,)}},
+    "owns the greatest partition": {"owned": {"0": (INT_MAX,)}},
+    "owns a task twice": {"owned": {"0": (0, 1, 0)}},
+    "owns no partitions of something": {"owned": {"0": (), "9": ()}},
+    "owns a subtopology twice": {"owned": {}, "active_tasks": (*tasks("0", 0), *tasks("0", 1))},
+    "owns active as standby": {"owned": {}, "standby_tasks": tasks("0", 0, 1)},
+    "owns unknown standbys": {"owned": {}, "standby_tasks": tasks("9", 0)},
+    "owns 10000 partitions": {"owned": {"0": tuple(range(10_000))}},
+    "topology, not joining": {"topology": topology()},
+    "topology, leaving": {"topology": topology(), "epoch": -1},
+}
+BEATS: dict[str, Case] = {name: given(fields) for name, fields in {**_ANYWHERE, **_OF_A_MEMBER}.items()}
 
 
 def _topology(make: Callable[[Script], Any]) -> Case:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
@@ -18,13 +19,10 @@ __all__ = ["wait_until_led"]
 def wait_until_led(client: WireClient, topics: Iterable[str], partitions: int = 1) -> None:
     """Returns when each partition of each topic answers for its offsets."""
     for topic in topics:
-        wait_until(
-            lambda topic=topic: set(_errors(client, topic, partitions)) == {ErrorCode.none},
-            f"{topic} has leaders",
-        )
+        wait_until(partial(_is_led, client, topic, partitions), f"{topic} has leaders")
 
 
-def _errors(client: WireClient, topic: str, partitions: int) -> list[ErrorCode]:
+def _is_led(client: WireClient, topic: str, partitions: int) -> bool:
     o = m.list_offsets_request
     asked = o.ListOffsetsTopic(
         name=topic,
@@ -32,4 +30,4 @@ def _errors(client: WireClient, topic: str, partitions: int) -> list[ErrorCode]:
     )
     request = o.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(asked,), timeout=from_ms(20_000))
     (answer,) = client.call(ApiKey.LIST_OFFSETS, request).topics
-    return [each.error_code for each in answer.partitions]
+    return {each.error_code for each in answer.partitions} == {ErrorCode.none}

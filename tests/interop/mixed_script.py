@@ -22,7 +22,7 @@ __all__ = ["MIGRATION_SCENARIOS", "MigrationScenario", "MixedScript", "migration
 Partitions = Mapping[str, Iterable[int]]
 
 
-class MixedScript(ClassicScript, ConsumerScript):
+class MixedScript(ClassicScript, ConsumerScript):  # type: ignore[misc]  # `join` of classic members is meant
     """`join`, `sync`, … are those of classic members; `consumer_joins` and `beat` of consumers."""
 
     # --- what classic members say ---

@@ -37,11 +37,17 @@ def rolled_group(
         client.leaders((topic, number) for number in range(PARTITIONS))
         fetch_offsets(client, group, [(topic, 0)])  # a new broker makes its offsets topic before others come
         writer = running.enter_context(Writer(servers, topic, group))
-        members = [running.enter_context(member(kind, servers, group, topic, "classic", strategy)) for kind in kinds]
+
+        def start(kind: str, protocol: str) -> Running:
+            started = member(kind, servers, group, topic, protocol, strategy)
+            running.enter_context(started)
+            return started
+
+        members = [start(kind, "classic") for kind in kinds]
         gone: list[Running] = []
 
         def covers_all() -> bool:
-            return set().union(*(each.assigned for each in members)) == every
+            return {partition for each in members for partition in each.assigned} == every
 
         def all_share() -> bool:
             return covers_all() and all(len(each.assigned) == PARTITIONS // len(kinds) for each in members)
@@ -54,7 +60,7 @@ def rolled_group(
             for index, kind in enumerate(kinds):
                 members[index].stop()
                 gone.append(members[index])
-                members[index] = running.enter_context(member(kind, servers, group, topic, protocol, strategy))
+                members[index] = start(kind, protocol)
                 wait_until(all_share, f"member {index + 1} has come with the {protocol} protocol", timeout_s=patience_s)
                 is_back = protocol == "classic" and index == len(kinds) - 1
                 assert type_is("classic" if is_back else "consumer"), f"after member {index + 1}, {protocol}"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, life, moves, tasks_of
 from tests.interop.streams_steps import how_it_ended
 
@@ -27,9 +28,13 @@ def shutdown_of_the_whole_application(story: Scenario) -> Seen:
     story.settled(2)
     story.words.poison()
     codes = [instance.ended() for instance in pair]
-    wait_until(lambda: story.watch.latest.state == "Empty", "empty", *pair, timeout_s=90)
+    wait_until(lambda: story.watch.state == "Empty", "empty", *pair, timeout_s=90)
     ended = sorted(map(how_it_ended, pair, codes), key=lambda one: one["message"])
-    return {"the instances": ended, "the group": story.watch.latest.state, "members": len(story.watch.latest.members)}
+    return {
+        "the instances": ended,
+        "the group": story.watch.state,
+        "members": len(not_none(story.watch.latest).members),
+    }
 
 
 def silent_for_longer_than_its_session(story: Scenario) -> Seen:
@@ -116,7 +121,7 @@ def source_topic_deleted(story: Scenario) -> Seen:
     story.create_topics()
     instance = story.join("one", word__queries="false")
     wait_until(instance.is_running, "running", instance)
-    wait_until(lambda: story.watch.latest.state == "Stable", "stable", instance)
+    wait_until(lambda: story.watch.state == "Stable", "stable", instance)
     story.admin.delete_topics([story.source])
     ended = how_it_ended(instance, instance.ended())
     return {"the instance": ended, "NotReady was seen": "NotReady" in story.watch.states}

@@ -109,7 +109,7 @@ class Scenario:
         self.admin.create_topics({self.source: PARTITIONS, self.sink: PARTITIONS}, replication_factor=1)
 
     def start(
-        self, name: str, *, group: str | None = None, libraries: str = TOOLS_VERSION, **settings: object
+        self, name: str, *, group: str | None = None, libraries: str = TOOLS_VERSION, **settings: str
     ) -> WordCount:
         """An instance that nobody waits for; dots of its settings are written as double underscores."""
         given = {"application.id": group or self.group, "word.source": self.source, "word.sink": self.sink}

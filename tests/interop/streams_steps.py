@@ -29,9 +29,9 @@ def missing_source_topic(story: Scenario) -> Seen:
         wait_until(lambda: "NotReady" in late_group.states, "NotReady", late)
         story.admin.create_topics({"late": PARTITIONS}, replication_factor=1)
         wait_until(late.is_running, "running", late, timeout_s=90)
-        wait_until(lambda: late_group.latest.state == "Stable", "stable", late, timeout_s=90)
+        wait_until(lambda: late_group.state == "Stable", "stable", late, timeout_s=90)
         codes = alone.ended(), endpoint.ended()
-        wait_until(lambda: alone_group.latest.state == "Empty", "empty", alone)
+        wait_until(lambda: alone_group.state == "Empty", "empty", alone)
     return {
         "it never comes": how_it_ended(alone, codes[0]),
         "it never comes: the group was": sorted(alone_group.states),
@@ -265,7 +265,7 @@ def everybody_leaves(story: Scenario) -> Seen:
     for instance in story.instances.values():
         instance.ask("close")
     codes = [instance.ended() for instance in story.instances.values()]
-    wait_until(lambda: story.watch.latest is not None and story.watch.latest.state == "Empty", "empty", timeout_s=90)
+    wait_until(lambda: story.watch.state == "Empty", "empty", timeout_s=90)
     shell, first = story.shell, f"{story.source}-0"
     return {
         "exit codes": codes,

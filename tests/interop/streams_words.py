@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import confluent_kafka
+from tests.harness.values import not_none
 from tests.spark.application.processes import records_of
 
 from headrace.client.admin import Admin
@@ -64,7 +65,7 @@ class Words:
         """The last count of each word in the application's output."""
         found: dict[str, int] = {}
         for message in records_of(self.servers, sink):
-            found[message.key().decode()] = int.from_bytes(message.value(), "big")
+            found[not_none(message.key()).decode()] = int.from_bytes(not_none(message.value()), "big")
         return found
 
 
@@ -105,6 +106,12 @@ class GroupWatch:
             view = (found.state, found.group_epoch, found.assignment_epoch, members)
             if self.seen[-1:] != [view]:
                 self.seen.append(view)
+
+    @property
+    def state(self) -> str | None:
+        """State of the group as it was last described."""
+        latest = self.latest
+        return None if latest is None else latest.state
 
     @property
     def states(self) -> set[str]:

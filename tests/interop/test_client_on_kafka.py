@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.client.moving_tasks_script import move_tasks_around
+from tests.client.streams_members import is_asked_to_shut_down, served_partitions, serves, share_changes, take_changes
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 
@@ -19,13 +21,10 @@ from headrace.client.group_offsets import commit_offsets, fetch_offsets
 from headrace.client.guardian_link import GuardianLink, GuardianSettings
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import (
-    Assigned,
-    AssignmentChanged,
     Fatal,
     Left,
     NotReady,
     SettingIgnored,
-    ShutdownRequested,
     TargetSeen,
 )
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
@@ -64,36 +63,6 @@ def topology_of(topic: str, *changelogs: InternalTopic) -> Topology:
             Subtopology(subtopology_id="flights", source_topics=(topic,), state_changelog_topics=changelogs),
         )
     )
-
-
-def take_changes(member: StreamsMember | GuardianLink, tasks: int) -> None:
-    """Acknowledges what comes until the member has so many tasks and nothing more has come."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        snapshot = member.assignment
-        happened = member.events(0.05) if isinstance(member, GuardianLink) else list(member.changes(0.05))
-        if not happened and sum(map(len, snapshot.active.values())) == tasks:
-            return
-        assert time.monotonic() < until, f"not {tasks} tasks but {snapshot}"
-        for event in happened:
-            assert not isinstance(event, Fatal), event
-            if isinstance(event, Assigned | AssignmentChanged):
-                member.acknowledge(event.assignment.active)
-
-
-def share_changes(members: Sequence[StreamsMember], tasks: int) -> None:
-    """Members that join at once: one may be given all at first, so all acknowledge until each has so many."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        happened = [(member, event) for member in members for event in member.changes(0.05)]
-        shares = [sum(map(len, member.assignment.active.values())) for member in members]
-        if not happened and all(share == tasks for share in shares):
-            return
-        assert time.monotonic() < until, f"not {tasks} tasks each but {shares}"
-        for member, event in happened:
-            assert not isinstance(event, Fatal), event
-            if isinstance(event, Assigned | AssignmentChanged):
-                member.acknowledge(event.assignment.active)
 
 
 def test_every_api_that_the_client_uses_has_a_common_version(client: NetworkClient) -> None:
@@ -273,21 +242,14 @@ def test_every_member_knows_the_endpoint_that_serves_a_key(kafka: KafkaBroker, t
             take_changes(first, 2)
             take_changes(second, 2)
             for member in (first, second):
-                wait_until(lambda member=member: served(member, topic) == {here: 2, there: 2})
+                wait_until(partial(serves, member, topic, {here: 2, there: 2}))
             for number in range(20):
                 key = b"key-%d" % number
                 owner = first if partition_for_key(key, 4) in first.assignment.active["flights"] else second
                 expected = here if owner is first else there
                 assert first.endpoint_for(topic, key) == second.endpoint_for(topic, key) == expected
         take_changes(first, 4)
-        wait_until(lambda: served(first, topic) == {here: 4})
-
-
-def served(member: StreamsMember, topic: str) -> dict[Endpoint, int]:
-    """How many partitions of the topic each endpoint serves, as the member was told."""
-    for event in member.changes(0.05):
-        member.acknowledge(event)
-    return {endpoint: len(served.active.get(topic, ())) for endpoint, served in member.endpoints.items()}
+        wait_until(lambda: served_partitions(first, topic) == {here: 4})
 
 
 def test_an_endpoint_and_missing_topics_together_end_no_member(
@@ -301,7 +263,7 @@ def test_an_endpoint_and_missing_topics_together_end_no_member(
         assert not_ready.status[0][0] == 1
         Admin(client).create_topics({later: 2})
         take_changes(member, 2)
-        wait_until(lambda: served(member, later) == {here: 2})
+        wait_until(lambda: served_partitions(member, later) == {here: 2})
 
 
 def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
@@ -313,7 +275,7 @@ def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:
         share_changes((first, second), 2)
         first.request_shutdown()
         for member in (first, second):
-            wait_until(lambda member=member: any(isinstance(e, ShutdownRequested) for e in member.changes(0.1)))
+            wait_until(partial(is_asked_to_shut_down, member))
 
 
 def test_a_different_topology_and_missing_topics_are_reported(kafka: KafkaBroker, topic: str) -> None:

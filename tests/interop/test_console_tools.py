@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.values import not_none
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import TOPICS, ToolServer
@@ -108,7 +109,7 @@ def test_consoles(cluster: Cluster) -> None:
     cluster.ours("console-producer", "--topic", topic, *keyed, input="".join(f"{x}\n" for x in lines[20:]).encode())
 
     found = [(m.key(), m.value(), m.partition()) for m in records_of(cluster.servers, topic)]
-    assert sorted(f"{key.decode()}\t{value.decode()}" for key, value, _ in found) == sorted(lines)
+    assert sorted(f"{not_none(key).decode()}\t{not_none(value).decode()}" for key, value, _ in found) == sorted(lines)
     counts = [sum(partition == p for _, _, partition in found) for p in range(2)]
     assert min(counts) > 0
     ends = cluster.theirs(OFFSETS, "--topic", topic)

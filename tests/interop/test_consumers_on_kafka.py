@@ -27,7 +27,7 @@ from headrace.client.consumer.consumer import Consumer
 from headrace.client.membership.group_events import SubscriptionPattern
 from headrace.client.network_client import NetworkClient
 from headrace.client.plain_records import PlainRecord, produce
-from headrace.errors import BrokerError, Fenced, MaxPollExceeded
+from headrace.errors import BrokerError, Fenced, HeadraceError, MaxPollExceeded
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -313,11 +313,16 @@ def test_a_commit_of_lost_partitions_is_refused(
         reader.commit({(topic, 1): 4})
         heard: list[object] = []
         done = threading.Event()
-        reader.commit({(topic, 2): 5}, wait=False, callback=lambda _, error: (heard.append(error), done.set()))
+
+        def on_commit(_offsets: object, error: HeadraceError | None) -> None:
+            heard.append(error)
+            done.set()
+
+        reader.commit({(topic, 2): 5}, wait=False, callback=on_commit)
         assert done.wait(PATIENCE_S)
         assert heard == [None]
         found = reader.committed()
-        assert [None if found[p] is None else found[p].offset for p in sorted(found)] == [3, 4, 5, None]
+        assert [None if each is None else each.offset for _, each in sorted(found.items())] == [3, 4, 5, None]
         identity = reader._core.identity
         from headrace.client.group_offsets import commit_offsets
 

@@ -14,6 +14,7 @@ import pytest
 from tests.coordinator.coordinator_context import CoordinatorContext
 from tests.coordinator.test_group_registry import compacted
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.interop.group_members import Worker, is_settled
 from tests.interop.kafka_broker import KafkaBroker
 
@@ -50,8 +51,8 @@ def consumer_reads(servers: str, count: int, protocol: str = "classic", group: s
             message = consumer.poll(30)
             assert message is not None, "nothing to read"
             assert message.error() is None, message.error()
-            read.append(message.offset())
-            consumer.commit(message, asynchronous=False)
+            read.append(not_none(message.offset()))
+            consumer.commit(message=message, asynchronous=False)
     finally:
         consumer.close()
     return read

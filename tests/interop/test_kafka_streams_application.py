@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.kafka_jars import OLD_STREAMS
 from tests.interop.streams_incidents import INCIDENTS
@@ -235,4 +236,4 @@ def test_an_application_of_the_classic_protocol_fails_at_once_with_the_reason(
         story.create_topics()
         classic = story.start("classic", group="not-here-yet-classic", group__protocol="classic")
         assert classic.ended() == 1
-        assert "The node does not support JOIN_GROUP" in classic.error["message"]
+        assert "The node does not support JOIN_GROUP" in not_none(classic.error)["message"]

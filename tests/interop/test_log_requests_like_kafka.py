@@ -33,7 +33,7 @@ class Script:
     def __init__(self, port: int) -> None:
         self.client = WireClient(port)
         self.topic = f"log-requests-{uuid.uuid4().hex[:8]}"
-        self.topic_id = self.create(self.topic, 3)
+        self.topic_id: uuid.UUID | None = self.create(self.topic, 3)
         for at in (100, 300, 200):
             self.produce(0, at)
 

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 from tests.cli.command_lines import headrace_process
 from tests.harness.certificates import Certificates
+from tests.harness.values import not_none
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.interop.kafka_tools import TOPICS, ToolServer
 
@@ -138,10 +139,12 @@ def test_confluent_kafka_with_a_certificate(broker: EmbeddedBroker, prepared: st
             "ssl.key.location": pem,
         }
     )
+
+    def on_delivery(error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        told[not_none(message.topic())] = None if error is None else error.code()
+
     for topic in ("bills", "others"):
-        producer.produce(
-            topic, b"x", callback=lambda error, message: told.update({message.topic(): error and error.code()})
-        )
+        producer.produce(topic, b"x", callback=on_delivery)
     assert producer.flush(60) == 0
     assert told == {"bills": None, "others": KafkaError.TOPIC_AUTHORIZATION_FAILED}
 

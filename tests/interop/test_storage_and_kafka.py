@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.interop.kafka_broker import KafkaBroker, run_tool
 from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars
 from tests.storage.compaction_samples import cleaned, pairs
@@ -218,7 +219,11 @@ def test_kafkas_consumer_reads_a_topic_that_we_compacted(kafka_tools: None) -> N
         for n in range(120):
             broker.produce("table", [f"{n}-{i}" for i in range(4)], key=lambda value: f"key-{int(value[-1]) + n % 5}")
         wait_until(lambda: is_clean(broker.data_dir))
-        left = [(each.offset, each.key.decode(), each.value.decode()) for each in broker.records("table") if each.key]
+        left = [
+            (each.offset, each.key.decode(), not_none(each.value).decode())
+            for each in broker.records("table")
+            if each.key
+        ]
         arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", "table", "--partition", "0"]
         assert len(left) < 120
         arguments += ["--offset", "3", "--max-messages", str(len(left)), "--isolation-level", "read_committed"]

@@ -7,6 +7,7 @@ of committed records see it, in a topic and in a Parquet table. A minute and thr
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,16 @@ def test_every_broker_is_killed_once(tmp_path: Path) -> None:
                 application.start()
                 feed.run(per_second=300)
 
-                def committed() -> int:
-                    return sum(admin.committed_offsets(GROUP).values())
+                def committed(at_least: int = 0) -> int:
+                    committed = sum(admin.committed_offsets(GROUP).values())
+                    return committed if committed > at_least else 0
 
-                wait_until(lambda: committed() > 1500, "at work", application, kafka, timeout_s=400)
+                wait_until(partial(committed, 1500), "at work", application, kafka, timeout_s=400)
                 for index, broker in enumerate(kafka.brokers):
                     at, began = committed(), time.monotonic()
                     broker.kill()
                     wait_until(
-                        lambda at=at: committed() > at + 600,
+                        partial(committed, at + 600),
                         "at work with two brokers",
                         application,
                         broker,
@@ -60,7 +62,7 @@ def test_every_broker_is_killed_once(tmp_path: Path) -> None:
                     kafka.restart(index)
                     at = committed()
                     wait_until(
-                        lambda at=at: committed() > at + 600,
+                        partial(committed, at + 600),
                         "at work with three again",
                         application,
                         broker,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ from headrace.client.membership.topology import Topology
 from headrace.client.streams_member import StreamsMember
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+
+def wait_until_empty(cluster: Cluster, group: str) -> None:
+    wait_until(lambda: cluster.admin.describe_streams_groups([group])[group].state == "Empty")
+
+
+def topics_are(cluster: Cluster, part: str, expected: set[str]) -> bool:
+    """Whether the topics with this part in their names are exactly the expected ones."""
+    return {name for name in cluster.admin.list_topics() if part in name} == expected
 
 
 def test_a_living_group(cluster: Cluster) -> None:
@@ -62,7 +72,7 @@ def test_positions_of_an_empty_group(cluster: Cluster, tmp_path: Path) -> None:
     for name in (group, "golden-empty-2"):
         with members(cluster.admin, name, topic, 1):
             pass
-        wait_until(lambda name=name: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until_empty(cluster, name)
     which, all_topics = ("--group", group), "--all-input-topics"
     before = set_back(cluster, group, topic)
     before()
@@ -109,7 +119,7 @@ def test_deleting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     for group in ("golden-deleted-k", "golden-deleted-p"):
         with members(cluster.admin, group, "golden-deleted-input", 1):
             pass
-        wait_until(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until_empty(cluster, group)
         arguments = ("--delete", "--group", group, "--group", "golden-absent", "--delete-all-internal-topics")
         theirs = group.endswith("k")
         told[group] = (
@@ -135,7 +145,7 @@ def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
     ):
         with members(cluster.admin, group, source, 1):
             pass
-        wait_until(lambda name=group: cluster.admin.describe_streams_groups([name])[name].state == "Empty")
+        wait_until_empty(cluster, group)
         set_back(cluster, group, source)()
         arguments = ["--reset-offsets", "--group", group, "--all-input-topics", "--to-earliest", "--execute", *internal]
         theirs = group.endswith("k")
@@ -143,7 +153,7 @@ def test_resetting_groups_with_their_internal_topics(cluster: Cluster) -> None:
             cluster.theirs(STREAMS_GROUPS, *arguments) if theirs else cluster.ours("streams-groups", *arguments)
         )
         left = {f"foreign-{group}", *([f"{group}-counts-changelog"] if len(internal) == 2 else [])}
-        wait_until(lambda name=group, left=left: left == {each for each in cluster.admin.list_topics() if name in each})
+        wait_until(partial(topics_are, cluster, group, left))
         assert positions(cluster, group) == {0: 0, 1: 0}
     kafkas, ours, single = (rows(told[name].out.replace(name, "golden-again-x")) for name in told)
     assert ours == kafkas

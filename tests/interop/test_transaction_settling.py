@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -22,8 +22,8 @@ from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import Sender, TransactionalIdentity
 from headrace.client.transaction_resolution import note_decisions, resolve_transactions
-from headrace.client.transactions import Transactions
-from headrace.errors import BrokerError
+from headrace.client.transactions import TransactionDescription, Transactions
+from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -68,9 +68,13 @@ def end(client: NetworkClient, identity: TransactionalIdentity, *, commit: bool)
     told = ends.end([identity], commit=commit)
     assert isinstance(told[identity.transactional_id], TransactionalIdentity)
     # markers are on their way
-    wait_until(
-        lambda: ends.describe(told)[identity.transactional_id].state.startswith("Complete"), "a complete transaction"
-    )
+    wait_until(lambda: state_of(ends.describe(told), identity).startswith("Complete"), "a complete transaction")
+
+
+def state_of(found: Mapping[str, TransactionDescription | HeadraceError], identity: TransactionalIdentity) -> str:
+    description = found[identity.transactional_id]
+    assert isinstance(description, TransactionDescription), description
+    return description.state
 
 
 def begin(client: NetworkClient, tid: str) -> TransactionalIdentity:
@@ -126,7 +130,7 @@ def test_a_commit_behind_the_look_at_an_ongoing_transaction_counts(
     def describe(self: Transactions, *args: Any, **named: Any) -> Any:
         found = real(self, *args, **named)
         monkeypatch.setattr(Transactions, "describe", real)
-        assert found[f"{topic}-x"].state == "Ongoing"
+        assert state_of(found, identity) == "Ongoing"
         end(client, identity, commit=True)
         return found
 

@@ -18,7 +18,7 @@ from tests.interop.transaction_script import Producer, TransactionScript, steps
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.services import Services
-from headrace.coordinator.transactions.transaction_log import decode, encode_key, encode_value
+from headrace.coordinator.transactions.transaction_log import TransactionLogKey, decode, encode_key, encode_value
 from headrace.coordinator.transactions.transitions import TransactionLogValue
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
@@ -164,6 +164,7 @@ def records(port: int, script: TransactionScript) -> list[Any]:
     for key, value in read_all(port, "__transaction_state"):
         record = decode(key, value)
         assert record is not None
+        assert isinstance(record.key, TransactionLogKey)
         name = record.key.transactional_id
         if script.mark not in name:
             continue
@@ -171,6 +172,7 @@ def records(port: int, script: TransactionScript) -> list[Any]:
         if value is None:
             told.setdefault(name, []).append(None)
             continue
+        assert isinstance(record.value, TransactionLogValue)
         version = int.from_bytes(value[:2], "big")
         again = encode_value(record.value, version)
         assert again == value or len(record.value.transaction_partitions) > 1, (value, again)

@@ -156,7 +156,7 @@ class TransactionScript:
         self._note(f"end {tid} {version} {commit}", told, tid)
         return Producer(answer.producer_id, answer.producer_epoch) if version >= 5 else producer
 
-    def list(self, *, version: int = 2, **filters: Any) -> None:
+    def list_transactions(self, *, version: int = 2, **filters: Any) -> None:
         request = m.list_transactions_request.ListTransactionsRequest(
             state_filters=filters.get("states", ()),
             producer_id_filters=tuple(ProducerId(each) for each in filters.get("ids", ())),
@@ -376,18 +376,18 @@ def fencing(s: TransactionScript, level: int) -> None:
 def listing(s: TransactionScript) -> None:
     p = s.init("open")
     s.add("open", p, 0)
-    s.list(version=0)
-    s.list()
-    s.list(states=("Ongoing",))
-    s.list(states=("Ongoing", "Empty", "nonsense", ""))
-    s.list(states=("nonsense",))
-    s.list(states=("ongoing",))
-    s.list(states=("PrepareEpochFence", "Dead"))
-    s.list(ids=(p.id,))
-    s.list(ids=(p.id + 999,))
-    s.list(longer_than_ms=0)
-    s.list(longer_than_ms=3_600_000)
-    s.list(version=1, longer_than_ms=0, states=("Ongoing",))
+    s.list_transactions(version=0)
+    s.list_transactions()
+    s.list_transactions(states=("Ongoing",))
+    s.list_transactions(states=("Ongoing", "Empty", "nonsense", ""))
+    s.list_transactions(states=("nonsense",))
+    s.list_transactions(states=("ongoing",))
+    s.list_transactions(states=("PrepareEpochFence", "Dead"))
+    s.list_transactions(ids=(p.id,))
+    s.list_transactions(ids=(p.id + 999,))
+    s.list_transactions(longer_than_ms=0)
+    s.list_transactions(longer_than_ms=3_600_000)
+    s.list_transactions(version=1, longer_than_ms=0, states=("Ongoing",))
     for pattern in (
         "",
         "v\\d-.*",
@@ -401,4 +401,4 @@ def listing(s: TransactionScript) -> None:
         "\\q",
         "x*?.+",
     ):
-        s.list(pattern=pattern)
+        s.list_transactions(pattern=pattern)

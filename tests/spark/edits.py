@@ -44,7 +44,13 @@ def _mean(numbers: list[int]) -> float:
     return sum(numbers) / len(numbers)
 
 
-RESULTS = {"count": len, "total": sum, "largest": max, "smallest": min, "mean": _mean}
+RESULTS: dict[str, Callable[[list[int]], Any]] = {
+    "count": len,
+    "total": sum,
+    "largest": max,
+    "smallest": min,
+    "mean": _mean,
+}
 
 
 def aggregated(*names: str, schema: str = SCHEMA, key: str | None = None, by: Any = "origin", before: Any = None):

@@ -15,6 +15,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from kio.static.primitive import i64
 from tests.chaos.chaos import broker_of, chaos
 from tests.chaos.disasters import DISASTERS
 from tests.harness.polling import Logged, wait_until
+from tests.harness.values import not_none
 from tests.longer import longer
 from tests.spark.application.crash_points import CrashFile, crashing_application
 from tests.spark.application.judgement import wrongly_counted
@@ -197,7 +199,7 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
         [guardian] = [entry.pid for entry in family if is_guardian(entry.pid)]
         os.kill(guardian, signal.SIGSTOP)  # it does not notice the driver's end
         crash.ask("after TxnOffsetCommit, before EndTxn")
-        wait_until(lambda: second.process.poll() is not None, "dead in the middle of a commit", second, broker)
+        wait_until(lambda: second.has_ended, "dead in the middle of a commit", second, broker)
         os.kill(guardian, signal.SIGKILL)
         killed_at = time.monotonic()
         wait_until(lambda: active_tasks(group(admin, GROUP)) == {survivor: TASKS}, "all at the survivor", first, broker)
@@ -222,6 +224,10 @@ def test_killed_with_its_guardian_in_the_middle_of_a_commit(start_broker, start_
     assert (first.stop(), second.stop()) == (0, 0)
     assert not (second.directory / "state" / GROUP / "transactional.ids").exists(), "nothing is left to be ended"
     assert_right(broker, sent)
+
+
+def has_acknowledged(feed: Feed, more_than: int) -> bool:
+    return len(feed.acknowledged) > more_than
 
 
 def open_transactions(broker: BrokerProcess, transactional_ids: Collection[str]) -> list[str]:
@@ -254,14 +260,12 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
             wait_until(lambda: application.open_tasks == TASKS, "all open", application, broker)
             feed.run()
             at_work(admin, application, broker)
-            before = group(admin, GROUP).members
+            before = not_none(group(admin, GROUP)).members
         for _ in range(2):
             broker.kill()
             acknowledged = len(feed.acknowledged)
             broker.start()
-            wait_until(
-                lambda n=acknowledged: len(feed.acknowledged) > n + 1000, "data flows again", application, broker
-            )
+            wait_until(partial(has_acknowledged, feed, acknowledged + 1000), "data flows again", application, broker)
         with Admin(broker.bootstrap_servers) as admin:
             wait_until(lambda: active_tasks(group(admin, GROUP)).values(), "the group is back", application, broker)
             wait_until(
@@ -269,8 +273,10 @@ def test_a_killed_broker_comes_back_with_every_acknowledged_record(start_broker,
             )
             sent = feed.stop()
             wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-            after = group(admin, GROUP).members
-    stored = [json.loads(message.value())["id"] for message in records_of(broker.bootstrap_servers, "flights")]
+            after = not_none(group(admin, GROUP)).members
+    stored = [
+        json.loads(not_none(message.value()))["id"] for message in records_of(broker.bootstrap_servers, "flights")
+    ]
     assert feed.acknowledged == set(range(sent))
     assert set(stored) == feed.acknowledged, "every acknowledged record is there"
     assert len(stored) == len(set(stored)), "an idempotent producer's retries are known after the crash too"

@@ -22,6 +22,7 @@ from tests.spark.application.processes import (
     caught_up,
     descendants,
     group,
+    group_state,
     headrace,
     still_alive,
 )
@@ -100,7 +101,7 @@ def test_a_pair_comes_shares_goes_and_nothing_is_repeated(broker: BrokerProcess,
             sent = feed.stop()
             wait_until(lambda: caught_up(admin, GROUP), "caught up", third, broker)
             assert third.stop() == 0, third.log.read_text()[-3000:]
-            wait_until(lambda: group(admin, GROUP).state == "Empty", "empty", third, broker)
+            wait_until(lambda: group_state(admin, GROUP) == "Empty", "empty", third, broker)
     finally:
         pair.end()
         third.end()

@@ -84,7 +84,7 @@ def test_a_session_begins_with_a_full_answer_and_goes_on_by_epochs(sessions: Fet
 
 def test_what_is_news(sessions: FetchSessions) -> None:
     session = begun(sessions, *range(6))
-    news = {
+    news: dict[int, dict[str, Any]] = {
         0: {},
         1: {"high_watermark": 5},
         2: {"start": 1},
@@ -201,7 +201,7 @@ def test_increments_add_up_to_full_answers(seed: int) -> None:
         ask = request(reader.session, reader.epoch, *map(asked, sorted(named)), forget=gone)
         context = sessions.context(ask, by_id=True, now_ms=now_ms)
         assert context.error is ErrorCode.none
-        read = [data(part, *logs[part.asked.partition]) for part in context.partitions]
+        read = [data(part, end, start) for part in context.partitions for end, start in [logs[part.asked.partition]]]
         reader.take(context.answer(read))
         for number in gone:
             reader.seen.pop(number, None)

@@ -113,7 +113,9 @@ def test_a_broker_that_loads_its_logs_is_live_and_not_ready(monkeypatch: pytest.
     starting = threading.Thread(target=broker.start)
     starting.start()
     try:
-        port = wait_until(lambda: broker._running and broker._running.server.metrics_port, "the port of the metrics")
+        port = wait_until(
+            lambda: broker._running.server.metrics_port if broker._running else None, "the port of the metrics"
+        )
         status, document = http_get(port, "/health/ready")
         assert (status, [each["reason"] for each in document["reasons"]]) == (503, ["loading"])
         assert http_get(port, "/health/live")[0] == 200

@@ -11,6 +11,7 @@ import ssl
 import stat
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -60,7 +61,8 @@ def login(mechanism: str, username: str, password: str) -> dict[str, str]:
 
 ALICE = login("PLAIN", "alice", "pw-alice")
 BOB = login("SCRAM-SHA-512", "bob", "pw-bob")
-WAYS = [("PLAINTEXT", {}), ("SSL", {})] + [
+WAYS: list[tuple[str, dict[str, str]]] = [("PLAINTEXT", {}), ("SSL", {})]
+WAYS += [
     (protocol, who)
     for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
     for who in (ALICE, BOB, login("SCRAM-SHA-256", "bob", "pw-bob"))
@@ -316,8 +318,8 @@ def test_librdkafka_is_told_of_a_wrong_password(broker: EmbeddedBroker) -> None:
     heard: list[str] = []
     wrong = login("SCRAM-SHA-512", "bob", "wrong")
     server = f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}"
-    settings = {"bootstrap.servers": server, "security.protocol": "SASL_PLAINTEXT", **wrong}
-    client = AdminClient({**settings, "error_cb": lambda error: heard.append(error.name())})
+    settings: dict[str, Any] = {"bootstrap.servers": server, "security.protocol": "SASL_PLAINTEXT", **wrong}
+    client = AdminClient(settings | {"error_cb": lambda error: heard.append(error.name())})
     with pytest.raises(KafkaException):
         client.list_topics(timeout=0.5)
     for _ in range(60):

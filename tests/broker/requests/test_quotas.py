@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.types import TopicName
 from kio.static.primitive import f64, i16, i32
+from tests.harness.values import not_none
 from tests.harness.wire import WireClient
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
@@ -138,7 +139,7 @@ def test_a_producer_over_its_quota_is_told_to_wait_and_not_read() -> None:
         answer = client.call(ApiKey.PRODUCE, request)
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
         assert to_ms(answer.throttle_time) > 0
-        connections = tuple(broker._running.server._connections)
+        connections = tuple(not_none(broker._running).server._connections)
         assert [each.ready for each in connections] == [False]
         client.close()
 

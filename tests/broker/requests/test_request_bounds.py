@@ -15,6 +15,7 @@ from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName, Transacti
 from kio.static.primitive import Records, i8, i16, i32, i64
 from tests.fuzz.request_cost import HALF, ROOT, STRANGER, MeteredBroker, read_frame
 from tests.fuzz.wide_requests import framed, wide_request
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
@@ -105,7 +106,7 @@ def test_all_partitions_of_the_largest_topic_fit_in_one_request(metered: Metered
         topics=(
             m.offset_commit_request.OffsetCommitRequestTopic(
                 name=TopicName("open-wide"),
-                topic_id=metered.broker._call(lambda services: services.metadata.topic("open-wide")).topic_id,
+                topic_id=not_none(metered.broker._call(lambda services: services.metadata.topic("open-wide"))).topic_id,
                 partitions=parts,
             ),
         ),
@@ -256,7 +257,7 @@ def test_nothing_overtakes_a_batch_that_a_thread_looks_at(metered: MeteredBroker
     for partition in (0, 1):
         offsets = [answer.responses[0].partition_responses[partition].base_offset for _, answer in answers]  # type: ignore[attr-defined]
         assert offsets == [0, 1, 2, 3]
-    values = [len(record.value) for record in metered.broker.records("open-wide") if record.partition == 7]
+    values = [len(not_none(record.value)) for record in metered.broker.records("open-wide") if record.partition == 7]
     assert values == [8 << 20, 5, 3 << 20, 5]
 
 

@@ -185,9 +185,10 @@ FIELDS = {
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_field_of_a_filter_counts_alone(name: str) -> None:
     same, other = FIELDS[name]
-    given: dict[str, Any] = {name: same}
-    assert AclFilter(**given).fits(acl())
-    assert not AclFilter(**{name: other}).fits(acl())
+    fitting: dict[str, Any] = {name: same}
+    differing: dict[str, Any] = {name: other}
+    assert AclFilter(**fitting).fits(acl())
+    assert not AclFilter(**differing).fits(acl())
     whole: dict[str, Any] = {field: values[0] for field, values in FIELDS.items()}
     assert AclFilter(**whole).fits(acl())
     assert not AclFilter(**{**whole, name: other}).fits(acl())

@@ -15,7 +15,7 @@ from headrace.assignors.kafka_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.consumer.consumer_types import RebalanceListener, TopicPartition
+from headrace.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
 from headrace.client.membership.group_events import SubscriptionPattern
 from headrace.errors import BrokerError, ConfigError, Fenced, UserCodeError
 
@@ -134,7 +134,7 @@ async def test_coroutines_listen_and_may_commit_and_seek(broker: EmbeddedBroker)
         "t", group_id="async", bootstrap_servers=broker.bootstrap_servers, listener=Listener(), enable_auto_commit=False
     )
     async with consumer:
-        records = []
+        records: list[ConsumerRecord] = []
         while not records:
             records = await consumer.poll_records(0.5)
         assert {record.offset for record in records if record.offset < 3} == set()
@@ -161,7 +161,7 @@ class Weighty(RangeAssignor):
         return b"x" * self.weight_bytes
 
 
-WRONG: dict[str, tuple[object, dict[str, object], str, str]] = {
+WRONG: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "a pattern that is none": (SubscriptionPattern("(["), {}, "heartbeat-refused", "INVALID_REGULAR_EXPRESSION"),
     "a pattern of great length": (SubscriptionPattern("a" * 9_000), {}, "heartbeat-refused", "INVALID_REGULAR_EXP"),
     "a pattern of many states": (SubscriptionPattern("(a{1,99}){1,99}"), {}, "heartbeat-refused", "INVALID_REGULAR"),

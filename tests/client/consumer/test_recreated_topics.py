@@ -10,6 +10,7 @@ import pytest
 from tests.client.running_consumers import Heard
 from tests.client.running_pipelines import Journal, RunningPipeline
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 
 from headrace import Admin, Consumer
 from headrace.broker.embedded import EmbeddedBroker
@@ -133,7 +134,7 @@ def test_offsets_of_other_topics_are_committed_beside_a_refused_one(
     topic.recreate()
     offsets = {(topic.name, 0): 15, ("flights", 1): 7}
     with pytest.raises(BrokerError) as refused:
-        commit_offsets(client, group_id, offsets, topic_ids={each: ids[each[0]] for each in offsets})
+        commit_offsets(client, group_id, offsets, topic_ids={each: not_none(ids[each[0]]) for each in offsets})
     assert refused.value.code == "topic-recreated"
     assert fetch_offsets(client, group_id, offsets) == {(topic.name, 0): -1, ("flights", 1): 7}
 
@@ -153,7 +154,7 @@ def test_a_pipeline_processes_every_record_of_the_new_topic(topic: Topic) -> Non
         committed = asking.committed([topic.partition])[topic.partition]
     assert committed is not None
     assert committed.offset == NEW
-    assert sorted(each.value.decode() for each in held.ended) == sorted(words("old", OLD) + words("new", NEW))
+    assert sorted(not_none(each.value).decode() for each in held.ended) == sorted(words("old", OLD) + words("new", NEW))
 
 
 def test_what_was_finished_is_bound_to_the_topic(topic: Topic, client: NetworkClient) -> None:
@@ -175,7 +176,7 @@ def test_what_was_finished_is_bound_to_the_topic(topic: Topic, client: NetworkCl
     done = Journal()
     with RunningPipeline(topic.name, group_id, topic.servers, done):
         wait_until(lambda: len(done.ended) == NEW, "every record of the new topic is processed")
-    assert sorted(each.value.decode() for each in done.ended) == sorted(words("new", NEW))
+    assert sorted(not_none(each.value).decode() for each in done.ended) == sorted(words("new", NEW))
 
 
 def test_a_read_of_ranges_begins_in_the_topic_that_is_there(topic: Topic, client: NetworkClient) -> None:

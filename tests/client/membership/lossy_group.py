@@ -7,7 +7,7 @@ lost, or arrived before the next one. Applications take their time to give a tas
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,7 +53,7 @@ class LossyGroup(VirtualGroup):
         self, topology: Topology, partitions: dict[str, int], *, seed: int, fates: Iterable[Fate], close_ms: int
     ) -> None:
         super().__init__(topology, partitions, seed=seed)
-        self._fates = itertools.cycle(list(fates) or ["fine"])
+        self._fates: Iterator[Fate] = itertools.cycle(list(fates) or ["fine"])
         self._close_ms = close_ms
         self._under_way: dict[str, _UnderWay] = {}
         self._closing: dict[str, _Closing] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.client.membership.group_script import GroupScript, beaten, joined, metadata, synced
+from tests.harness.values import not_none
 
 from headrace.assignors.assignor import Assignment, Assignor, Subscription
 from headrace.assignors.consumer_protocol import (
@@ -62,7 +63,7 @@ def test_the_coordinator_gives_the_id_and_the_member_joins_with_it() -> None:
     (protocol,) = request.protocols
     assert decode_subscription(protocol.metadata) == Subscription(topics=("flights",))
     member.answer(joined(ErrorCode.member_id_required))
-    assert member.sent().member_id == "m1"
+    assert not_none(member.sent()).member_id == "m1"
     member.answer(joined())
     request = member.sent()
     assert isinstance(request, m.sync_group_request.SyncGroupRequest)
@@ -144,9 +145,10 @@ def lead(strategy: Any = "range", members: Mapping[str, bytes] | None = None) ->
 def test_the_leader_asks_what_there_is_and_divides_it() -> None:
     leader = lead()
     request = leader.sent()
+    assert request is not None
     assert [topic.name for topic in request.topics] == ["delays", "flights"]
     leader.answer(metadata({"flights": 3}))
-    given = {each.member_id: decode_assignment(each.assignment) for each in leader.sent().assignments}
+    given = {each.member_id: decode_assignment(each.assignment) for each in not_none(leader.sent()).assignments}
     assert given == {
         "m1": Assignment(partitions=(("flights", 0), ("flights", 1))),
         "m2": Assignment(partitions=(("flights", 2),)),
@@ -174,7 +176,7 @@ def test_a_member_that_sends_nonsense_gets_nothing_and_the_others_all() -> None:
     assert any(isinstance(event, Noticed) and "evil" in event.message for event in leader.events)
     leader.sent()
     leader.answer(metadata({"flights": 2}))
-    given = {each.member_id: decode_assignment(each.assignment) for each in leader.sent().assignments}
+    given = {each.member_id: decode_assignment(each.assignment) for each in not_none(leader.sent()).assignments}
     assert given == {"m1": Assignment(partitions=BOTH), "evil": Assignment()}
 
 
@@ -211,7 +213,7 @@ def test_an_assignor_of_ones_own_has_user_data_in_both_directions() -> None:
     member.answer(joined(leader="m1", members={"m1": sent.metadata}, protocol="echo"))
     member.sent()
     member.answer(metadata({"flights": 2}))
-    (given,) = member.sent().assignments
+    (given,) = not_none(member.sent()).assignments
     member.answer(synced(given.assignment))
     assert own.heard == [(Assignment(partitions=BOTH, user_data=b"I am flights"), 1)]
 
@@ -289,7 +291,7 @@ def test_a_static_leader_that_came_back_leaves_the_assignment_as_it_is() -> None
     member.answer(joined(leader="m1", members=listed, skip_assignment=True))
     member.sent()
     member.answer(metadata({"flights": 2}))
-    assert member.sent().assignments == ()
+    assert not_none(member.sent()).assignments == ()
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_leaving(instance_id: str | None, for_good: bool | None, asked: bool) ->
         assert request is None
         assert member.member.take_events() == (GroupLeft(confirmed=False),)
         return
-    (gone,) = request.members
+    (gone,) = not_none(request).members
     assert (gone.member_id, gone.group_instance_id) == ("m1", instance_id)
     reply = m.leave_group_response
     zero = beaten().throttle_time  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.membership.group_script import GroupScript, assigned, found, metadata, topic_id
+from tests.harness.values import not_none
 
 from headrace.client.membership.consumer_membership import ConsumerMembership
 from headrace.client.membership.group_events import (
@@ -179,7 +180,7 @@ def test_a_leave_does_not_wait_for_the_request_that_is_out_nor_for_ever() -> Non
     member = settled()
     member.next_sent()
     member.member.leave(member.now_ms)
-    assert member.sent().member_epoch == -1
+    assert not_none(member.sent()).member_epoch == -1
     member.now_ms += 5_001
     assert member.sent() is None
     assert member.member.take_events() == (GroupLeft(confirmed=False),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator
 
 from headrace.client.membership.request_manager import HeartbeatSchedule
@@ -45,7 +47,7 @@ def test_a_throttled_client_waits_even_with_something_to_tell() -> None:
 
 def test_jitter_only_makes_a_beat_earlier() -> None:
     for number in (0.0, 0.5, 0.999):
-        schedule = HeartbeatSchedule(max_interval_ms=500, chance=lambda number=number: number)
+        schedule = HeartbeatSchedule(max_interval_ms=500, chance=itertools.repeat(number).__next__)
         schedule.on_success(0, interval_ms=5_000, throttle_ms=0, delayed=False)
         assert 400 <= schedule.due_ms <= 500
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator, owned_in
+from tests.harness.values import not_none
 
 from headrace.client.membership import events as e
 from headrace.client.membership.member_core import VALID_PREVIOUS, MemberState
 from headrace.client.membership.request_manager import NEVER_MS
 from headrace.errors import BrokerError
+from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
 ALL_OF_IT = {"flights": (0, 1, 2, 3)}
@@ -22,15 +24,16 @@ def kinds(events: tuple[e.MemberEvent, ...]) -> list[str]:
 def test_it_looks_for_the_coordinator_before_it_joins_with_everything() -> None:
     script = ScriptedCoordinator()
     script.member.join(script.now_ms)
-    assert script.sent().coordinator_keys == ("app",)
+    assert not_none(script.sent()).coordinator_keys == ("app",)
     assert script.sent() is None, "one request at a time"
     script.find_coordinator(node=7)
     result = script.member.poll(script.now_ms)
     (outgoing,) = result.requests
     assert outgoing.node == 7
     join = outgoing.request
+    assert isinstance(join, m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest)
     assert join.member_epoch == 0
-    assert join.topology.subtopologies[0].source_topics == ("flights",)
+    assert not_none(join.topology).subtopologies[0].source_topics == ("flights",)
     assert (join.active_tasks, join.standby_tasks, join.warmup_tasks) == ((), (), ())
     assert join.process_id == "p-1"
 

@@ -144,7 +144,7 @@ def test_while_tasks_are_to_come_the_beats_are_a_tenth_of_a_second_apart() -> No
     script.next_sent()
     script.answer(epoch=2, active=HALF)
     script.member.acknowledge(HALF, script.now_ms)
-    waits = []
+    waits: list[int] = []
     while len(waits) < 6:
         before_ms = script.now_ms
         if is_look(script.next_sent()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from kio.schema.types import BrokerId
@@ -34,10 +35,10 @@ class RecordList:
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
 
-    def append(self, records: object, *, now_ms: int) -> None:
-        self.records.extend(records)  # type: ignore[call-overload]
+    def append(self, records: Iterable[CoordinatorRecord], *, now_ms: int) -> None:
+        self.records.extend(records)
 
-    def read_all(self) -> object:
+    def read_all(self) -> Iterator[CoordinatorRecord]:
         return iter(self.records)
 
 

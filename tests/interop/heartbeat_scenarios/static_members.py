@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.interop.heartbeat_scenarios.scenario import NOTHING, scenario
 from tests.interop.heartbeat_script import ALL, Script, h, subtopology, topology
 
@@ -80,13 +82,14 @@ def static_member_restarts(s: Script) -> None:
 @scenario({"in": 4}, since_44=True)
 def static_member_changes(s: Script) -> None:
     s.join("a joins", "a", s.source("in"), instance_id="i")
-    for step, fields in {
+    changes: dict[str, dict[str, Any]] = {
         "another client tag": {"client_tags": (h.KeyValue(key="zone", value="x"),)},
         "another rack": {"rack_id": "r"},
         "another timeout": {"rebalance_timeout_ms": 12_345},
         "an endpoint": {"user_endpoint": ENDPOINT},
         "another process": {"process": "z"},
-    }.items():
+    }
+    for step, fields in changes.items():
         s.beat(step, "a", instance_id="i", **fields)
         s.describe(f"{step}, seen")
     s.join("joins anew without endpoint", "b", s.source("in"), instance_id="j")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pyarrow import parquet
@@ -73,10 +74,14 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path)
                 if point != "nowhere":
                     _crash_at(point, application, crash, broker)
                 at = sum(admin.committed_offsets(GROUP).values())
-                if application.process.poll() is not None:
+                if application.has_ended:
                     application.start()
-                wait_until(lambda at=at: sum(admin.committed_offsets(GROUP).values()) > at + WORK_BETWEEN,
-                      f"at work again after: {point}", application, broker)  # fmt: skip
+                wait_until(
+                    partial(_has_committed, admin, at + WORK_BETWEEN),
+                    f"at work again after: {point}",
+                    application,
+                    broker,
+                )
                 print(f"{point}: {time.monotonic() - began:.1f} s")
             sent = feed.stop()
             wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
@@ -94,13 +99,15 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path)
         assert json.loads(out.stdout)["status"] == "equal"
 
 
+def _has_committed(admin: Admin, more_than: int) -> bool:
+    return sum(admin.committed_offsets(GROUP).values()) > more_than
+
+
 def _crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
     crash.ask(*BEFORE.get(point, ()), point)
     while not crash.is_done:
-        if application.process.poll() is not None:
+        if application.has_ended:
             application.start()
-        wait_until(
-            lambda: crash.is_done or application.process.poll() is not None, f"dead {point}", application, broker
-        )
+        wait_until(lambda: crash.is_done or application.has_ended, f"dead {point}", application, broker)
     if point in DRIVER_POINTS:
-        wait_until(lambda: application.process.poll() is not None, f"dead {point}", application, broker)
+        wait_until(lambda: application.has_ended, f"dead {point}", application, broker)

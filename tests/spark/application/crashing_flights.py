@@ -21,4 +21,4 @@ if "FLIGHTS_TABLE" in os.environ:
     flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"])
 
 if __name__ == "__main__":
-    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")
+    app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from headrace import StreamsApp
 
 app = StreamsApp(
-    os.environ.get("FLIGHTS_GROUP", "each-flight"), processing_guarantee=os.environ.get("GUARANTEE", "exactly_once_v2")
+    os.environ.get("FLIGHTS_GROUP", "each-flight"),
+    processing_guarantee="at_least_once" if os.environ.get("GUARANTEE") == "at_least_once" else "exactly_once_v2",
 )
 
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
@@ -20,4 +21,4 @@ counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier"
 counted.to_topic(f"{app.name}-counted", partitions=3)
 
 if __name__ == "__main__":
-    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")
+    app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")

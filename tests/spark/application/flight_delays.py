@@ -29,4 +29,4 @@ def delays(flights):
 delays(flights).to_topic(f"{app.name}-by-origin", partitions=3)
 
 if __name__ == "__main__":
-    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")
+    app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")

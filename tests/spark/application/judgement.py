@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection
 
+from tests.harness.values import not_none
 from tests.spark.application.processes import flight, newest, records_of
 
 __all__ = ["flights_in", "rows_of_flights", "wrong_sums", "wrongly_counted"]
@@ -31,7 +32,7 @@ def rows_of_flights(bootstrap_servers: str, topic: str, *, name: str = "id") -> 
     """How often each flight was told; a row that counts it otherwise than once is told more than once."""
     rows: Counter[int] = Counter()
     for message in records_of(bootstrap_servers, topic):
-        row = json.loads(message.value())
+        row = json.loads(not_none(message.value()))
         rows[int(row[name])] += 1 if row.get("times", 1) == 1 else 2
     return rows
 
@@ -49,4 +50,4 @@ def wrong_sums(bootstrap_servers: str, topic: str, flights: Collection[int]) -> 
 
 def flights_in(bootstrap_servers: str, topic: str = "flights") -> list[int]:
     """The flights that a topic holds, as often as it holds them."""
-    return [int(json.loads(message.value())["id"]) for message in records_of(bootstrap_servers, topic)]
+    return [int(json.loads(not_none(message.value()))["id"]) for message in records_of(bootstrap_servers, topic)]

@@ -29,4 +29,4 @@ def late(flights):
 late(flights).to_topic(f"{app.name}-late", key="flight", partitions=2)
 
 if __name__ == "__main__":
-    app.run(until=sys.argv[1] if len(sys.argv) > 1 else "stopped")
+    app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")

@@ -20,6 +20,7 @@ from typing import Any, Self
 import confluent_kafka
 from tests.harness.polling import wait_until
 from tests.harness.ports import find_free_port
+from tests.harness.values import not_none
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription
@@ -36,6 +37,7 @@ __all__ = [
     "descendants",
     "flight",
     "group",
+    "group_state",
     "headrace",
     "newest",
     "records_of",
@@ -154,11 +156,17 @@ class Application:
             )
         return self
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process was started and has ended by itself."""
+        return self.process is not None and self.process.poll() is not None
+
     def run_until_caught_up(self, within: float = 240) -> None:
         """Returns when it ended by itself with exit code 0."""
-        assert self.start("caught-up").process is not None
+        process = self.start("caught-up").process
+        assert process is not None
         try:
-            assert self.process.wait(within) == 0, self.log.read_text()[-5000:]
+            assert process.wait(within) == 0, self.log.read_text()[-5000:]
         finally:
             self.end()
 
@@ -335,12 +343,13 @@ def records_of(bootstrap_servers: str, topic: str) -> Iterator[confluent_kafka.M
             message = consumer.poll(1)
             if message is None:
                 continue
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 yield message
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                open_ends.discard(message.partition())
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                open_ends.discard(not_none(message.partition()))
             else:
-                raise AssertionError(str(message.error()))
+                raise AssertionError(str(error))
     finally:
         consumer.close()
 
@@ -350,9 +359,9 @@ def newest(bootstrap_servers: str, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     owner: dict[str, int] = {}
     for message in records_of(bootstrap_servers, topic):
-        key = message.key().decode()
-        assert owner.setdefault(key, message.partition()) == message.partition(), f"{key} lies in two partitions"
-        found[key] = json.loads(message.value())
+        key, partition = not_none(message.key()).decode(), not_none(message.partition())
+        assert owner.setdefault(key, partition) == partition, f"{key} lies in two partitions"
+        found[key] = json.loads(not_none(message.value()))
     return found
 
 
@@ -362,6 +371,12 @@ def group(admin: Admin, name: str) -> StreamsGroupDescription | None:
         return admin.describe_streams_groups([name])[name]
     except HeadraceError:
         return None
+
+
+def group_state(admin: Admin, name: str) -> str | None:
+    """State of the group; None while there is no such group or the broker is away."""
+    found = group(admin, name)
+    return None if found is None else found.state
 
 
 def active_tasks(described: StreamsGroupDescription | None) -> dict[str, int]:

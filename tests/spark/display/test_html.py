@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class Parsed(HTMLParser):
 
 
 def snapshot(**changes) -> AppSnapshot:
-    known = {
+    known: dict[str, Any] = {
         "name": "delays",
         "state": "running",
         "message": "Processing new data",
@@ -57,7 +58,13 @@ def snapshot(**changes) -> AppSnapshot:
 
 
 def verdict(**changes) -> Verdict:
-    known = {"app_name": "delays", "guarantee": "exactly_once_v2", "records": 10, "bad_records": 0, "waiting": 0}
+    known: dict[str, Any] = {
+        "app_name": "delays",
+        "guarantee": "exactly_once_v2",
+        "records": 10,
+        "bad_records": 0,
+        "waiting": 0,
+    }
     return Verdict(
         **known | {"sinks": (SinkVerdict(topic="out", kind="table", expected=3, found=3, equal=3),)} | changes
     )

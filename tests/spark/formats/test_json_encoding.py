@@ -26,7 +26,7 @@ DDL = (
     "nt timestamp_ntz, deep array<struct<t: timestamp, m: map<int, array<decimal(4,1)>>, b: binary>>"
 )
 UTC = dt.UTC
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MOMENTS = st.datetimes(min_value=dt.datetime.fromisoformat("0002-01-01"), timezones=st.just(UTC))
 DEEP = st.dictionaries(
     st.integers(0, 9), st.none() | st.lists(st.none() | st.decimals(-9, 9, places=1), max_size=2), max_size=2

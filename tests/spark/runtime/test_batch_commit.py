@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.client.transaction_rules import refused
+from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.batch_commit import _trouble
 
@@ -22,4 +23,5 @@ from headrace.spark.runtime.batch_commit import _trouble
 def test_retriable_commit_errors_start_another_transaction(api, code, is_borne) -> None:
     error = refused(code, "to commit the transaction of app-1", api=api, transactional_id="app-1")
     assert _trouble([error]) is error
+    assert isinstance(error, BrokerError)
     assert bool(error.retriable) is is_borne

@@ -84,7 +84,7 @@ class Coordinator:
         self, plan: MicroBatchPlan, offsets: Mapping[int, Mapping[tuple[str, int], int]], *, metadata: str
     ) -> dict[int, HeadraceError | None]:
         self.metadata.append(metadata)
-        outcomes = {}
+        outcomes: dict[int, HeadraceError | None] = {}
         for slot in plan.slots:
             takes_effect, outcomes[slot.slot] = ANSWERS[self.answers.get(slot.slot, "committed")]
             if takes_effect:
