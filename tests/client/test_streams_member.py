@@ -131,6 +131,22 @@ def test_every_member_knows_the_endpoint_that_serves_a_key(broker: EmbeddedBroke
         wait_until(lambda: served_partitions(first, "flights") == {here: 4})
 
 
+def test_members_that_waited_for_a_topic_know_every_endpoint_once_it_exists(broker: EmbeddedBroker) -> None:
+    servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="later", source_topics=("later",)),))
+    with (
+        StreamsMember("app", topology, bootstrap_servers=servers, endpoint=str(here)) as first,
+        StreamsMember("app", topology, bootstrap_servers=servers, endpoint=str(there)) as second,
+    ):
+        for member in (first, second):
+            assert any(isinstance(event, NotReady) for event in member.changes(20))
+        with NetworkClient(servers) as client:
+            Admin(client).create_topics({"later": 2})
+        wait_until(
+            lambda: served_partitions(first, "later") == served_partitions(second, "later") == {here: 1, there: 1}
+        )
+
+
 @pytest.mark.parametrize("endpoint", ["here", "here:http"])
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"application\.server"):

@@ -256,14 +256,19 @@ def test_an_endpoint_and_missing_topics_together_end_no_member(
     kafka: KafkaBroker, client: NetworkClient, topic: str
 ) -> None:
     """Kafka answers UNKNOWN_SERVER_ERROR, at which its own Java client ends."""
-    later, here = f"{topic}-later", Endpoint("here", 8081)
+    later, here, there = f"{topic}-later", Endpoint("here", 8081), Endpoint("there", 8082)
     group, servers = f"app-{topic}", kafka.bootstrap_servers
-    with StreamsMember(group, topology_of(later), bootstrap_servers=servers, endpoint=str(here)) as member:
-        (not_ready,) = wait_until(lambda: [event for event in member.changes(0.1) if isinstance(event, NotReady)])
-        assert not_ready.status[0][0] == 1
+    with (
+        StreamsMember(group, topology_of(later), bootstrap_servers=servers, endpoint=str(here)) as first,
+        StreamsMember(group, topology_of(later), bootstrap_servers=servers, endpoint=str(there)) as second,
+    ):
+        for member in (first, second):
+            not_ready = next(event for event in member.changes(PATIENCE_S) if isinstance(event, NotReady))
+            assert not_ready.status[0][0] == 1
         Admin(client).create_topics({later: 2})
-        take_changes(member, 2)
-        wait_until(lambda: served_partitions(member, later) == {here: 2})
+        share_changes((first, second), 1)
+        for member in (first, second):  # also the one whose tasks and endpoint did not change last
+            wait_until(lambda member=member: served_partitions(member, later) == {here: 1, there: 1})
 
 
 def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.membership.scripted_coordinator import ScriptedCoordinator
+from tests.client.membership.scripted_coordinator import ScriptedCoordinator, owned_in
 
 from headrace.client.membership import events as e
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
@@ -115,6 +115,7 @@ def test_offsets_are_repeated_to_a_coordinator_that_may_have_forgotten_them() ->
 # Interactive query endpoints.
 
 MINE, OTHER = Endpoint("here", 8080), Endpoint("there", 8081)
+MISSING = [(1, "flights")]
 
 
 def test_the_endpoint_goes_out_with_the_join_and_the_map_comes_back_frozen() -> None:
@@ -152,26 +153,99 @@ def test_the_endpoint_goes_out_with_the_join_and_the_map_comes_back_frozen() -> 
     assert script.events() == (), "unchanged"
 
 
-def test_a_server_error_that_the_endpoint_causes_ends_nothing() -> None:
-    """Kafka cannot say who serves what while source topics are missing: it answers UNKNOWN_SERVER_ERROR."""
-    script = ScriptedCoordinator(endpoint=MINE)
+def joined_without_endpoint(**settings: Any) -> ScriptedCoordinator:
+    """A member whose join with its endpoint was refused and that joined without it, while a source topic is missing."""
+    script = ScriptedCoordinator(endpoint=MINE, **settings)
     script.member.join(script.now_ms)
     script.next_sent()
     script.find_coordinator()
+    if settings:
+        script.next_sent()
+        script.speaks(1)
     assert script.next_sent().user_endpoint is not None
     script.answer(code=ErrorCode.unknown_server_error)
     again = script.next_sent()
     assert (again.member_epoch, again.user_endpoint) == (0, None)
-    script.answer(active={}, status=[(1, "flights")])
-    assert [type(event).__name__ for event in script.events()] == ["Assigned", "NotReady"]
+    script.answer(active={}, status=MISSING)
+    assert kinds(script) == ["Assigned", "NotReady"]
     assert script.next_sent().user_endpoint is None
-    script.answer()
-    assert script.next_sent().user_endpoint.host == "here", "now that nothing is missing"
+    return script
+
+
+def kinds(script: ScriptedCoordinator) -> list[str]:
+    return [type(event).__name__ for event in script.events()]
+
+
+def test_an_endpoint_that_was_left_out_comes_with_another_join_as_soon_as_no_topic_is_missing() -> None:
+    """Kafka before 4.4 sends the map only after a join, or a change of tasks, of a member whose endpoint it knows."""
+    script = joined_without_endpoint()
     script.answer(epoch=2, active=HALF)
+    assert kinds(script) == ["Ready"], "tasks of this reply are not shown: a join reports that none is owned"
+    script.member.acknowledge({}, script.now_ms, version=1)  # by an application that is slow to acknowledge
+    rejoin = script.next_sent()
+    assert (rejoin.member_epoch, rejoin.user_endpoint.host, owned_in(rejoin)) == (0, "here", {})
+    assert rejoin.topology is not None
+    script.answer(epoch=3, active=HALF, endpoint_epoch=1, endpoints=[("here", 8080, {"flights": [0, 1]}, {})])
+    endpoints, changed = script.events()
+    assert isinstance(endpoints, e.EndpointsChanged)
+    assert isinstance(changed, e.AssignmentChanged)
+    assert (changed.added, changed.revoked, changed.assignment.member_epoch) == (HALF, {}, 3)
+    beat = script.next_sent()
+    assert (beat.member_epoch, beat.user_endpoint, beat.endpoint_information_epoch) == (3, None, 1)
+
+
+def test_a_member_that_had_tasks_loses_them_before_it_joins_with_its_endpoint() -> None:
+    script = joined_without_endpoint()
+    script.answer(active=HALF, status=MISSING)  # a coordinator may leave tasks with a member for a while
+    assert kinds(script) == ["AssignmentChanged"]
+    script.next_sent()
+    script.answer()
+    assert script.events() == (e.Ready(), e.Lost(reason="rejoined"))
+    rejoin = script.next_sent()
+    assert (rejoin.member_epoch, rejoin.user_endpoint.host, owned_in(rejoin)) == (0, "here", {})
+    script.answer(epoch=2, active=HALF)
+    assert kinds(script) == ["Assigned"]
+
+
+def test_where_static_members_exist_a_heartbeat_carries_the_endpoint_that_was_left_out() -> None:
+    script = joined_without_endpoint(instance_id="i-1")
+    script.answer(epoch=2, active=HALF)
+    assert kinds(script) == ["AssignmentChanged", "Ready"]
+    beat = script.next_sent()
+    assert (beat.member_epoch, beat.user_endpoint.host) == (2, "here"), "now that nothing is missing"
+    script.answer(epoch=2)
     assert script.next_sent().user_endpoint is None, "once"
+
+
+def test_a_server_error_that_the_endpoint_causes_ends_nothing() -> None:
+    """Kafka cannot say who serves what while source topics are missing: it answers UNKNOWN_SERVER_ERROR."""
+    script = joined_without_endpoint()
+    script.answer()
+    assert script.next_sent().user_endpoint is not None
+    script.answer(epoch=2, active=HALF)
+    script.next_sent()
     script.answer(code=ErrorCode.unknown_server_error)
     assert script.state is not MemberState.FATAL, "the topics may be gone again"
     assert script.next_sent().member_epoch == 2
+    script.answer(epoch=2)
+    assert script.next_sent().member_epoch == 2, "the coordinator knows the endpoint already"
+
+
+def test_an_endpoint_that_is_refused_again_and_again_although_all_topics_exist_is_final() -> None:
+    """The member would stand still otherwise: it joins with and without its endpoint by turns, and has no tasks."""
+    script = joined_without_endpoint()
+    script.answer()
+    for _ in range(5):
+        assert script.state is not MemberState.FATAL
+        assert script.next_sent().user_endpoint is not None
+        script.answer(code=ErrorCode.unknown_server_error, message="no such element")
+        if script.state is not MemberState.FATAL:
+            assert script.next_sent().user_endpoint is None
+            script.answer(active={})
+    assert script.state is MemberState.FATAL
+    error = script.events()[-1].error  # type: ignore[union-attr]
+    assert error.code == "heartbeat-refused"
+    assert "no such element" in str(error)
 
 
 def test_a_server_error_without_an_endpoint_is_final() -> None:

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 NO_ENDPOINT_EPOCH = -1
+_MAX_REFUSED_REJOINS = 5
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,7 +68,11 @@ class OwnEndpoint:
 
     Kafka (to 4.4.0) answers a member that has an endpoint with UNKNOWN_SERVER_ERROR while source topics are missing or
     wrongly partitioned. After such an answer the member joins without its endpoint, learns from the statuses what is
-    wrong, and sends the endpoint once the topics are in order.
+    wrong, and announces the endpoint once the topics are in order.
+
+    Kafka 4.2 and 4.3 raise the endpoint epoch of a group only for a join or a change of tasks of a member with a known
+    endpoint (GroupMetadataManager.streamsGroupHeartbeat), and only a raised epoch makes them send the map to members.
+    There the endpoint has to come with another join. Since Kafka 4.4 (heartbeat version 1) a heartbeat may carry it.
     """
 
     def __init__(self, endpoint: Endpoint | None) -> None:
@@ -75,6 +80,7 @@ class OwnEndpoint:
         self._is_held_back = False
         self._is_on_its_way = False
         self._is_told = False
+        self._rejoins = 0
 
     def for_join(self) -> Endpoint | None:
         """Return the endpoint for a join."""
@@ -84,10 +90,24 @@ class OwnEndpoint:
         """Return the endpoint for a later heartbeat; None unless it had to be left out of the join."""
         return self._take() if self._is_held_back and is_ready and not self._is_told else None
 
+    def needs_rejoin(self, *, is_ready: bool) -> bool:
+        """Return whether the endpoint was left out of the join and the coordinator could use it now."""
+        if not is_ready:
+            self._rejoins = 0
+        return self._is_held_back and is_ready and not self._is_told
+
+    def on_rejoin_with_endpoint(self) -> None:
+        """Put the endpoint into the next join."""
+        self._is_held_back = False
+        self._rejoins += 1
+
     def on_success(self) -> None:
         """Note that the heartbeat in flight was accepted."""
         self._is_told = self._is_told or self._is_on_its_way
         self._is_on_its_way = False
+        if self._is_told:
+            self._is_held_back = False
+            self._rejoins = 0
 
     def on_failure(self) -> None:
         """Note that it is unknown whether the heartbeat in flight arrived."""
@@ -100,8 +120,10 @@ class OwnEndpoint:
     def on_server_error(self) -> bool:
         """Handle a server error: return True if the endpoint may be the cause, and leave it out from now on."""
         # UNKNOWN_SERVER_ERROR has other causes too. Leaving the endpoint out is harmless then: it is sent again as soon
-        # as a heartbeat succeeds and the topics are in order (`for_heartbeat`).
-        may_be_why = self._is_on_its_way or self._is_told
+        # as a heartbeat succeeds and the topics are in order. A coordinator that refuses it again and again although
+        # all topics are in order has a cause that waiting does not end, and the member has no tasks meanwhile: the
+        # error is raised then.
+        may_be_why = (self._is_on_its_way or self._is_told) and self._rejoins < _MAX_REFUSED_REJOINS
         self._is_on_its_way = False
         self._is_held_back = self._is_held_back or may_be_why
         return may_be_why

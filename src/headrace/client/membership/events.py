@@ -36,7 +36,7 @@ __all__ = [
     "is_ready",
 ]
 
-LostReason = Literal["fenced", "session-expired", "left", "fatal"]
+LostReason = Literal["fenced", "session-expired", "rejoined", "left", "fatal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

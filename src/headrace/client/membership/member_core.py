@@ -301,23 +301,39 @@ class MemberCore:
         if self._state is not MemberState.FENCED:
             self._enter(MemberState.FENCED)
 
+    def _rejoin_with_endpoint(self, now_ms: int) -> None:
+        """Join again to announce the endpoint that the last join left out.
+
+        A join reports that the member owns nothing, so an application that may have tasks open loses them first.
+        """
+        self._endpoint.on_rejoin_with_endpoint()
+        if self._owned.is_empty:
+            self._forget_membership()
+            self._enter(MemberState.FENCED)
+        else:
+            self._rejoin("rejoined")
+        self._schedule.heartbeat_now(now_ms)
+
     def _lose(self, reason: e.LostReason) -> None:
-        # 1. Everything that described the old membership is reset, and the next heartbeat is a join with empty lists.
         joined = self._joined_once_told
         self._joined_once_told = False
+        self._statuses.forget()
+        self._forget_membership()
+        # An application that never received an assignment need not be notified of its loss.
+        if joined:
+            self._events.append(e.Lost(reason=reason))
+
+    def _forget_membership(self) -> None:
+        """Reset all that described the old membership; the next heartbeat is a join with empty lists."""
         self._last_answered_ms = None
         self._target = None
         self._target_poller.end()
-        self._statuses.forget()
         self._owned.clear()
         self._offsets.resend()
         self._endpoint.on_rejoin()
         self._assignment = AssignmentSnapshot(
             member_id=self._identity.member_id, member_epoch=JOIN_EPOCH, version=self._assignment.version + 1
         )
-        # 3. An application that never received an assignment need not be notified of its loss.
-        if joined:
-            self._events.append(e.Lost(reason=reason))
 
     def _finish_leave(self, *, confirmed: bool) -> None:
         self._enter(MemberState.UNSUBSCRIBED)

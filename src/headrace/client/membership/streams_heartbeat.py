@@ -66,6 +66,11 @@ class OwnedReport:
         self._acknowledged = self._maybe_opened = OwnedTasks()
         self.is_due = True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the application can have no task open."""
+        return self._acknowledged.union(self._maybe_opened) == OwnedTasks()
+
     def resend(self) -> None:
         """Send the lists again: it is unknown what the coordinator received last."""
         self.is_due = True

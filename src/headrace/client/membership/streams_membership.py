@@ -154,6 +154,7 @@ class StreamsMembership(MemberCore):
             extras = self._extras(now_ms, with_offsets=bool(self._offsets), endpoint=self._endpoint.for_join())
             return join_request(self._identity, extras)
         if kind == "steady":
+            # Where `_on_success` joins again, the endpoint is never held back here while the group is ready.
             endpoint = self._endpoint.for_heartbeat(is_ready=is_ready(self._assignment.status))
             return steady_request(
                 self._identity,
@@ -237,23 +238,42 @@ class StreamsMembership(MemberCore):
             self._static.on_joined()
         else:
             self._shutdown_wanted = False
-        # 2. A change of tasks, of the epoch, or the beginning of a delay means that the group is converging. No broker
-        #    notifies members of the next step; fast heartbeats find it.
+        # 2. A reply after which the member joins again with its endpoint: its tasks are not taken, so the application
+        #    has nothing to lose.
         status = tuple((int(s.status_code), s.status_detail) for s in reply.status or ())
+        if self._must_rejoin(status):
+            self._events.extend(self._statuses.take(status))
+            self._schedule_next(reply, now_ms, delayed=False)
+            self._rejoin_with_endpoint(now_ms)
+            return
+        # 3. A change of tasks, of the epoch, or the beginning of a delay means that the group is converging. No broker
+        #    notifies members of the next step; fast heartbeats find it.
         was_delayed = _is_delayed(self._assignment.status)
         changed = self._take_assignment(reply, status)
         if changed or (_is_delayed(status) and not was_delayed):
             self._expect_changes(now_ms)
+        self._schedule_next(reply, now_ms, delayed=_is_delayed(status))
+        self._compare_with_target(now_ms)
+        # 4. Calls of the application while this heartbeat was in flight could not be sent with it.
+        if self._state is MemberState.LEAVING or self._owned.is_due or self._shutdown_wanted:
+            self._schedule.heartbeat_now(now_ms)
+
+    def _schedule_next(self, reply: Heartbeat, now_ms: int, *, delayed: bool) -> None:
         self._schedule.on_success(
             now_ms,
             interval_ms=to_ms(reply.heartbeat_interval),
             throttle_ms=to_ms(reply.throttle_time),
-            delayed=_is_delayed(status),
+            delayed=delayed,
         )
-        self._compare_with_target(now_ms)
-        # 3. Calls of the application while this heartbeat was in flight could not be sent with it.
-        if self._state is MemberState.LEAVING or self._owned.is_due or self._shutdown_wanted:
-            self._schedule.heartbeat_now(now_ms)
+
+    def _must_rejoin(self, status: Status) -> bool:
+        """Return whether the endpoint has to be announced with another join.
+
+        Coordinators with heartbeat version 1 take it from any heartbeat. That version is the only one with static
+        members, whose second join would be refused (UNRELEASED_INSTANCE_ID).
+        """
+        needs_rejoin = self._endpoint.needs_rejoin(is_ready=is_ready(status))
+        return needs_rejoin and not self._version.is_newest and self._state is not MemberState.LEAVING
 
     def _take_endpoints(self, reply: Heartbeat, *, joining: bool) -> None:
         found = endpoints_in(reply)
