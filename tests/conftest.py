@@ -27,7 +27,7 @@ LONGEST_FIRST = (
     "cli/commands/test_demo.py",
     "spark/runtime/test_exactly_once.py",
     "chaos/test_chaos.py",
-    "cli/test_run.py",
+    "cli/commands/test_run.py",
     "spark/runtime/test_standby.py",
     "interop/test_streams_app_on_kafka.py",
     "spark/runtime/test_bad_circumstances.py",

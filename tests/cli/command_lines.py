@@ -75,3 +75,15 @@ class Worker:
         self._stop.set()
         self._thread.join()
         self.member.close()
+
+
+Join = Callable[..., Worker]
+
+
+def lines_of(headrace: Command, broker: EmbeddedBroker, *options: str) -> list[str]:
+    outcome = headrace(
+        "console-consumer", "--topic", "flights", "--from-beginning", "--timeout-ms", "1", "--bootstrap-server",
+        broker.bootstrap_servers, *options,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    return outcome.out.splitlines()

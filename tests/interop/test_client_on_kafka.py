@@ -268,7 +268,7 @@ def test_an_endpoint_and_missing_topics_together_end_no_member(
         Admin(client).create_topics({later: 2})
         share_changes((first, second), 1)
         for member in (first, second):  # also the one whose tasks and endpoint did not change last
-            wait_until(lambda member=member: served_partitions(member, later) == {here: 1, there: 1})
+            wait_until(partial(serves, member, later, {here: 1, there: 1}))
 
 
 def test_one_member_can_ask_all_to_stop(kafka: KafkaBroker, topic: str) -> None:

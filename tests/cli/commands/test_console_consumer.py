@@ -1,4 +1,4 @@
-"""The console tools: lines in, records out, as Kafka's own print them."""
+"""`headrace console-consumer`: records as Kafka's own console consumer prints them."""
 
 from __future__ import annotations
 
@@ -6,34 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.command_lines import Command, headrace_process
+from tests.cli.command_lines import Command, lines_of
 
 from headrace.cli.commands.console_producer import LineReader
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.broker.embedded import EmbeddedBroker
-
-
-def lines_of(headrace: Command, broker: EmbeddedBroker, *options: str) -> list[str]:
-    outcome = headrace(
-        "console-consumer", "--topic", "flights", "--from-beginning", "--timeout-ms", "1", "--bootstrap-server",
-        broker.bootstrap_servers, *options,
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
-    return outcome.out.splitlines()
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_from_lines_to_records_and_back(headrace: Command, broker: EmbeddedBroker, codec: str) -> None:
-    written = headrace_process(
-        "console-producer", "--topic", "flights", "--compression-codec", codec, "--property", "parse.key=true",
-        "--property", "key.separator=:", "--reader-property", "null.marker=NULL",
-        given="JFK:1\nEWR:two words\nLGA:NULL\nJFK:", HEADRACE_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
-    )  # fmt: skip
-    assert (written.code, written.err) == (0, "")
-    lines = lines_of(headrace, broker, "--property", "print.key=true", "--property", "key.separator==")
-    assert sorted(lines) == ["EWR=two words", "JFK=", "JFK=1", "LGA=null"]
 
 
 def test_what_is_printed(headrace: Command, broker: EmbeddedBroker) -> None:
@@ -79,23 +58,9 @@ def test_a_missing_topic(headrace: Command, broker: EmbeddedBroker) -> None:
     assert 'did you mean "flights"?' in outcome.err
 
 
-def test_a_line_without_its_separator_is_named(broker: EmbeddedBroker) -> None:
-    outcome = headrace_process(
-        "console-producer", "--topic", "flights", "--property", "parse.key=true", given="a\tb\nwithout\n",
-        HEADRACE_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
-    )  # fmt: skip
-    assert outcome.code == 1
-    assert "error[bad-line]: line 2 has no key separator" in outcome.err
-
-
 def test_headers_stand_before_the_key() -> None:
     reader = LineReader.from_properties({"parse.headers": "true", "parse.key": "true", "null.marker": "N"})
     record = reader.record(b"h1:v1,h2:N\tkey\tvalue", 1)
     assert (record.headers, record.key, record.value) == ((("h1", b"v1"), ("h2", None)), b"key", b"value")
     with pytest.raises(HeadraceError, match="header key separator"):
         reader.record(b"h1\tkey\tvalue", 1)
-
-
-def test_errors_may_be_ignored() -> None:
-    reader = LineReader.from_properties({"parse.key": "true", "ignore.error": "true"})
-    assert reader.record(b"no tab", 1).value == b"no tab"

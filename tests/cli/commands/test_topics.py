@@ -1,4 +1,4 @@
-"""`headrace topics` and `headrace groups` against a broker."""
+"""`headrace topics` against a broker."""
 
 from __future__ import annotations
 
@@ -78,17 +78,3 @@ def test_a_setting_that_does_not_exist(headrace: Command, broker: EmbeddedBroker
     assert outcome.code == 1
     assert outcome.err.startswith("error[")
     assert "retention.msec" in outcome.err
-
-
-def test_groups_of_every_kind(headrace: Command, broker: EmbeddedBroker) -> None:
-    from headrace.client.admin import Admin
-
-    with Admin(broker.bootstrap_servers) as admin:
-        admin.alter_offsets("readers", {("flights", 0): 0})
-    lines = headrace("groups", "--list", "--bootstrap-server", broker.bootstrap_servers).out.splitlines()
-    assert lines[0].split() == ["GROUP", "TYPE", "PROTOCOL"]
-    assert lines[1].split()[:2] == ["readers", "Classic"]
-    assert (
-        headrace("groups", "--list", "--streams", "--json", "--bootstrap-server", broker.bootstrap_servers).out.strip()
-        == "[]"
-    )

@@ -1,13 +1,11 @@
-"""How commands end: exit codes, errors in one form, no traceback unless asked for, nothing heavy imported."""
+"""How commands end: exit codes, errors in one form, no traceback unless asked for."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,39 +14,8 @@ from tests.cli.command_lines import Command, headrace_process
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
-from headrace.extras import EXTRAS
 
-HEAVY = {"pyarrow", "numba", "pyspark", "pandas", "lmdb", "numpy", "rich"}
 WORK_WITHOUT_ARGUMENTS = {"demo", "top", "prepare", "explain"}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["topics", "--list"],
-        ["groups", "--list"],
-        ["streams-groups", "--list"],
-        ["topics", "--describe", "--topic", "flights"],
-    ],
-    ids=" ".join,
-)
-def test_listings_import_nothing_heavy(broker: EmbeddedBroker, arguments: list[str]) -> None:
-    code = (
-        "import sys, json; from headrace.cli.main import run\n"
-        f"code = run({[*arguments, '--bootstrap-server', broker.bootstrap_servers]!r})\n"
-        "print(json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules})]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    exit_code, modules = json.loads(done.stdout.splitlines()[-1])
-    assert exit_code == DONE
-    assert not HEAVY & set(modules)
-
-
-def test_help_imports_no_command() -> None:
-    code = "import sys; from headrace.cli.main import run; run(['--help']); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in COMMANDS)
-    assert "'headrace.cli.commands" not in done.stdout
 
 
 def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Command) -> None:
@@ -131,53 +98,6 @@ def test_a_wrong_name_is_answered_with_the_nearest_one(
     assert near in outcome.err
 
 
-def test_a_fix_names_the_option_and_the_address_in_use(
-    headrace: Command, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers = broker.bootstrap_servers
-    outcome = headrace("topics", "--describe", "--topic", "zebras", "--bootstrap-server", servers)
-    assert f"fix    headrace topics --bootstrap-server {servers} --create --topic zebras" in outcome.err
-    outcome = headrace("top", "zebras", "--bootstrap-server", servers)
-    assert f"headrace groups --bootstrap-server {servers} --list" in outcome.err
-    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", servers)  # the next command has the variable as well
-    assert "headrace groups --list" in headrace("top", "zebras").err
-    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    assert "--bootstrap-server (now 127.0.0.1:1, from HEADRACE_BOOTSTRAP_SERVERS)" in headrace("topics", "--list").err
-    outcome = headrace("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
-    assert "set --bootstrap-server (now 127.0.0.1:1, from --bootstrap-server) to" in outcome.err
-
-
-def test_a_fix_names_the_option_for_a_wrong_address_or_protocol(
-    headrace: Command, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    outcome = headrace("topics", "--list", "--bootstrap-server", "localhost:abc")
-    assert "set --bootstrap-server (now localhost:abc, from --bootstrap-server) to HOST:PORT" in outcome.err
-    tls = tmp_path / "client.properties"
-    tls.write_text("security.protocol=SSL\n")
-    servers = broker.bootstrap_servers
-    outcome = headrace("topics", "--list", "--bootstrap-server", servers, "--command-config", str(tls))
-    assert outcome.code == NO_CONNECTION
-    assert f"set security.protocol in --command-config FILE: the listener at {servers} may not speak TLS" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["topics", "--create", "--topic", "a b"], "bad-topic-name"),
-        (["topics", "--create", "--topic", "t", "--replication-factor", "3"], "broker-refused"),
-        (["acls", "--list"], "broker-refused"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_the_broker_refuses_has_a_fix(
-    headrace: Command, broker: EmbeddedBroker, arguments: list[str], code: str
-) -> None:
-    outcome = headrace(*arguments, "--bootstrap-server", broker.bootstrap_servers)
-    assert outcome.code == FAILED
-    assert outcome.err.startswith(f"error[{code}]: ")
-    assert "\nfix    " in outcome.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "exit_code"),
     [
@@ -214,17 +134,6 @@ def test_a_missing_extra_is_reported_before_any_work(
     assert "error[extra-missing]" in outcome.err
     assert f"pip install 'headrace[{COMMANDS[command].extra}]'" in outcome.err
     assert headrace(command, "--help").code == DONE
-
-
-def test_extras_of_commands_are_those_of_the_distribution() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    declared = {
-        re.split(r"[\[<>=~]", requirement)[0]: extra
-        for extra, requirements in project["optional-dependencies"].items()
-        for requirement in requirements
-        if not requirement.startswith("headrace[")
-    }
-    assert {name: EXTRAS.get(name.removesuffix("-api")) for name in declared} == declared
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path) -> None:

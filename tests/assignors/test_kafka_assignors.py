@@ -1,4 +1,4 @@
-"""Client-side assignors: valid, balanced and sticky over random histories; generations; hostile user data."""
+"""Range, round robin and the sticky assignors: valid, balanced, sticky over random histories; hostile user data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.assignors.group_play import Group, Tally, our_divide, play
 
-from headrace.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
+from headrace.assignors.assignor import Assignment, Subscription
 from headrace.assignors.kafka_assignors import (
     CooperativeStickyAssignor,
     StickyAssignor,
     encode_sticky_user_data,
 )
-from headrace.assignors.registry import ASSIGNORS, common_protocol, parse_assignors
-from headrace.errors import ConfigError
+from headrace.assignors.registry import ASSIGNORS
 
 STICKY = ("sticky", "cooperative-sticky")
 
@@ -128,19 +127,6 @@ def test_range_lines_topics_up_and_static_members_come_first() -> None:
     given_now = ASSIGNORS["range"]().assign({"x": 3, "y": 3}, members)
     assert given_now["z"].partitions == (("x", 0), ("x", 1), ("y", 0), ("y", 1))
     assert given_now["a-dynamic"].partitions == (("x", 2), ("y", 2))
-
-
-def test_names_are_kafkas() -> None:
-    named = parse_assignors("org.apache.kafka.clients.consumer.RangeAssignor, cooperative-sticky")
-    assert [assignor.name for assignor in named] == ["range", "cooperative-sticky"]
-    assert common_protocol(named) is RebalanceProtocol.EAGER
-    assert common_protocol(parse_assignors("cooperative-sticky")) is RebalanceProtocol.COOPERATIVE
-
-
-@pytest.mark.parametrize("strategy", ["", "rang", "range,range", Assignor()])
-def test_wrong_names_are_refused(strategy: str | Assignor) -> None:
-    with pytest.raises(ConfigError):
-        parse_assignors(strategy)
 
 
 def test_the_tally_of_many_histories() -> None:
