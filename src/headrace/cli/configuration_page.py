@@ -242,7 +242,10 @@ ENVIRONMENT_VARIABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "HEADRACE_PLAIN": ("commands", "Any value: text without live tables, as when stdout is no terminal."),
         "NO_COLOR": ("commands", "Any value: no colour on a terminal either."),
         "JAVA_HOME": ("applications", "The Java runtime for Spark. Default: `java` in PATH."),
-        "MASTER": ("applications", "Spark's master, where the application names none. Default: local[*]."),
+        "MASTER": (
+            "applications",
+            "Spark's master, where the application names none. Must be local. Default: local[*].",
+        ),
         "NOTIFY_SOCKET": ("broker", "Set by systemd: the broker reports that it is ready, and that it is alive."),
     }
 )

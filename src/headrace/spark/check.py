@@ -104,7 +104,7 @@ def _group(app: ApplicationDeclaration, admin: Admin) -> Iterator[Finding]:
             code="group-kind",
             message=f'"{app.name}" is already a {listed.group_type} group ({listed.state}); '
             "a streams group needs a name of its own",
-            fix=f'another name: ApplicationDeclaration("{app.name}-app"); or stop its consumers, wait until it is empty'
+            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
             + (f", then:  headrace upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
         )
 

@@ -52,6 +52,7 @@ SETTINGS: Mapping[str, str] = {
 }
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LONGEST_SOCKET_DIRECTORY = 60  # a socket's path has at most 103 characters on macOS, its name 42
+_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 _SILENCED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What a session that was handed in may lack: setting → (wanted, refused or costly, why)
 _JUDGED: Mapping[str, tuple[str, bool, str]] = {
@@ -76,16 +77,23 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     `settings` are Spark's, with underscores for dots (`spark_driver_memory="2g"`) or as a mapping
     `settings={"spark.driver.memory": "2g"}`; `master="local[*]"` by default. They win over `SETTINGS`.
     `preload_workers=False` leaves PySpark's own worker daemon in place.
-    Raises ConfigError("java-missing") before PySpark prints a long message of its own.
+
+    Raises:
+        ConfigError: `spark-master` for a master that is not local, `spark-connect` if PySpark is set to Spark Connect,
+            and `java-missing` before PySpark prints a long message of its own.
     """
     given = {str(k): str(v) for k, v in settings.pop("settings", {}).items()}
-    master = str(settings.pop("master", given.pop("spark.master", os.environ.get("MASTER", "local[*]"))))
+    named = settings.pop("master", given.pop("spark.master", None))
+    if named is not None:
+        _check_master(str(named))
     given.update({name.replace("_", "."): str(value) for name, value in settings.items()})
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    master = str(named) if named is not None else os.environ.get("MASTER", "local[*]")
+    _check_master(master)  # before Spark starts, which would wait for the cluster
     java = check_java()
     announce_spark(master)
     for name in _SILENCED:  # a mistyped column would print a JSON line of 8 kB; our error says it in one
@@ -93,20 +101,19 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     wanted = {**SETTINGS, **given}
     if preload_workers and importlib.util.find_spec(DAEMON_MODULE) is not None:
         wanted.setdefault("spark.python.daemon.module", DAEMON_MODULE)
-    if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        if "spark.driver.extraJavaOptions" not in wanted:
-            options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
-            wanted["spark.driver.extraJavaOptions"] = options.strip()
-            if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
-                wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "spark.driver.extraJavaOptions" not in wanted:
+        options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
+        wanted["spark.driver.extraJavaOptions"] = options.strip()
+        if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
+            wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
     builder = SparkSession.builder.appName(app_name).master(master)
-    if "spark.driver.host" not in wanted and master.startswith("local"):
+    if "spark.driver.host" not in wanted:
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    built = builder.getOrCreate()
+    built = check_session(builder.getOrCreate())
     built.sparkContext.setLogLevel(wanted.get("spark.log.level", "ERROR"))
     return built
 
@@ -134,8 +141,12 @@ def _socket_directory() -> Path:
     return directory.path
 
 
-def classic(spark: Any) -> SparkSession:
-    """Return `spark`, or raise ConfigError if it is a Spark Connect session."""
+def check_session(spark: Any) -> SparkSession:
+    """Return `spark` if applications can run in it.
+
+    Raises:
+        ConfigError: `spark-connect` for a Spark Connect session, `spark-master` for one on a cluster.
+    """
     from headrace.spark.spark_internals import is_classic
 
     if not is_classic(spark):
@@ -144,7 +155,20 @@ def classic(spark: Any) -> SparkSession:
             "StreamsApp needs a classic Spark session; this is Spark Connect",
             "leave spark.api.mode and --remote out; on Databricks take a cluster in dedicated access mode",
         )
+    _check_master(str(spark.sparkContext.master))
     return spark
+
+
+def _check_master(master: str) -> None:
+    # `local-cluster[2,2,1024]` is no local master: it has executors in processes of their own.
+    if not _LOCAL_MASTER.fullmatch(master):
+        raise ConfigError(
+            "spark-master",
+            f"Invalid master '{master}': expected a local one, because stores are on the driver's host and slots "
+            "on executors of other hosts would open empty ones",
+            'use master="local[*]" (or local[4] …) and start one instance of the application per host: instances share '
+            "the tasks",
+        )
 
 
 def missing_settings(spark: SparkSession) -> list[tuple[str, str, bool, str]]:
@@ -158,8 +182,8 @@ def missing_settings(spark: SparkSession) -> list[tuple[str, str, bool, str]]:
 
 
 def _setting(spark: SparkSession, name: str, default: str) -> str:
-    context = spark.sparkContext.getConf().get(name)
-    return str(context if context is not None else spark.conf.get(name, default))
+    # The session's configuration includes the context's, and what was set after the start.
+    return str(spark.conf.get(name, default))
 
 
 def check_java() -> str:

@@ -24,7 +24,7 @@ from headrace.spark.formats.schemas import RAW, STRING, check_schema
 from headrace.spark.listeners import check_listener
 from headrace.spark.refusals import call_site, is_hidden, refusal, refused_format
 from headrace.spark.sinks.declaration import check_topic_name
-from headrace.spark.spark_session import classic, session
+from headrace.spark.spark_session import check_session, session
 from headrace.spark.stream import Stream
 from headrace.spark.stream_rows import Arm
 from headrace.spark.topology.nodes import (
@@ -106,7 +106,7 @@ class StreamsApp(ApplicationDeclaration):
         checked = checked_config(config)
         super().__init__(
             name,
-            spark=classic(spark if spark is not None else session(name)),
+            spark=check_session(spark if spark is not None else session(name)),
             bootstrap_servers=servers,
             security=security,
             auto_offset_reset=auto_offset_reset,
