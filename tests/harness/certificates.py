@@ -18,7 +18,9 @@ class Certificates:
         self.authority = directory / "authority.pem"
         self._key = directory / "authority.key"
         subject = ["-subj", "/CN=Test Authority", "-days", "3"]
-        _openssl("req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.authority, *subject)
+        # Since Python 3.13 default contexts of clients check RFC 5280 strictly: usage of the key, ids of both keys.
+        usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+        _openssl("req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.authority, *subject, *usage)
         self.server = self.issue("server", "/CN=localhost", LOOPBACK)
 
     def issue(self, name: str, subject: str, names: str = "", *, days: int = 3) -> Path:
@@ -26,7 +28,9 @@ class Certificates:
         key, request, pem = (self.directory / f"{name}.{ending}" for ending in ("key", "csr", "pem"))
         _openssl("req", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", subject)
         extensions = self.directory / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
+        lines = ["basicConstraints=CA:FALSE", "subjectKeyIdentifier=hash", "authorityKeyIdentifier=keyid"]
+        lines += [f"subjectAltName={names}"] if names else []
+        extensions.write_text("\n".join(lines) + "\n")
         certificate = self.directory / f"{name}.crt"
         signing = ["-CA", self.authority, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions]
         period = ["-days", days]

@@ -110,8 +110,8 @@ def test_kafka_python_and_aiokafka_come_in_by_sasl_ssl(broker: EmbeddedBroker, c
     async def topics() -> set[str]:
         context = create_ssl_context(cafile=str(certificates.authority))
         one = AIOKafkaConsumer(**common, **user, ssl_context=context)
-        await one.start()
         try:
+            await one.start()
             return set(await one.topics())
         finally:
             await one.stop()
