@@ -6,11 +6,10 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.harness.brokers import Connect
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.embedded import EmbeddedBroker
@@ -104,7 +103,7 @@ def test_unknown_settings_are_refused() -> None:
     assert raised.value.code == "unknown-setting"
 
 
-def test_only_so_many_connections(connect: Callable[[EmbeddedBroker], Any]) -> None:
+def test_only_so_many_connections(connect: Connect) -> None:
     with EmbeddedBroker(config={"max.connections": 2}) as broker:
         clients = [connect(broker) for _ in range(3)]
         assert clients[2].is_closed_by_peer()
@@ -133,9 +132,7 @@ def test_the_broker_needs_the_base_install_only() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_deleted_records_stay_deleted_after_a_kill(
-    broker: EmbeddedBroker, connect: Callable[[EmbeddedBroker], Any]
-) -> None:
+def test_deleted_records_stay_deleted_after_a_kill(broker: EmbeddedBroker, connect: Connect) -> None:
     from headrace.protocol import messages as m
     from headrace.protocol.api_keys import ApiKey
     from headrace.protocol.kio_units import from_ms

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.broker.test_streams_group import FAST, heartbeat, topology
+from tests.broker.streams_heartbeats import FAST, heartbeat, topology
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import ConfigError
@@ -20,8 +20,6 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import encode_request
-
-Connect = Callable[[EmbeddedBroker], Any]
 
 METADATA = m.metadata_request.MetadataRequest(
     topics=None,

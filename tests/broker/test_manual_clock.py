@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.test_streams_group import FAST, heartbeat, topology
+from tests.broker.streams_heartbeats import FAST, heartbeat, topology
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.manual_clock import ManualClock
@@ -17,7 +18,6 @@ from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 
-Connect = Callable[[EmbeddedBroker], Any]
 START_MS = 1_700_000_000_000
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "CLASSIC_GROUPS_WITHOUT_DELAYS",
     "STREAMS_GROUPS_WITHOUT_DELAYS",
     "BrokerEngineProcess",
+    "Connect",
     "RunningBroker",
     "broker_fixture",
 ]
@@ -35,6 +36,9 @@ STREAMS_GROUPS_WITHOUT_DELAYS: Mapping[str, object] = {
 
 CLASSIC_GROUPS_WITHOUT_DELAYS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 """Settings for classic groups that complete their first rebalance at once."""
+
+Connect = Callable[[EmbeddedBroker], Any]
+"""The fixture `connect` of tests/broker: opens a connection that is closed after the test."""
 
 PROCESS_TIMEOUT_S = 60.0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.logs.fetch_sessions import FetchSessions
@@ -210,7 +210,7 @@ def test_increments_add_up_to_full_answers(seed: int) -> None:
 
 # -- over the wire -------------------------------------------------------------------------------------------
 @pytest.fixture
-def client(broker: EmbeddedBroker, connect: Callable[[EmbeddedBroker], Any]) -> Any:
+def client(broker: EmbeddedBroker, connect: Connect) -> Any:
     broker.create_topics({"t": 20})
     return connect(broker)
 
@@ -230,7 +230,7 @@ def produce(client: Any, partition: int) -> None:
     assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
 
 
-def test_a_session_over_the_wire(client: Any, broker: EmbeddedBroker, connect: Callable[[EmbeddedBroker], Any]) -> None:
+def test_a_session_over_the_wire(client: Any, broker: EmbeddedBroker, connect: Connect) -> None:
     full = fetched(client, request(0, 0, *map(asked, range(20)), topic="t"))
     session = full.pop(0)
     assert session > 0

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
-
-Connect = Callable[[EmbeddedBroker], Any]
 
 
 def end_of(client: Any, epoch: int, current: int = -1) -> tuple[ErrorCode, int, int]:

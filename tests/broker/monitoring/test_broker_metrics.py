@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from tests.broker.test_streams_group import FAST, heartbeat, topology
+from tests.broker.streams_heartbeats import FAST, heartbeat, topology
+from tests.harness.brokers import Connect
 
 from headrace.broker.coordinators.coordinator_runtime import Outcome
 from headrace.broker.embedded import EmbeddedBroker
@@ -24,8 +24,6 @@ from headrace.metrics.prometheus_text import Family, Sample, prometheus_text
 from headrace.metrics.sensors import Distribution, Meter
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-
-Connect = Callable[[EmbeddedBroker], Any]
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 MBEANS = Path(__file__).with_name("kafka_mbeans.txt")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from tests.broker.test_faults import LIST_GROUPS
+from tests.harness.brokers import Connect
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -13,7 +11,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 
 
-def test_closed_connections_are_counted_by_reason(connect: Callable[[EmbeddedBroker], Any]) -> None:
+def test_closed_connections_are_counted_by_reason(connect: Connect) -> None:
     with EmbeddedBroker() as broker:
         polite = connect(broker)
         assert polite.call(ApiKey.LIST_GROUPS, LIST_GROUPS).error_code is ErrorCode.none

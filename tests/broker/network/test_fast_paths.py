@@ -10,11 +10,12 @@ import re
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.fuzz.record_samples import hostile_batches
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.network import fair_queue
@@ -25,7 +26,6 @@ from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import encode_request
 
-Connect = Callable[[EmbeddedBroker], Any]
 p = m.produce_request
 NOW_MS = int(time.time() * 1000)
 TOPICS = {"t": 3, "compacted": 1, "stamped": 1}

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.broker.test_streams_group import FAST, heartbeat, topology
+from tests.broker.streams_heartbeats import FAST, heartbeat, topology
 from tests.coordinator.coordinator_context import STATEFUL, STATELESS, CoordinatorContext
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.metadata.features import FeatureUpdate
@@ -21,7 +22,6 @@ from headrace.coordinator.streams.heartbeat import RepeatableHeartbeat
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request_codec import decode_request, encode_request, encode_response
 
-Connect = Callable[[EmbeddedBroker], Any]
 HEARTBEAT = ApiKey.STREAMS_GROUP_HEARTBEAT
 
 

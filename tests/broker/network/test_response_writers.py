@@ -10,12 +10,11 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.brokers import broker_fixture
+from tests.harness.brokers import Connect, broker_fixture
 from tests.harness.wire import read_frame
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -28,7 +27,6 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.storage.file_system import Descriptor, FileSpan
 
-Connect = Callable[[EmbeddedBroker], Any]
 f, p = m.fetch_request, m.produce_request
 NEWEST = SUPPORTED[ApiKey.FETCH].highest
 PATIENCE_SECONDS = 30.0

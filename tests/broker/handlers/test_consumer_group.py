@@ -15,6 +15,7 @@ from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
 from tests.interop.foreign_consumers import FOREIGN, ForeignConsumer
 from tests.interop.foreign_program import ForeignProcess
+from tests.interop.mixed_groups import mixed_group
 from tests.longer import longer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -96,3 +97,17 @@ def test_ours_takes_over_from_who_is_killed(broker: EmbeddedBroker, client_name:
         victim.kill()
         wait_until(lambda: ours.assigned == every, "ours has everything")
     assert not ours.errors
+
+
+CASES = [
+    ("confluent-kafka", "classic", "cooperative-sticky"),
+    ("confluent-kafka", "consumer", "range"),
+    ("kafka-python", "classic", "sticky"),
+    ("aiokafka", "classic", "roundrobin"),
+]
+
+
+@pytest.mark.parametrize(("client_name", "protocol", "strategy"), CASES)
+def test_a_mixed_group(client_name: str, protocol: str, strategy: str) -> None:
+    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": 0}) as broker:
+        mixed_group(broker.bootstrap_servers, client_name, protocol=protocol, strategy=strategy)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.broker.test_malformed_input import API_VERSIONS, framed, header
-from tests.broker.test_streams_group import FAST, heartbeat, tasks_of, topology
+from tests.broker.network.request_frames import API_VERSIONS, framed, header
+from tests.broker.streams_heartbeats import FAST, heartbeat, tasks_of, topology
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
@@ -16,7 +16,6 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 
-Connect = Callable[[EmbeddedBroker], Any]
 SHARE_COORDINATOR = 2
 SHARE_GROUP_APIS = {76, 77, 78, 79}
 

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.broker.handlers.fetch_requests import batch, f, only, produce, topic_id_of
+from tests.harness.brokers import Connect
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
-from headrace.protocol.record_batches import PlainRecord, decode_records, encode_batch
-
-Connect = Callable[[EmbeddedBroker], Any]
-p, f = m.produce_request, m.fetch_request
-
-
-def topic_id_of(client: Any, name: str) -> Any:
-    topic = m.metadata_request.MetadataRequestTopic(topic_id=None, name=name)
-    request = m.metadata_request.MetadataRequest(
-        topics=(topic,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
-    return client.call(ApiKey.METADATA, request).topics[0].topic_id
-
-
-def batch(*values: bytes, **fields: Any) -> bytes:
-    return encode_batch([PlainRecord(value=value, timestamp_ms=1000) for value in values], **fields)
-
-
-def produce(topic: str, topic_id: Any, records: bytes | None, *, partition: int = 0, acks: int = -1) -> Any:
-    part = p.PartitionProduceData(index=partition, records=records)
-    data = p.TopicProduceData(name=topic, topic_id=topic_id, partition_data=(part,))
-    return p.ProduceRequest(acks=acks, timeout=from_ms(1000), topic_data=(data,))
+from headrace.protocol.record_batches import decode_records
 
 
 def fetch(topic: str, topic_id: Any, offset: int = 0, **fields: Any) -> Any:
@@ -49,91 +29,12 @@ def fetch(topic: str, topic_id: Any, offset: int = 0, **fields: Any) -> Any:
     return f.FetchRequest(topics=(asked,), **settings)
 
 
-def only(answer: Any) -> Any:
-    """The one partition of a Produce or Fetch answer."""
-    (topic,) = answer.responses
-    (part,) = topic.partition_responses if hasattr(topic, "partition_responses") else topic.partitions
-    return part
-
-
-@pytest.fixture
-def client(broker: EmbeddedBroker, connect: Connect) -> Any:
-    broker.create_topics({"t": 2})
-    return connect(broker)
-
-
-@pytest.mark.parametrize("version", range(SUPPORTED[ApiKey.PRODUCE].lowest, SUPPORTED[ApiKey.PRODUCE].highest + 1))
-def test_every_version_of_produce(version: int, client: Any, broker: EmbeddedBroker) -> None:
-    answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id_of(client, "t"), batch(b"a", b"b")), version))
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
-    assert [record.value for record in broker.records("t")] == [b"a", b"b"]
-
-
 @pytest.mark.parametrize("version", range(SUPPORTED[ApiKey.FETCH].lowest, SUPPORTED[ApiKey.FETCH].highest + 1))
 def test_every_version_of_fetch(version: int, client: Any, broker: EmbeddedBroker) -> None:
     broker.produce("t", [b"a", b"b"], partition=0)
     answer = only(client.call(ApiKey.FETCH, fetch("t", topic_id_of(client, "t")), version))
     assert (answer.error_code, answer.high_watermark) == (ErrorCode.none, 2)
     assert [record.value for record in decode_records(answer.records)] == [b"a", b"b"]
-
-
-def test_acks_0_gets_no_answer(client: Any, broker: EmbeddedBroker) -> None:
-    topic_id = topic_id_of(client, "t")
-    client.send(ApiKey.PRODUCE, produce("t", topic_id, batch(b"quiet"), acks=0))
-    answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id, batch(b"loud"), acks=1)))
-    assert answer.base_offset == 1
-    assert [record.value for record in broker.records("t")] == [b"quiet", b"loud"]
-
-
-def test_errors_are_per_partition(client: Any) -> None:
-    topic_id = topic_id_of(client, "t")
-    good = p.PartitionProduceData(index=0, records=batch(b"good"))
-    bad = p.PartitionProduceData(index=9, records=batch(b"bad"))
-    known = p.TopicProduceData(name="t", topic_id=topic_id, partition_data=(good, bad))
-    unknown = p.TopicProduceData(name="", topic_id=uuid.uuid4(), partition_data=(good,))
-    request = p.ProduceRequest(acks=-1, timeout=from_ms(1000), topic_data=(known, unknown))
-    first, second = client.call(ApiKey.PRODUCE, request).responses
-    assert [part.error_code for part in first.partition_responses] == [
-        ErrorCode.none,
-        ErrorCode.unknown_topic_or_partition,
-    ]
-    assert [part.error_code for part in second.partition_responses] == [ErrorCode.unknown_topic_id]
-
-
-def corrupted(records: bytes) -> bytes:
-    return records[:-1] + bytes([records[-1] ^ 1])
-
-
-def test_bad_batches_are_refused_and_nothing_is_kept(client: Any, broker: EmbeddedBroker) -> None:
-    topic_id = topic_id_of(client, "t")
-    refusals = {
-        ErrorCode.corrupt_message: corrupted(batch(b"x")),
-        ErrorCode.invalid_record: None,
-        ErrorCode.message_too_large: batch(b"x" * 1_100_000),
-    }
-    for code, records in refusals.items():
-        answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id, records)))
-        assert (answer.error_code, answer.base_offset) == (code, -1)
-    answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id, batch(b"x"), acks=2)))
-    assert answer.error_code is ErrorCode.invalid_required_acks
-    assert broker.records("t") == []
-
-
-def test_a_repeated_batch_of_an_idempotent_producer_is_written_once(client: Any, broker: EmbeddedBroker) -> None:
-    topic_id = topic_id_of(client, "t")
-    producer = client.call(
-        ApiKey.INIT_PRODUCER_ID,
-        m.init_producer_id_request.InitProducerIdRequest(transactional_id=None, transaction_timeout=from_ms(0)),
-    )
-    assert producer.producer_epoch == 0
-    for sequence, expected in ((0, 0), (0, 0), (2, 2)):
-        records = batch(b"a", b"b", producer_id=producer.producer_id, producer_epoch=0, base_sequence=sequence)
-        answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id, records)))
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, expected)
-    gap = batch(b"late", producer_id=producer.producer_id, producer_epoch=0, base_sequence=9)
-    answer = only(client.call(ApiKey.PRODUCE, produce("t", topic_id, gap)))
-    assert answer.error_code is ErrorCode.out_of_order_sequence_number
-    assert len(broker.records("t")) == 4
 
 
 def test_producer_ids_are_never_given_twice(connect: Connect) -> None:
@@ -234,34 +135,3 @@ def test_a_recreated_topic_is_another_topic(client: Any, broker: EmbeddedBroker,
     assert topic_id_of(client, "t") != old
     assert only(client.call(ApiKey.PRODUCE, produce("", old, batch(b"x")))).error_code is ErrorCode.unknown_topic_id
     assert broker.records("t") == []
-
-
-@pytest.mark.parametrize(
-    "version", range(SUPPORTED[ApiKey.LIST_OFFSETS].lowest, SUPPORTED[ApiKey.LIST_OFFSETS].highest + 1)
-)
-def test_list_offsets_in_every_version(version: int, client: Any, broker: EmbeddedBroker) -> None:
-    broker.produce("t", [b"a", b"b", b"c"], partition=0)
-    stamps = [record.timestamp_ms for record in broker.records("t")]
-    newest = stamps.index(max(stamps))
-    lo = m.list_offsets_request
-
-    def offset(timestamp: int) -> tuple[ErrorCode, int]:
-        part = lo.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-        request = lo.ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=0,
-            topics=(lo.ListOffsetsTopic(name="t", partitions=(part,)),),
-            timeout=from_ms(1000),
-        )
-        answer = client.call(ApiKey.LIST_OFFSETS, request, version).topics[0].partitions[0]
-        return answer.error_code, answer.offset
-
-    assert offset(-1) == (ErrorCode.none, 3)
-    assert offset(-2) == (ErrorCode.none, 0)
-    assert offset(0) == (ErrorCode.none, 0)
-    assert offset(2**62) == (ErrorCode.none, -1)
-    unsupported = (ErrorCode.unsupported_version, -1)
-    assert offset(-3) == ((ErrorCode.none, newest) if version >= 7 else unsupported)
-    assert offset(-4) == ((ErrorCode.none, 0) if version >= 8 else unsupported)
-    assert offset(-5) == ((ErrorCode.none, -1) if version >= 9 else unsupported)
-    assert offset(-7) == unsupported

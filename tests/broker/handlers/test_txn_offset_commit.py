@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.test_transactions_coordinator import on, script_of
+from tests.broker.coordinators.test_transaction_coordinator import on, script_of
 from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 from tests.interop.transaction_script import Producer, TransactionScript
