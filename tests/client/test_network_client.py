@@ -16,7 +16,7 @@ from tests.harness.ports import find_free_port
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.cluster_metadata import parse_bootstrap_servers
-from headrace.client.connection import Connection, NotKafka, RequestTimedOut
+from headrace.client.connection import Connection, ConnectionLost, NotKafka, RequestTimedOut
 from headrace.client.deadline import Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, ConfigError
@@ -336,3 +336,35 @@ def test_a_call_that_tries_again_and_again_is_ended_from_outside() -> None:
         client.end()
         asking.join(60)
         assert [error.code for error in failures] == ["broker-unreachable"]
+
+
+def test_a_connection_that_is_being_opened_while_another_thread_closes_the_client_is_closed_too() -> None:
+    """A membership's thread may be in the handshake of a slow broker when its consumer is closed."""
+    opening, closed = threading.Event(), threading.Event()
+    after: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        header, _ = read_request(connection)
+        opening.set()
+        assert closed.wait(20)
+        connection.sendall(encode_response(header, versions((ApiKey.LIST_GROUPS, 0, 5))))
+        after.append(connection.recv(1))
+
+    failures: list[ConnectionLost] = []
+
+    def ask(client: NetworkClient) -> None:
+        try:
+            client.start(LIST_GROUPS)
+        except ConnectionLost as error:
+            failures.append(error)
+
+    with answering(answer) as address:
+        client = NetworkClient(address)
+        asking = threading.Thread(target=ask, args=(client,), daemon=True)
+        asking.start()
+        assert opening.wait(20)
+        client.close()
+        closed.set()
+        asking.join(20)
+    assert after == [b""], "the client sends nothing more and hangs up"
+    assert "closed while it connected" in str(failures[0])

@@ -253,7 +253,11 @@ class Connection:
             raise ConnectionLost(self.address, "connection refused") from None
         except OSError as error:
             raise ConnectionLost(self.address, (error.strerror or str(error)).lower()) from None
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # macOS refuses options of a connection that the other side has reset
+            connected.close()
+            raise ConnectionLost(self.address, (error.strerror or str(error)).lower()) from None
         return connected
 
     def _secured(self, connected: socket.socket) -> socket.socket:

@@ -99,6 +99,7 @@ class NetworkClient:
         self._coordinators: dict[str, int] = {}
         self._ever_connected = False
         self._ended = threading.Event()
+        self._closes = 0  # calls of `close`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self._settings,))
@@ -110,10 +111,11 @@ class NetworkClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; a later call opens new ones."""
+        """Close all connections, also those that another thread is opening; a later call opens new ones."""
         self._own_process()
         with self._lock:
-            for connection in self._connections.values():
+            self._closes += 1
+            for connection in tuple(self._connections.values()):
                 connection.close()
             self._connections.clear()
 
@@ -467,8 +469,14 @@ class NetworkClient:
         if connection is None or connection.closed:
             # A broker that was away may have left transaction markers out; `transaction_resolution` reads this counter.
             self.reconnects += connection is not None and connection.broke_off
+            closes = self._closes
             connection = Connection(address, client_id=self.client_id, deadline=deadline, security=self._security)
             self._connections[address] = connection
+            # `start` holds no lock, so `close` in another thread does not wait for a slow handshake. Nothing else
+            # would close this connection.
+            if self._closes != closes:
+                connection.close()
+                raise ConnectionLost(address, "the client was closed while it connected")
             self._ever_connected = True
         return connection
 
