@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.client.membership.scripted_coordinator import ScriptedCoordinator, owned_in
+from tests.client.membership.streams_scripts import HALF, MINE
 
 from headrace.client.membership import events as e
-from headrace.client.membership.endpoints import Endpoint, EndpointPartitions, owner_of
 from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import BURST, BURST_WINDOW_MS
 from headrace.protocol.error_codes import ErrorCode
-
-HALF = {"flights": (0, 1)}
 
 
 def listed(task_ids: Any) -> dict[str, tuple[int, ...]]:
@@ -114,43 +111,7 @@ def test_offsets_are_repeated_to_a_coordinator_that_may_have_forgotten_them() ->
 
 # Interactive query endpoints.
 
-MINE, OTHER = Endpoint("here", 8080), Endpoint("there", 8081)
 MISSING = [(1, "flights")]
-
-
-def test_the_endpoint_goes_out_with_the_join_and_the_map_comes_back_frozen() -> None:
-    script = ScriptedCoordinator(endpoint=MINE)
-    script.member.join(script.now_ms)
-    script.next_sent()
-    script.find_coordinator()
-    join = script.next_sent()
-    assert (join.user_endpoint.host, join.user_endpoint.port, join.endpoint_information_epoch) == ("here", 8080, -1)
-    script.answer(active=HALF)  # names epoch 0 without a map, as to the first member of a group
-    beat = script.next_sent()
-    assert (beat.user_endpoint, beat.endpoint_information_epoch) == (None, -1)
-    script.answer(
-        endpoint_epoch=3,
-        endpoints=[
-            ("there", 8081, {"flights": [2, 3]}, {}),
-            ("here", 8080, {"flights": [0]}, {"flights": [3]}),
-            ("here", 8080, {"flights": [1]}, {}),
-        ],
-    )
-    changed = script.events()[-1]
-    assert changed == e.EndpointsChanged(
-        endpoints={
-            MINE: EndpointPartitions(active={"flights": (0, 1)}, standby={"flights": (3,)}),
-            OTHER: EndpointPartitions(active={"flights": (2, 3)}),
-        }
-    )
-    assert script.member.endpoints == changed.endpoints
-    assert owner_of(changed.endpoints, "flights", 3) == OTHER
-    assert owner_of(changed.endpoints, "flights", 9) is None
-    with pytest.raises(TypeError):
-        changed.endpoints[MINE] = None  # type: ignore[index]
-    assert script.next_sent().endpoint_information_epoch == 3
-    script.answer(endpoint_epoch=3)
-    assert script.events() == (), "unchanged"
 
 
 def joined_without_endpoint(**settings: Any) -> ScriptedCoordinator:
@@ -254,33 +215,6 @@ def test_a_server_error_without_an_endpoint_is_final() -> None:
     script.next_sent()
     script.answer(code=ErrorCode.unknown_server_error)
     assert script.state is MemberState.FATAL
-
-
-def test_another_coordinator_is_asked_for_the_whole_map() -> None:
-    """The epoch is soft state of a coordinator: after a failover the same number may mean something else."""
-    script = ScriptedCoordinator(endpoint=MINE)
-    script.joined(active=HALF)
-    script.next_sent()
-    script.answer(endpoint_epoch=2, endpoints=[("here", 8080, {"flights": [0, 1]}, {})])
-    script.next_sent()
-    script.member.on_failure(script.now_ms)
-    script.next_sent()
-    script.find_coordinator(node=2)
-    assert script.next_sent().endpoint_information_epoch == -1
-
-
-def test_a_group_without_endpoints_is_not_asked_for_the_map_again_and_again() -> None:
-    script = ScriptedCoordinator()
-    script.joined(active=HALF)
-    script.next_sent()
-    script.answer(endpoint_epoch=0)
-    assert script.next_sent().endpoint_information_epoch == 0
-
-
-@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:http"])
-def test_what_is_no_endpoint(text: str) -> None:
-    with pytest.raises(ValueError, match="not host:port"):
-        Endpoint.parse(text)
 
 
 # Shutting down the application.

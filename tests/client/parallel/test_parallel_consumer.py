@@ -3,81 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
+from tests.client.parallel.parallel_handlers import FAST, Make
 from tests.client.running_consumers import RunningConsumer
-from tests.client.running_pipelines import Journal, RunningPipeline
+from tests.client.running_pipelines import Journal
 from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 from tests.harness.values import not_none
 
 from headrace import Consumer, DeadLetter, EmbeddedBroker, ParallelConsumer, Retry
-from headrace.client.admin_results import CommittedOffset
 from headrace.client.consumer.consumer_types import ConsumerRecord
 from headrace.client.network_client import NetworkClient
 from headrace.client.parallel.offset_tracker import decode_finished
-from headrace.client.plain_records import PlainRecord, produce
 from headrace.errors import BrokerError, ConfigError, UserCodeError
 
-_numbers = itertools.count()
-FAST = Retry(attempts=3, first_delay=0.01)
-
-
 broker = broker_fixture({"buried": 1}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module")
-
-
-class Topic:
-    """A topic and a group of its own."""
-
-    def __init__(self, broker: EmbeddedBroker, partitions: int, records: int, keys: int) -> None:
-        self.name = f"t{next(_numbers)}"
-        self.servers = broker.bootstrap_servers
-        broker.create_topics({self.name: partitions})
-        self.records = [PlainRecord(key=b"k%d" % (n % keys), value=b"v%d" % n) for n in range(records)]
-        with NetworkClient(self.servers) as client:
-            self.ends = {key: last + 1 for key, last in produce(client, self.name, self.records).items()}
-
-    def running(self, handler: Any, **settings: Any) -> RunningPipeline:
-        return RunningPipeline(self.name, f"g-{self.name}", self.servers, handler, **settings)
-
-    def run(self, handler: Any, **settings: Any) -> ParallelConsumer:
-        """To the end of the topic."""
-        consumer = Consumer(
-            self.name, group_id=f"g-{self.name}", bootstrap_servers=self.servers, auto_offset_reset="earliest"
-        )
-        pipeline = ParallelConsumer(consumer, handler, **settings)
-        pipeline.run(until="caught-up")
-        return pipeline
-
-    def committed(self) -> dict[Any, CommittedOffset | None]:
-        with Consumer(group_id=f"g-{self.name}", bootstrap_servers=self.servers) as asking:
-            return dict(asking.committed(self.ends))
-
-    @property
-    def topic_id(self) -> UUID | None:
-        with NetworkClient(self.servers) as client:
-            return client.known_topics([self.name]).topics[self.name].topic_id
-
-    def commit(self, offset: int, metadata: str) -> None:
-        with Consumer(group_id=f"g-{self.name}", bootstrap_servers=self.servers) as consumer:
-            consumer.commit({(self.name, 0): CommittedOffset(offset=offset, metadata=metadata)})
-
-    @property
-    def is_committed(self) -> bool:
-        return {tuple(key): found and found.offset for key, found in self.committed().items()} == self.ends
-
-
-Make = Callable[..., Topic]
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker) -> Make:
-    return lambda partitions=1, records=0, keys=5: Topic(broker, partitions, records, keys)
 
 
 @pytest.mark.parametrize("order", ["key", "partition", "none"])
@@ -205,86 +148,6 @@ def test_a_dead_letter_topic_that_is_missing_is_told_at_once(topic: Make) -> Non
     assert not journal.began
 
 
-def test_a_full_buffer_pauses_and_polls_go_on(topic: Make) -> None:
-    there = topic(partitions=2, records=100, keys=100)
-    journal = Journal(holds=lambda _: True)
-    with there.running(journal, workers=3, buffer_records=10) as running:
-        wait_until(lambda: running.pipeline.stats.paused_partitions == 2, "it is full")
-        polls = running.consumer.metrics()["polls"]
-        wait_until(lambda: running.consumer.metrics()["polls"] > polls + 2, "polls go on")
-        stats = running.pipeline.stats
-        assert (stats.in_flight, stats.buffered) == (3, 7)
-        journal.gate.set()
-        wait_until(lambda: len(journal.ended) == 100, "everything is processed")
-    assert running.error is None
-    assert len(set(journal.places)) == 100
-    assert there.is_committed
-
-
-def test_a_buffer_of_bytes(topic: Make) -> None:
-    there = topic(records=50, keys=50)
-    journal = Journal(holds=lambda _: True)
-    with there.running(journal, workers=1, buffer_bytes=1) as running:
-        wait_until(lambda: running.pipeline.stats.paused_partitions == 1, "it is full")
-        journal.gate.set()
-        wait_until(lambda: len(journal.ended) == 50, "everything is processed")
-    assert there.is_committed
-
-
-def test_one_that_hangs_holds_nobody_up_but_its_own_key(topic: Make) -> None:
-    there = topic(records=30, keys=3)
-    journal = Journal(holds=lambda record: record.offset == 0)
-    with there.running(journal, workers=4, commit_interval=0.0) as running:
-        wait_until(lambda: len(journal.ended) == 20, "the other keys are done")
-        wait_until(lambda: running.pipeline.stats.uncommitted == 0, "and committed")
-        (committed,) = there.committed().values()
-        assert committed is not None
-        assert committed.offset == 0
-        runs = decode_finished(0, committed.metadata, there.topic_id)
-        assert runs is not None
-        assert sum(end - start for start, end in runs) == 20
-        journal.gate.set()
-        wait_until(lambda: len(journal.ended) == 30, "its key goes on")
-    assert there.is_committed
-
-
-def test_a_time_limit_for_threads(topic: Make) -> None:
-    there = topic(records=10)
-    journal = Journal(holds=lambda record: record.offset == 3)
-    with there.running(journal, workers=2, handler_timeout=0.3, on_failure="skip") as running:
-        wait_until(lambda: len(journal.ended) == 9 and running.pipeline.stats.skipped == 1, "it is given up")
-        wait_until(lambda: there.is_committed, "and committed")
-        journal.gate.set()
-        wait_until(lambda: len(journal.ended) == 10, "it returns after all")
-        assert running.pipeline.stats.done == 9
-    assert running.error is None
-
-
-def test_too_many_threads_that_hang_stop_it(topic: Make) -> None:
-    there = topic(records=30, keys=30)
-    journal = Journal(holds=lambda _: True)
-    with there.running(journal, workers=2, handler_timeout=0.05, on_failure="skip", drain_timeout=0.1) as running:
-        running.wait()
-        journal.gate.set()
-    assert isinstance(running.error, UserCodeError)
-    assert "still run" in running.error.message
-
-
-def test_a_time_limit_for_coroutines(topic: Make) -> None:
-    there = topic(records=10)
-    done: list[int] = []
-
-    async def handler(record: ConsumerRecord) -> None:
-        if record.offset == 3 and done.count(-3) < 1:
-            done.append(-3)
-            await asyncio.sleep(60)
-        done.append(record.offset)
-
-    stats = there.run(handler, handler_timeout=0.2, retry=FAST).stats
-    assert sorted(done) == [-3, *range(10)]
-    assert (stats.done, stats.retried) == (10, 1)
-
-
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_what_is_revoked_is_drained_and_committed(topic: Make, protocol: str) -> None:
     there = topic(partitions=2, records=200, keys=200)
@@ -306,25 +169,6 @@ def test_what_is_revoked_is_drained_and_committed(topic: Make, protocol: str) ->
     assert len({*journal.places, *first.places}) == 200, "and none twice"
     assert there.is_committed
     assert len(running.heard.named("revoked")) >= 1
-
-
-def test_who_returns_after_his_partition_went_commits_nothing(topic: Make) -> None:
-    there = topic(partitions=1, records=5, keys=5)
-    journal = Journal(holds=lambda record: record.offset == 2)
-    with there.running(journal, drain_timeout=0.1, commit_interval=0.0) as late:
-        wait_until(lambda: len(journal.ended) == 4, "all but one are done")
-        late.pipeline.stop()
-        late.wait()  # one hangs: the group is left without it
-        again = Journal(holds=lambda _: True)
-        with there.running(again, commit_interval=0.0) as successor:
-            wait_until(lambda: len(again.began) == 1, "who follows has what is left")
-            journal.gate.set()
-            wait_until(lambda: len(journal.ended) == 5, "the late one returns")
-            assert there.committed()[there.name, 0].offset == 2  # type: ignore[union-attr]
-            again.gate.set()
-            wait_until(lambda: there.is_committed, "the successor commits")
-            assert successor.pipeline.stats.known_finished == 2
-    assert again.places == [(0, 2)]
 
 
 def test_what_is_lost_is_dropped_and_told(topic: Make) -> None:
@@ -353,43 +197,6 @@ def remove_from_group(client: NetworkClient, group_id: str, member_id: str) -> N
     client.call_coordinator(
         group_id, leave_group_request(group_id, GroupIdentity(member_id=member_id), "test"), lambda _: ()
     )
-
-
-def test_metadata_of_others_begins_at_the_offset(topic: Make) -> None:
-    there = topic(records=5)
-    there.commit(3, "somebody else's")
-    journal = Journal()
-    there.run(journal)
-    assert journal.places == [(0, 3), (0, 4)]
-
-
-def test_a_poll_does_not_wait_past_the_next_commit(topic: Make) -> None:
-    """Else a crash repeats what was finished in up to two intervals."""
-    waited: list[tuple[float, float]] = []
-    there = topic(records=4, keys=4)
-    with there.running(lambda _: None, commit_interval=30.0) as running:
-        wait_until(lambda: running.pipeline.stats.done == 4, "the first commit has begun the interval")
-        commits = running.pipeline._commits
-        waited += [(longest_s, commits.poll_timeout_s(longest_s)) for longest_s in (0.5, 60.0)]
-    (short, as_long), (long, until_due) = waited
-    assert as_long == short
-    assert 0 <= until_due <= 30.0 < long
-
-
-def test_a_repeat_limit_bounds_what_is_not_committed(topic: Make) -> None:
-    there = topic(records=40, keys=40)
-    most: list[int] = []
-    journal = Journal()
-
-    def handler(record: ConsumerRecord) -> None:
-        stats = running.pipeline.stats
-        most.append(stats.in_flight + stats.uncommitted)
-        journal(record)
-
-    with there.running(handler, workers=8, repeat_limit=3, commit_interval=60.0) as running:
-        wait_until(lambda: len(journal.ended) == 40, "everything is processed, commits press")
-    assert max(most) <= 3
-    assert there.is_committed
 
 
 @pytest.mark.parametrize(

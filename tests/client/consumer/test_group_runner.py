@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.client.consumer.group_listeners import EVERY, poll_for_ever
 from tests.client.running_consumers import RunningConsumer, write_forty_records
 from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
 
 from headrace.assignors.kafka_assignors import RangeAssignor
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.client.consumer.async_consumer import AsyncConsumer, AsyncRebalanceListener
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.consumer.consumer_types import ConsumerRecord, RebalanceListener, TopicPartition
+from headrace.client.consumer.consumer_types import TopicPartition
 from headrace.client.membership.group_events import SubscriptionPattern
-from headrace.errors import BrokerError, ConfigError, Fenced, UserCodeError
-
-EVERY = {("t", number) for number in range(4)}
-
+from headrace.errors import BrokerError, ConfigError, Fenced
 
 broker = broker_fixture(
     {"t": 4, "beside": 1}, config=CLASSIC_GROUPS_WITHOUT_DELAYS, scope="module", setup=write_forty_records
@@ -45,18 +42,6 @@ def test_members_share_and_take_over(broker: EmbeddedBroker, protocol: str, stra
         wait_until(lambda: len(first.read) + len(second.read) >= 40, "everything is read")
     assert not first.errors + second.errors
     assert len({*first.read, *second.read}) == len(first.read) + len(second.read) == 40
-
-
-def test_what_a_listener_raises_comes_out_of_the_poll_and_the_rebalance_went_on(broker: EmbeddedBroker) -> None:
-    class Fails(RebalanceListener):
-        def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-            raise ZeroDivisionError(len(partitions))
-
-    with Consumer("t", group_id="fails", bootstrap_servers=broker.bootstrap_servers, listener=Fails()) as consumer:
-        with pytest.raises(ZeroDivisionError):
-            poll_for_ever(consumer)
-        assert set(consumer.assignment()) == EVERY
-        consumer.poll_records(0)
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
@@ -85,20 +70,6 @@ def polled(consumer: Consumer) -> set[TopicPartition]:
     return set(consumer.assignment())
 
 
-def test_a_listener_that_takes_too_long_is_named(broker: EmbeddedBroker) -> None:
-    class Slow(RebalanceListener):
-        def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-            import time
-
-            time.sleep(0.02)
-
-    consumer = Consumer(
-        "t", group_id="slow", bootstrap_servers=broker.bootstrap_servers, listener=Slow(), listener_timeout_ms=5
-    )
-    with consumer, pytest.raises(UserCodeError, match="on_assigned"):
-        poll_for_ever(consumer)
-
-
 def test_what_ended_the_membership_is_said_by_every_poll(broker: EmbeddedBroker) -> None:
     with Consumer("t", group_id="kind", bootstrap_servers=broker.bootstrap_servers, group_protocol="classic") as there:
         while not there.assignment():
@@ -115,38 +86,6 @@ def test_what_ended_the_membership_is_said_by_every_poll(broker: EmbeddedBroker)
                 with pytest.raises(BrokerError) as raised:
                     poll_for_ever(other)
                 assert raised.value.code == "assignors-differ"
-
-
-async def test_coroutines_listen_and_may_commit_and_seek(broker: EmbeddedBroker) -> None:
-    heard: list[str] = []
-
-    class Listener(AsyncRebalanceListener):
-        async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-            heard.append("assigned")
-            for each in partitions:
-                await consumer.seek(each, 3)
-
-        async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-            heard.append("revoked")
-            await consumer.commit(dict.fromkeys(partitions, 7))
-
-    consumer = AsyncConsumer(
-        "t", group_id="async", bootstrap_servers=broker.bootstrap_servers, listener=Listener(), enable_auto_commit=False
-    )
-    async with consumer:
-        records: list[ConsumerRecord] = []
-        while not records:
-            records = await consumer.poll_records(0.5)
-        assert {record.offset for record in records if record.offset < 3} == set()
-    assert heard == ["assigned", "revoked"]
-    async with AsyncConsumer(group_id="async", bootstrap_servers=broker.bootstrap_servers) as after:
-        found = await after.committed(EVERY)
-    assert {committed.offset for committed in found.values() if committed is not None} == {7}
-
-
-def poll_for_ever(consumer: Consumer) -> None:
-    for _ in range(300):
-        consumer.poll_records(0.2)
 
 
 class Weighty(RangeAssignor):
