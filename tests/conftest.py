@@ -56,7 +56,7 @@ LONGEST_FIRST = (
     "durability/test_soak.py",
     "fuzz/test_fuzz.py",
     "fuzz/test_request_cost.py",
-    "simulator/test_seeds.py",
+    "simulator/test_simulation.py",
     "client/test_guardian.py",
 )
 """The longest modules: started last, they would leave the other workers idle at the end."""

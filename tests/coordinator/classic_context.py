@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.broker.coordinators.coordinator_runtime import AppendFailed, Outcome, ShardRunner
+from headrace.coordinator.classic.group import (
+    ClassicMember,
+)
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.records import serde
@@ -200,3 +203,14 @@ class ClassicContext:
             self.sync(each, joined[0].generation_id, {name: name.encode() for name in ids} if each == leader else None)
         assert self.state == "Stable"
         return ids
+
+
+def member(name: str, *protocols: str) -> ClassicMember:
+    return ClassicMember(
+        member_id=name,
+        client_id="",
+        client_host="",
+        rebalance_timeout_ms=1,
+        session_timeout_ms=1,
+        protocols=tuple((each, b"") for each in protocols),
+    )

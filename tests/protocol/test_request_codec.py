@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import random
 import struct
-import zlib
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.types import GroupId, TopicName
 from kio.serial import entity_writer
-from kio.static.primitive import i32
-from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
+from tests.protocol.message_samples import EVERY_MESSAGE, message_id
+from tests.protocol.request_samples import HEARTBEAT, Message, decode, encode, sender_of
 
 from headrace.protocol import messages as m
-from headrace.protocol.api_keys import SUPPORTED, ApiKey
-from headrace.protocol.array_bounds import ItemBudget, array_walk
-from headrace.protocol.framing import MalformedRequest, MalformedResponse, OversizedRequest, UnsupportedVersion
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.framing import MalformedRequest, MalformedResponse, UnsupportedVersion
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     RequestHeader,
@@ -31,8 +27,6 @@ from headrace.protocol.request_codec import (
 )
 from headrace.protocol.version_conversion import message_class, newest_class
 
-Message = tuple[ApiKey, int, str]
-
 # What the newest class cannot hold is gone after decoding; all other bytes come back as they were.
 LOSSY = {
     *[(ApiKey.METADATA, version, kind) for version in (8, 9, 10) for kind in ("request", "response")],
@@ -41,45 +35,6 @@ LOSSY = {
     *[(ApiKey.API_VERSIONS, 3, "response")],  # features that start at 0
     (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, "response"),  # a recovery lag that no broker fills in
 }
-
-
-def sender_of(message: Message, seed: int) -> tuple[bytes, Any]:
-    """The frame, without length, that a peer of exactly this version would send, and what it says."""
-    api_key, version, kind = message
-    schema = message_class(api_key, version, kind)
-    entity = sample(schema, random.Random(zlib.crc32(message_id(message).encode()) + seed))
-    header_is_flexible = bool(schema.__header_schema__.__flexible__)
-    buffer = io.BytesIO()
-    if kind == "request":
-        buffer.write(struct.pack(">hhih", api_key, version, 77, 2) + b"me")
-    else:
-        buffer.write(struct.pack(">i", 77))
-    if header_is_flexible:
-        buffer.write(b"\x00")
-    entity_writer(schema)(buffer, entity)
-    return buffer.getvalue(), entity
-
-
-def decode(message: Message, frame: bytes) -> Any:
-    api_key, version, kind = message
-    if kind == "request":
-        header, decoded = decode_request(frame)
-        assert header == RequestHeader(api_key=api_key, api_version=version, correlation_id=77, client_id="me")
-        return decoded
-    correlation_id, decoded = decode_response(api_key, version, frame)
-    assert correlation_id == 77
-    return decoded
-
-
-def encode(message: Message, decoded: Any) -> bytes:
-    api_key, version, kind = message
-    if kind == "request":
-        frame = encode_request(api_key, version, 77, "me", decoded)
-    else:
-        header = RequestHeader(api_key=api_key, api_version=version, correlation_id=77, client_id="me")
-        frame = encode_response(header, decoded)
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    return frame[4:]
 
 
 @pytest.mark.parametrize("message", EVERY_MESSAGE, ids=message_id)
@@ -147,25 +102,6 @@ def test_arbitrary_bytes_are_at_worst_a_malformed_response(message: Message, fra
         decode_response(message[0], message[1], frame)
     except MalformedResponse:
         return
-
-
-@pytest.mark.parametrize("message", [m for m in EVERY_MESSAGE if m[1] == SUPPORTED[m[0]].highest], ids=message_id)
-def test_the_walk_over_arrays_ends_where_the_message_ends(message: Message) -> None:
-    schema = message_class(*message)
-    walk = array_walk(schema)
-    for seed in range(4):
-        entity = sample(schema, random.Random(seed))
-        buffer = io.BytesIO()
-        entity_writer(schema)(buffer, entity)
-        assert walk is None or walk(buffer.getvalue(), 0, ItemBudget(10_000)) == len(buffer.getvalue())
-
-
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\x09"])
-def test_an_array_may_not_claim_more_items_than_bytes_are_left(length: bytes) -> None:
-    """kio would reserve room for them all, which aborts the process."""
-    frame = struct.pack(">hhih", ApiKey.METADATA, 12, 77, -1) + b"\x00" + length + bytes(5)
-    with pytest.raises(MalformedRequest, match="an array of"):
-        decode_request(frame)
 
 
 def test_a_cut_request_names_its_header() -> None:
@@ -238,9 +174,6 @@ def test_tagged_fields_of_a_newer_peer_are_left_out_of_nested_structures_too() -
     assert plain.active_tasks[0].partitions == (1,)  # type: ignore[attr-defined]
 
 
-HEARTBEAT = (ApiKey.STREAMS_GROUP_HEARTBEAT, 1, "request")
-
-
 @pytest.mark.parametrize("size", [32_767, 32_768])
 def test_a_string_has_no_more_than_32767_bytes(size: int) -> None:
     """As in Kafka; the keys of records could not hold more."""
@@ -251,17 +184,6 @@ def test_a_string_has_no_more_than_32767_bytes(size: int) -> None:
             decode(HEARTBEAT, frame)
     else:
         assert decode(HEARTBEAT, frame).rack_id == "r" * size
-
-
-def test_null_is_no_array_where_one_must_be() -> None:
-    _, entity = sender_of(HEARTBEAT, 1)
-    task = m.streams_group_heartbeat_request.TaskIds(subtopology_id="0", partitions=())
-    frame = encode(HEARTBEAT, dataclasses.replace(entity, active_tasks=(task,)))
-    empty = b"\x02\x020\x01\x00"
-    assert frame.count(empty) == 1
-    assert decode(HEARTBEAT, frame).active_tasks == (task,)
-    with pytest.raises(MalformedRequest, match="null in the place of an array"):
-        decode(HEARTBEAT, frame.replace(empty, b"\x02\x020\x00\x00"))
 
 
 def test_an_unknown_api_versions_version_is_answered_in_the_layout_of_version_0() -> None:
@@ -285,32 +207,3 @@ def test_a_version_that_cannot_say_it_is_refused() -> None:
     request = m.find_coordinator_request.FindCoordinatorRequest(coordinator_keys=("a", "b"))
     with pytest.raises(ValueError, match="asks for one key"):
         encode_request(ApiKey.FIND_COORDINATOR, 3, 1, None, request)
-
-
-def test_a_request_may_have_so_many_items_in_all_of_its_arrays_together() -> None:
-    topics = tuple(
-        m.offset_delete_request.OffsetDeleteRequestTopic(
-            name=TopicName(f"t{number}"),
-            partitions=tuple(
-                m.offset_delete_request.OffsetDeleteRequestPartition(partition_index=i32(index)) for index in range(10)
-            ),
-        )
-        for number in range(3)
-    )
-    request = m.offset_delete_request.OffsetDeleteRequest(group_id=GroupId("g"), topics=topics)
-    frame = encode_request(ApiKey.OFFSET_DELETE, 0, 5, None, request)[4:]
-    assert decode_request(frame, 33)[1] == request
-    with pytest.raises(OversizedRequest, match="more than 32 items") as caught:
-        decode_request(frame, 32)
-    assert caught.value.header.correlation_id == 5
-
-
-@pytest.mark.parametrize("api_key", [ApiKey.HEARTBEAT, ApiKey.METADATA])
-def test_unknown_tagged_fields_are_items_too(api_key: ApiKey) -> None:
-    frame, _ = sender_of((api_key, SUPPORTED[api_key].highest, "request"), 0)
-    assert frame.endswith(b"\0")
-    unknown = b"".join(b"\xff\xff\x03\0" for _ in range(100))
-    bent = frame[:-1] + bytes([100]) + unknown
-    assert decode_request(bent)[1] == decode_request(frame)[1]
-    with pytest.raises(OversizedRequest):
-        decode_request(bent, 99)

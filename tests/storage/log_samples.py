@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,6 @@ def contents(log: PartitionLog, *, from_offset: int | None = None, max_bytes: in
         found += records
         offset = records[-1][0] + 1
     return found
+
+
+ID = uuid.UUID("12345678-1234-5678-1234-567812345678")

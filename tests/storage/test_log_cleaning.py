@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import struct
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.storage.compaction_samples import cleaned, keyed, latest, pairs, put, records
-from tests.storage.faulty_file_system import NOTHING_FAILS, FaultyFileSystem, error
-from tests.storage.log_samples import NOW_MS, ManualClock, opened
+from tests.storage.cleaned_logs import COMPACTED, LOGS, ended, filled, log_of
+from tests.storage.compaction_samples import cleaned, latest, pairs, put, records
+from tests.storage.faulty_file_system import FaultyFileSystem
+from tests.storage.log_samples import NOW_MS, ManualClock
 
-from headrace.protocol.record_batches import PlainRecord, control_batch, encode_batch, iter_batch_headers
+from headrace.protocol.record_batches import PlainRecord, encode_batch, iter_batch_headers
 from headrace.storage.batch_rewriting import delete_horizon_ms
-from headrace.storage.errors import LogFailed
 from headrace.storage.log_cleaning import LogCleaning, OffsetMap
-from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.partition_log import PartitionLog
 
 DAY_MS = 24 * 3600 * 1000
-COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=400, index_interval_bytes=50)
-LOGS = Path("/logs/flights-0")
-
-
-@pytest.fixture
-def disk() -> FaultyFileSystem:
-    return FaultyFileSystem()
-
-
-def log_of(disk: FaultyFileSystem, **how: object) -> PartitionLog:
-    return opened(LOGS, file_system=disk, config=replace(COMPACTED, **how))  # type: ignore[arg-type]
-
-
-def filled(log: PartitionLog, rounds: int = 20, keys: int = 4) -> None:
-    for n in range(rounds):
-        put(log, *[(f"key-{k}", f"{n}") for k in range(keys)])
 
 
 def test_the_last_value_of_each_key_stays_at_its_offset(disk: FaultyFileSystem) -> None:
@@ -66,22 +47,6 @@ def test_a_reader_finds_the_next_record_from_any_offset(disk: FaultyFileSystem) 
         assert records(log, from_offset=offset, max_bytes=1) == [each for each in everything if each.offset >= offset]
     reopened = log_of(disk)
     assert records(reopened) == everything
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd", "snappy"])
-def test_a_batch_keeps_its_codec_its_times_and_its_sequences(disk: FaultyFileSystem, codec: str) -> None:
-    log = log_of(disk)
-    put(log, ("a", "1"), ("b", "2"), ("c", "3"), timestamp_ms=NOW_MS - 5, compression=codec, producer_id=7,
-        producer_epoch=1, base_sequence=40)  # fmt: skip
-    put(log, ("a", "4"), ("c", "x" * 300), timestamp_ms=NOW_MS)
-    put(log, ("d", "5"), ("d", "x" * 300), timestamp_ms=NOW_MS)
-    put(log, ("d", "6"))
-    cleaned(log)
-    header = next(iter_batch_headers(log.read(0, 1)))
-    assert (header.base_offset, header.last_offset, header.records_count) == (0, 2, 1)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 1, 40, 42)
-    assert (header.compression, header.max_timestamp) == (codec, NOW_MS - 5)
-    assert records(log)[0] == PlainRecord(key=b"b", value=b"2", timestamp_ms=NOW_MS - 5, offset=1)
 
 
 def test_a_tombstone_stays_until_its_horizon_and_then_goes(disk: FaultyFileSystem) -> None:
@@ -150,14 +115,6 @@ def test_cleaning_ends_before_an_open_transaction(disk: FaultyFileSystem) -> Non
     assert [value for _, key, value in pairs(log) if key == "key"] == ["old", "new"]
 
 
-def ended(log: PartitionLog, how: str, *, producer_id: int = 9) -> None:
-    log.append(
-        control_batch(how, producer_id=producer_id, producer_epoch=0, timestamp_ms=NOW_MS),  # type: ignore[arg-type]
-        leader_epoch=0,
-        origin="coordinator",
-    )
-
-
 def test_aborted_records_never_hide_committed_ones(disk: FaultyFileSystem) -> None:
     log = log_of(disk, delete_retention_ms=1000)
     put(log, ("key", "committed"))
@@ -206,47 +163,6 @@ def test_markers_after_an_open_transaction_are_used(disk: FaultyFileSystem) -> N
     assert [value for _, key, value in pairs(log) if key == "key"] == ["committed"]
 
 
-def test_the_last_batch_of_a_producer_stays_without_records(disk: FaultyFileSystem) -> None:
-    """So that a retry across a restart is still known, although nothing else of the batch is left."""
-    log = log_of(disk)
-    last = keyed(("key", "1"), producer_id=7, producer_epoch=0, base_sequence=5)
-    log.append(last, leader_epoch=0)
-    put(log, ("key", "2"))
-    for _ in range(3):
-        put(log, ("filler", "x" * 300))
-    cleaned(log)
-    header = next(iter_batch_headers(log.read(0, 1)))
-    assert (header.base_offset, header.last_offset, header.records_count, header.base_sequence) == (0, 0, 0, 5)
-    assert header.max_timestamp == NOW_MS
-    log.abandon()
-    for path in [path for path in disk.files if path.suffix == ".snapshot"]:
-        del disk.files[path]
-    log = log_of(disk)
-    assert log.append(last, leader_epoch=0).duplicate
-    log.append(keyed(("key", "3"), producer_id=7, producer_epoch=0, base_sequence=6), leader_epoch=0)
-    put(log, ("filler", "x" * 300))
-    put(log, ("filler", "x" * 300))
-    cleaned(log)
-    assert next(iter_batch_headers(log.read(0, 1))).base_offset > 0, "an empty batch goes with its reason"
-
-
-def test_the_last_batch_before_the_end_stays_without_records(disk: FaultyFileSystem) -> None:
-    """So that what is clean ends where it did, for whoever counts offsets by batches."""
-    log = log_of(disk, segment_bytes=200)
-    put(log, ("key", "committed"))
-    put(log, ("key", "aborted"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=0)
-    put(log, ("key", "also"), transactional=True, producer_id=9, producer_epoch=0, base_sequence=1)
-    ended(log, "abort")
-    assert log.segment_base_offsets == (0, 2)
-    assert cleaned(log) == 2
-    found = [(each.base_offset, each.records_count) for each in iter_batch_headers(log.read(0, 1 << 20))]
-    assert found == [(0, 1), (1, 0)], "the aborted batch before the end, without its record"
-    put(log, ("other", "x" * 100))
-    assert cleaned(log, first_dirty=2) == 4
-    found = [(each.base_offset, each.records_count) for each in iter_batch_headers(log.read(1, 1 << 20))]
-    assert found == [(2, 0), (3, 1)], "the end has moved; what is kept now is the last batch of the producer"
-
-
 def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: FaultyFileSystem) -> None:
     log = log_of(disk)
     filled(log, rounds=30, keys=4)
@@ -259,63 +175,6 @@ def test_keys_that_do_not_fit_into_memory_are_cleaned_in_several_passes(disk: Fa
         assert latest(log) == table
     assert passes > 3
     assert len(pairs(log)) < len(before) / 2
-
-
-def test_a_swap_is_refused_after_retention(disk: FaultyFileSystem) -> None:
-    log = log_of(disk)
-    filled(log)
-    log.flush()
-    cleaning = LogCleaning(log.plan_cleaning(0, NOW_MS))
-    swap = next(swaps := cleaning.clean_segments())
-    log.delete_records_before(log.segment_base_offsets[1])
-    before = records(log)
-    assert not log.swap_segments(swap)
-    swaps.close()
-    assert records(log) == before
-
-
-def test_a_swap_is_refused_after_a_truncation(disk: FaultyFileSystem) -> None:
-    """The segments are the same ones by their names, and shorter."""
-    log = log_of(disk)
-    filled(log)
-    log.flush()
-    swap = next(swaps := LogCleaning(log.plan_cleaning(0, NOW_MS)).clean_segments())
-    log.truncate_to(log.segment_base_offsets[len(swap.old)] - 1)
-    before = records(log)
-    assert log.segment_base_offsets[: len(swap.old)] == swap.old
-    assert not log.swap_segments(swap)
-    swaps.close()
-    assert records(log) == before
-
-
-@pytest.mark.parametrize(("number", "is_begun"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
-def test_a_failed_swap_is_undone_or_fails_the_log(disk: FaultyFileSystem, number: int, is_begun: bool) -> None:
-    """The third rename makes the new segment count; what fails behind it is for the next opening to complete."""
-    log = log_of(disk)
-    filled(log)
-    end = log.flush()
-    before, table, names = records(log), latest(log), sorted(disk.names(LOGS))
-    swap = next(swaps := LogCleaning(log.plan_cleaning(0, NOW_MS)).clean_segments())
-    left = [number]
-
-    def failures(operation: str, path: Path) -> OSError | None:
-        left[0] -= operation == "rename"
-        return error(errno.EIO, path) if left[0] < 0 and operation == "rename" else None
-
-    disk.failures = failures
-    if not is_begun:
-        assert log.swap_segments(swap) is False
-        disk.failures = NOTHING_FAILS
-        swaps.close()
-        assert records(log) == before
-        assert sorted(disk.names(LOGS)) == names
-    else:
-        with pytest.raises(LogFailed, match="flights-0 could not take a cleaned segment: "):
-            log.swap_segments(swap)
-        disk.failures = NOTHING_FAILS
-        assert not log.is_usable
-    log.abandon()
-    assert latest(opened(LOGS, file_system=disk, config=COMPACTED, recovery_point=end)) == table
 
 
 @pytest.mark.parametrize(("lag_ms", "is_overdue"), [(None, False), (5_000, False), (4_999, True)])
@@ -356,17 +215,6 @@ def test_a_stopped_cleaning_leaves_no_files(disk: FaultyFileSystem) -> None:
         else:
             break
     assert reads > 20
-
-
-def test_readers_continue_during_a_swap(tmp_path: Path) -> None:
-    log = opened(tmp_path / "flights-0", config=COMPACTED)
-    filled(log)
-    log.read(0, 100)  # the files of the first segment are open
-    cleaned(log)
-    assert latest(log) == {f"key-{k}": "19" for k in range(4)}
-    names = sorted(path.name for path in (tmp_path / "flights-0").iterdir())
-    assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
-    log.close()
 
 
 def test_timestamp_lookup_in_a_compacted_log(disk: FaultyFileSystem) -> None:

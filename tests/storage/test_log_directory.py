@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import errno
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 from tests.storage.compaction_samples import put
-from tests.storage.faulty_file_system import FaultyFileSystem, error
-from tests.storage.log_samples import append, contents
+from tests.storage.faulty_file_system import FaultyFileSystem
+from tests.storage.log_samples import ID, append, contents
 
-from headrace.errors import ConfigError
 from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.errors import (
-    DirectoryLocked,
-    DirectoryUnusable,
-    InvalidTopic,
     StorageFull,
     UnknownTopic,
 )
-from headrace.storage.log_config import LogConfig
 from headrace.storage.log_directory import LogDirectory
-
-ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-
-
-def names(path: Path) -> set[str]:
-    return {p.name for p in path.iterdir()}
-
-
-def test_directory_layout(tmp_path: Path) -> None:
-    with LogDirectory(tmp_path, cluster_id="cluster-1") as directory:
-        directory.create_topic("flights", ID, 2, {"segment.bytes": "2000"})
-        append(directory.log("flights", 1), "a")
-    assert names(tmp_path) == {
-        ".lock", "headrace.properties", "headrace-topics.json", "headrace-clean-shutdown",
-        "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "flights-0", "flights-1",
-    }  # fmt: skip
-    stem = f"{0:020d}"
-    assert names(tmp_path / "flights-0") == {f"{stem}.log", f"{stem}.index", f"{stem}.timeindex", "partition.metadata"}
-    assert names(tmp_path / "flights-1") >= {"leader-epoch-checkpoint"}
-    spelled = base64.urlsafe_b64encode(ID.bytes).decode().rstrip("=")
-    assert (tmp_path / "flights-0" / "partition.metadata").read_text() == f"version: 0\ntopic_id: {spelled}"
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\nflights 0 0\nflights 1 1\n"
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
 
 
 def test_logs_topics_and_identity_survive_a_restart(tmp_path: Path) -> None:
@@ -94,65 +62,6 @@ def test_lazy_topics_touch_the_disk_when_first_written(tmp_path: Path) -> None:
         assert contents(log) == [(0, "a")]
 
 
-def test_a_second_broker_is_refused(tmp_path: Path) -> None:
-    with LogDirectory(tmp_path), pytest.raises(DirectoryLocked) as raised:
-        LogDirectory(tmp_path)
-    assert raised.value.code == "state-locked"
-    open_it = "import sys; from headrace.storage.log_directory import LogDirectory as L; L(sys.argv[1]).close()"
-    command = [sys.executable, "-c", open_it, str(tmp_path)]
-    with LogDirectory(tmp_path):
-        out = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "DirectoryLocked" in out.stderr
-    assert subprocess.run(command, check=False).returncode == 0
-
-
-def test_the_lock_of_a_killed_broker_is_free(tmp_path: Path) -> None:
-    LogDirectory(tmp_path).abandon()
-    LogDirectory(tmp_path).close()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("meta.properties", "version=1\n"),
-        ("headrace.properties", "format.version=99\n"),
-        ("headrace.properties", "format.version=1\ncluster.id=x\n"),
-        ("headrace-topics.json", "{"),
-        ("headrace-topics.json", '{"format": 2}'),
-    ],
-)
-def test_a_kafka_directory_is_refused(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DirectoryUnusable):
-        LogDirectory(tmp_path)
-    assert (tmp_path / name).read_text() == text
-    (tmp_path / name).unlink()
-    LogDirectory(tmp_path).close()  # and the lock was given back
-
-
-def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
-    LogDirectory(tmp_path, cluster_id="mine").close()
-    with pytest.raises(DirectoryUnusable):
-        LogDirectory(tmp_path, cluster_id="yours")
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "ü", "x" * 250, "a b"])
-def test_illegal_topic_names_are_refused(tmp_path: Path, name: str) -> None:
-    with LogDirectory(tmp_path) as directory:
-        with pytest.raises(InvalidTopic):
-            directory.create_topic(name, ID, 1)
-        assert not directory.topics
-
-
-def test_topics_are_created_all_or_none(tmp_path: Path) -> None:
-    with LogDirectory(tmp_path) as directory:
-        good = TopicEntry(name="a", topic_id=ID, partitions=1)
-        for bad in (good, TopicEntry(name="b", topic_id=ID, partitions=1, configs={"segment.bytes": "many"})):
-            with pytest.raises((InvalidTopic, ConfigError)):
-                directory.create_topics([good, bad])
-        assert not directory.topics
-
-
 def test_a_deleted_topic_may_be_created_again(tmp_path: Path) -> None:
     with LogDirectory(tmp_path) as directory:
         directory.create_topic("flights", ID, 2)
@@ -166,74 +75,6 @@ def test_a_deleted_topic_may_be_created_again(tmp_path: Path) -> None:
         assert contents(directory.log("flights", 0)) == []
     with LogDirectory(tmp_path):
         assert not list(tmp_path.glob("*-delete"))
-
-
-def test_a_deletion_survives_a_crash_before_the_rename(tmp_path: Path) -> None:
-    disk = FaultyFileSystem()
-    directory = LogDirectory(tmp_path, file_system=disk)
-    directory.create_topic("flights", ID, 1)
-    append(directory.log("flights", 0), "old")
-    disk.failures = lambda operation, path: (
-        error(errno.EIO, path) if operation == "rename" and path.suffix != ".tmp" else None
-    )
-    with pytest.raises(OSError, match="Input/output"):
-        directory.delete_topic("flights")
-    directory.abandon()
-    disk.failures = lambda _operation, _path: None
-    directory = LogDirectory(tmp_path, file_system=disk)
-    directory.create_topic("flights", uuid.UUID(int=2), 1)
-    assert contents(directory.log("flights", 0)) == []
-    assert [p for p in disk.directories if p.name.endswith("-stray")]
-
-
-def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
-    with LogDirectory(tmp_path) as directory:
-        directory.create_topic("flights", ID, 1)
-        append(directory.log("flights", 0), "old")
-    catalog = tmp_path / "headrace-topics.json"
-    other = base64.urlsafe_b64encode(uuid.UUID(int=2).bytes).decode().rstrip("=")
-    mine = base64.urlsafe_b64encode(ID.bytes).decode().rstrip("=")
-    catalog.write_text(catalog.read_text().replace(mine, other))
-    with LogDirectory(tmp_path) as directory:
-        assert contents(directory.log("flights", 0)) == []
-        (stray,) = tmp_path.glob("*-stray")
-        assert (stray / f"{0:020d}.log").stat().st_size > 0
-
-
-def test_partitions_and_settings_change(tmp_path: Path) -> None:
-    with LogDirectory(tmp_path, defaults=LogConfig(retention_ms=9)) as directory:
-        directory.create_topic("flights", ID, 1)
-        log = directory.log("flights", 0)
-        directory.add_partitions("flights", 3)
-        directory.alter_configs("flights", {"max.message.bytes": "70"})
-        assert (log.config.retention_ms, log.config.max_message_bytes) == (9, 70)
-        assert (tmp_path / "flights-2").is_dir()
-        with pytest.raises(UnknownTopic):
-            directory.log("flights", 3)
-        with pytest.raises(ConfigError):
-            directory.alter_configs("flights", {"message.timestamp.type": "Never"})
-
-
-def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
-    directory = LogDirectory(tmp_path)
-    assert directory.reserve_producer_ids(10) == range(10)
-    assert directory.reserve_producer_ids(10) == range(10, 20)
-    directory.abandon()
-    with LogDirectory(tmp_path) as directory:
-        assert directory.reserve_producer_ids(5) == range(20, 25)
-
-
-def test_flushing_what_is_due_and_checkpointing(tmp_path: Path) -> None:
-    directory = LogDirectory(tmp_path, defaults=LogConfig(flush_ms=0))
-    directory.create_topic("flights", ID, 2)
-    from tests.storage.log_samples import batch
-
-    directory.log("flights", 0).append(batch("a"), leader_epoch=1, flush_now=False)
-    assert directory.flush_due_logs() == 1
-    assert directory.flush_due_logs() == 0
-    directory.checkpoint()
-    assert "flights 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
-    directory.abandon()
 
 
 def test_a_full_disk_refuses_topics_and_keeps_the_old_ones() -> None:

@@ -139,34 +139,6 @@ def test_a_read_within_a_batch_brings_the_batch(tmp_path: Path) -> None:
     assert contents(log, from_offset=2) == [(2, "c")]
 
 
-def test_rolls_by_size(tmp_path: Path) -> None:
-    one = len(batch("0" * 50))
-    log = opened(tmp_path, segment_bytes=3 * one)
-    for n in range(7):
-        append(log, f"{n}" * 50)
-    assert log.segment_base_offsets == (0, 3, 6)
-    assert sorted(p.name for p in tmp_path.glob("*.log")) == [f"{base:020d}.log" for base in (0, 3, 6)]
-    assert len(contents(log)) == 7
-
-
-def test_rolls_by_record_time(tmp_path: Path) -> None:
-    log = opened(tmp_path, segment_ms=1000)
-    for ms in (0, 1000, 1001, 1500, 2002):
-        append(log, "x", timestamp_ms=NOW_MS + ms)
-    assert log.segment_base_offsets == (0, 2, 4)
-
-
-def test_rolls_when_an_index_is_full(tmp_path: Path) -> None:
-    same_time = opened(tmp_path / "offsets", index_interval_bytes=0, segment_index_bytes=72)
-    rising = opened(tmp_path / "times", index_interval_bytes=0, segment_index_bytes=72)
-    for n in range(12):
-        append(same_time, "x")
-        append(rising, "x", timestamp_ms=NOW_MS + n)
-    assert same_time.segment_base_offsets == (0, 10), "9 entries of 8 bytes, none for the first batch"
-    assert rising.segment_base_offsets == (0, 6), "6 entries of 12 bytes, one kept free"
-    assert len(contents(same_time)) == len(contents(rising)) == 12
-
-
 def test_time_lookups_find_the_first_record_that_is_young_enough(tmp_path: Path) -> None:
     log = opened(tmp_path, index_interval_bytes=0, segment_bytes=400)
     times = [[50, 10, 30], [20], [90, 40], [60], [95, 95], [5]]

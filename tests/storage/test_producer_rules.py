@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from tests.storage.log_samples import NOW_MS, batch, produced
+from tests.storage.producer_samples import PRODUCER, check, marker, note, state_of, values
 
 from headrace.errors import HeadraceError
-from headrace.protocol.record_batches import control_batch, iter_batch_headers
+from headrace.protocol.record_batches import iter_batch_headers
 from headrace.storage.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
@@ -20,46 +21,11 @@ from headrace.storage.producer_state import (
     LARGEST_SEQUENCE,
     DescribedProducer,
     ProducerState,
-    SnapshotCorrupt,
     WrittenBatch,
 )
 
-PRODUCER = 7
 FACTS = {"topic": "flights", "partition": 3, "producer_id": PRODUCER}
 WHERE = "of producer 7 in partition flights-3"
-
-
-def state_of(*batches: bytes, seen_ms: int = NOW_MS, coordinator_epoch: int = -1, most: int = 5_000) -> ProducerState:
-    state = ProducerState("flights", 3, most)
-    for data in batches:
-        note(state, data, seen_ms=seen_ms, coordinator_epoch=coordinator_epoch)
-    return state
-
-
-def note(state: ProducerState, data: bytes, *, seen_ms: int = NOW_MS, coordinator_epoch: int = -1) -> list[int]:
-    return [
-        state.update(header, seen_ms=seen_ms, coordinator_epoch=coordinator_epoch)
-        for header in iter_batch_headers(data)
-    ]
-
-
-def check(state: ProducerState, *batches: bytes, version: int = 0) -> WrittenBatch | None:
-    return state.check([header for data in batches for header in iter_batch_headers(data)], version)
-
-
-def values(count: int) -> list[str]:
-    return ["v"] * count
-
-
-def marker(epoch: int, *, producer_id: int = PRODUCER, coordinator_epoch: int = 0, base_offset: int = 0) -> bytes:
-    return control_batch(
-        "commit",
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        timestamp_ms=NOW_MS,
-        coordinator_epoch=coordinator_epoch,
-        base_offset=base_offset,
-    )
 
 
 def check_marker(state: ProducerState, data: bytes, version: int) -> None:
@@ -391,45 +357,6 @@ def test_the_bound_counts_producers_without_an_open_transaction() -> None:
     note(five, produced(0, "v", producer_id=9))
     assert len(five) == 5, "one goes where a tenth is less than one"
     assert ProducerState("flights", 3).most == 5_000
-
-
-@pytest.mark.parametrize(
-    ("sequence", "count"), [(0, 1), (0, 3), (5, 3), (LARGEST_SEQUENCE - 1, 2), (LARGEST_SEQUENCE, 3)]
-)
-def test_a_loaded_state_knows_what_the_saved_one_knew(sequence: int, count: int) -> None:
-    state = state_of(produced(sequence, *values(count), epoch=2, base_offset=30))
-    loaded = state_of(produced(9, "v", producer_id=1234, transactional=True))
-    loaded.load(state.snapshot())
-    assert list(loaded.describe()) == list(state.describe())
-    repeat = produced(sequence, *values(count), epoch=2)
-    assert check(loaded, repeat) == check(state, repeat) is not None
-    assert list(loaded.open_transactions()) == []
-
-
-def test_a_loaded_state_knows_markers_and_a_transaction_at_offset_zero() -> None:
-    state = state_of(marker(1), coordinator_epoch=6)
-    note(state, produced(0, "v", producer_id=8, transactional=True))
-    loaded = state_of()
-    loaded.load(state.snapshot())
-    assert list(loaded.describe()) == list(state.describe())
-    assert list(loaded.open_transactions()) == [(8, 0, 0)]
-    assert loaded.last_batches() == {PRODUCER: (-1, 1), 8: (0, 0)}
-    assert check(loaded, produced(0, "v", producer_id=8)) == WrittenBatch(0, 0, 0, 0, NOW_MS)
-    empty = state_of()
-    empty.load(state_of().snapshot())
-    assert len(empty) == 0
-
-
-def test_corrupt_snapshots_are_refused() -> None:
-    whole = state_of(produced(0, "v")).snapshot()
-    for data, words in (
-        (whole[:9], "too short"),
-        (whole[:-1], f"version 1 with 1 entries in {len(whole) - 1} bytes"),
-        (b"\x00\x02" + whole[2:], f"version 2 with 1 entries in {len(whole)} bytes"),
-        (whole[:-1] + bytes([whole[-1] ^ 1]), "the CRC differs"),
-    ):
-        with pytest.raises(SnapshotCorrupt, match=f"^{words}$"):
-            state_of().load(data)
 
 
 def test_clear_forgets_everything() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.storage.log_samples import NOW_MS, append, batch, contents, opened, produced
+from tests.storage.recovered_logs import SETTINGS, path, reopened, written
 
 from headrace.protocol.record_batches import control_batch
 from headrace.storage.errors import OutOfOrderSequence
@@ -18,21 +19,7 @@ from headrace.storage.log_recovery import CleanShutdown, OpenedLog, log_bytes, o
 from headrace.storage.partition_log import PartitionLog
 from headrace.storage.producer_state import ProducerState
 
-SETTINGS: dict[str, Any] = {"segment_bytes": 200}
 ONE = len(batch("record 0"))
-
-
-def written(directory: Path, count: int = 6) -> None:
-    """Segments of two batches each: 0, 2, 4 with six records."""
-    log = opened(directory, **SETTINGS)
-    for number in range(count):
-        append(log, f"record {number}")
-    assert log.segment_base_offsets == tuple(range(0, count, 2))
-    log.abandon()
-
-
-def path(directory: Path, base: int) -> Path:
-    return directory / f"{base:020d}.log"
 
 
 def damage(directory: Path, base: int, at: int) -> None:
@@ -40,14 +27,6 @@ def damage(directory: Path, base: int, at: int) -> None:
     data = bytearray(path(directory, base).read_bytes())
     data[at] ^= 1
     path(directory, base).write_bytes(data)
-
-
-def reopened(directory: Path, **given: Any) -> tuple[tuple[int, ...], int, int]:
-    """Its segments, its end and how many bytes were cut."""
-    log = opened(directory, **SETTINGS, **given)
-    found = log.segment_base_offsets, log.log_end_offset, log.bytes_cut
-    log.abandon()
-    return found
 
 
 # The segment that ends at the recovery point is scanned too; what lies before it is believed.
@@ -256,34 +235,6 @@ def test_opening_a_log_that_was_closed_writes_nothing(tmp_path: Path) -> None:
     assert aborted(tmp_path, clean=clean) == expected
 
 
-@pytest.mark.parametrize("epochs", [(1, 1), (0, 0), (0, 2), (1, 3, 3)])
-def test_lost_leader_epochs_are_found_in_the_batches_and_written(tmp_path: Path, epochs: tuple[int, ...]) -> None:
-    log = opened(tmp_path, **SETTINGS)
-    for epoch in epochs:
-        log.append(batch("record 0"), leader_epoch=epoch)
-    clean = log.close()
-    checkpoint = tmp_path / "leader-epoch-checkpoint"
-    written = checkpoint.read_bytes()
-    for closed in (clean, None):
-        checkpoint.unlink()
-        log = opened(tmp_path, **SETTINGS, clean=closed)
-        assert tuple(log.leader_epoch_for(offset) for offset in range(len(epochs))) == epochs
-        log.abandon()
-        assert checkpoint.read_bytes() == written
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_leader_epochs_whose_batches_compaction_removed_are_believed(tmp_path: Path, first: int) -> None:
-    log = opened(tmp_path, **SETTINGS)
-    for epoch in (first, first, 5):
-        log.append(batch("record 0"), leader_epoch=epoch)
-    clean = log.close()
-    checkpoint = tmp_path / "leader-epoch-checkpoint"
-    checkpoint.write_text(f"0\n3\n{first} 0\n3 1\n5 2\n")
-    log = opened(tmp_path, **SETTINGS, clean=clean)
-    assert [log.leader_epoch_for(offset) for offset in range(3)] == [first, 3, 5]
-
-
 def test_a_producer_whose_batches_are_deleted_is_known_from_the_snapshot(tmp_path: Path) -> None:
     log = opened(tmp_path, **SETTINGS)
     log.append(produced(0, "record 0"), leader_epoch=0)
@@ -296,15 +247,6 @@ def test_a_producer_whose_batches_are_deleted_is_known_from_the_snapshot(tmp_pat
     with pytest.raises(OutOfOrderSequence):
         log.append(produced(3, "record 7"), leader_epoch=0)
     assert log.append(produced(1, "record 6"), leader_epoch=0).base_offset == 6
-
-
-def test_an_interrupted_swap_is_completed(tmp_path: Path) -> None:
-    written(tmp_path)
-    for extension in (".log", ".index", ".timeindex"):
-        file = path(tmp_path, 2).with_suffix(extension)
-        file.rename(file.with_name(file.name + ".swap"))
-    assert reopened(tmp_path) == ((0, 2, 4), 6, 0)
-    assert not list(tmp_path.glob("*.swap"))
 
 
 def test_other_files_that_end_like_a_segment_are_left_alone(tmp_path: Path) -> None:
