@@ -249,9 +249,15 @@ def test_wrong_items_and_functions(flights):
 
 
 def test_a_refusal_of_sparks_has_a_fix_too(flights):
-    error = refused(lambda: flights.dropna(how="some"))
+    error = refused(lambda: flights.replace(object(), 1))
     assert error.code == "refused-by-spark"
     assert error.fix
+
+
+def test_a_wrong_argument_whose_refusal_fails_in_pyspark_40(flights):
+    error = refused(lambda: flights.dropna(how="some"))
+    assert (error.code, error.message) == ("bad-value", "Invalid how 'some': expected 'any' or 'all'")
+    assert 'how="any"' in error.fix
 
 
 def test_the_spelling_is_pysparks(flights):

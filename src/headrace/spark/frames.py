@@ -96,6 +96,14 @@ def _fillna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataF
 
 def _dropna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
     how, thresh, subset = call.args
+    # PySpark checks it too, but the parameters of its message do not match (4.0: AssertionError without a sentence).
+    if how not in ("any", "all"):
+        raise refusal(
+            "bad-value",
+            f"Invalid how {how!r}: expected 'any' or 'all'",
+            'how="any" drops rows with a null, how="all" rows of nulls only',
+            call.where,
+        )
     return dataframe.dropna(how, thresh, _chosen(dataframe, subset))
 
 

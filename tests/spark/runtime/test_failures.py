@@ -197,7 +197,12 @@ class Factories:
         """As after a death in their first second, with the task that waited for it cancelled."""
         for factory, daemon in self.daemons():
             daemon.destroyForcibly().waitFor()
-            self._field(self.FACTORY, "daemonSockPath").set(factory, None)
+            declared = {
+                field.getName() for field in self._class.forName(f"org.apache.spark.{self.FACTORY}").getDeclaredFields()
+            }
+            for name, nowhere in (("daemonSockPath", None), ("daemonPort", 0)):
+                if name in declared:  # Spark 4.0 knows only ports
+                    self._field(self.FACTORY, name).set(factory, nowhere)
             self._field(self.FACTORY, "idleWorkers").get(factory).clear()
 
 

@@ -221,7 +221,9 @@ def _run(spark, broker, make_app, tmp_path):
     broker.create_topics({"rows": 2})
     broker.produce("rows", [r[0] for r in frame.select(F.to_json(F.struct("*"), JSON_OPTIONS)).collect()])
     batches = []
-    app = make_app()
+    # Its micro-batches are wide: on a loaded machine one takes longer than the default of 10 s, is repeated, and
+    # `foreachBatch`, which is at least once, sees its rows twice.
+    app = make_app(config={"transaction.timeout.ms": 300_000})
     arrow = declare(app, tmp_path, batches)
     with app.start() as started:
         started.wait_until("caught-up", timeout=300)
