@@ -49,14 +49,23 @@ def test_a_master_that_is_not_local_is_refused_before_spark_starts(master: str, 
     assert "one instance of the application per host" in refused.value.fix
 
 
-def test_a_master_of_the_environment_is_refused_at_the_line_of_the_application(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "message"),
+    [
+        ("MASTER", "yarn", "spark-master", "Invalid master 'yarn'"),
+        ("SPARK_REMOTE", "sc://host", "spark-connect", "this is Spark Connect"),
+    ],
+)
+def test_the_environment_is_refused_at_the_line_of_the_application(
+    tmp_path: Path, variable: str, value: str, code: str, message: str
+) -> None:
     program = tmp_path / "flights.py"
     program.write_text('from headrace.spark.streams_app import StreamsApp\n\napp = StreamsApp("flights")\n')
     run = subprocess.run(
-        [sys.executable, program], env=os.environ | {"MASTER": "yarn"}, capture_output=True, text=True, timeout=60
+        [sys.executable, program], env=os.environ | {variable: value}, capture_output=True, text=True, timeout=60
     )
-    assert "Invalid master 'yarn'" in run.stderr
-    assert "code   spark-master" in run.stderr
+    assert message in run.stderr
+    assert f"code   {code}" in run.stderr
     assert f"where  {program}:3" in run.stderr
 
 

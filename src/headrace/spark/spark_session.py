@@ -93,7 +93,10 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if active is not None:
         return active
     master = str(named) if named is not None else os.environ.get("MASTER", "local[*]")
-    _check_master(master)  # before Spark starts, which would wait for the cluster
+    # Before Spark starts, which would wait for the cluster, or refuse a master beside SPARK_REMOTE with its own words.
+    _check_master(master)
+    if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
+        raise _is_connect()
     java = check_java()
     announce_spark(master)
     for name in _SILENCED:  # a mistyped column would print a JSON line of 8 kB; our error says it in one
@@ -150,13 +153,17 @@ def check_session(spark: Any) -> SparkSession:
     from headrace.spark.spark_internals import is_classic
 
     if not is_classic(spark):
-        raise ConfigError(
-            "spark-connect",
-            "StreamsApp needs a classic Spark session; this is Spark Connect",
-            "leave spark.api.mode and --remote out; on Databricks take a cluster in dedicated access mode",
-        )
+        raise _is_connect()
     _check_master(str(spark.sparkContext.master))
     return spark
+
+
+def _is_connect() -> ConfigError:
+    return ConfigError(
+        "spark-connect",
+        "StreamsApp needs a classic Spark session; this is Spark Connect",
+        "leave spark.api.mode, SPARK_REMOTE and --remote out; on Databricks take a cluster in dedicated access mode",
+    )
 
 
 def _check_master(master: str) -> None:
