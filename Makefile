@@ -95,7 +95,7 @@ chaos: $(STAMP)  ## instances, workers, guardians and the broker killed at rando
 soak-app: $(STAMP) ## an application for many micro-batches, memory of every process watched: make soak-app BATCHES=50000
 	@$(BIN)/python -m tests.chaos.soak --batches $(or $(BATCHES),50000)
 
-simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0
+simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0 KIND=streams (or KIND=subtopology: the machine of the Spark runtime)
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
 structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings; of the tests: ARGS=--tests

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from headrace.simulator.simulation import KINDS, simulate
+from headrace.simulator.subtopology_simulation import simulate_subtopology
 from headrace.simulator.transcript import Outcome
 
+SUBTOPOLOGY = "subtopology"
 PROGRESS = 500  # seeds between two progress lines
 
 
@@ -20,16 +22,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run, without their transcripts")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument(
-        "--groups", choices=(*KINDS, "all"), default="all", help="the kind of group; all: seeds take the kinds in turn"
+        "--groups",
+        choices=(*KINDS, "all", SUBTOPOLOGY),
+        default="all",
+        help=f"the kind of group; all: seeds take the kinds in turn; {SUBTOPOLOGY}: the machine of a Spark subtopology",
     )
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        outcome = simulate(arguments.seed, arguments.groups)
+        outcome = _simulate(arguments.seed, arguments.groups)
         print("\n".join(outcome.transcript))
         print(f"digest {outcome.digest}")
         return _verdict([outcome])
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    return _verdict(simulate(seed, arguments.groups) for seed in seeds)
+    return _verdict(_simulate(seed, arguments.groups) for seed in seeds)
+
+
+def _simulate(seed: int, groups: str) -> Outcome:
+    return simulate_subtopology(seed) if groups == SUBTOPOLOGY else simulate(seed, groups)
 
 
 def _verdict(outcomes: Iterable[Outcome]) -> int:
