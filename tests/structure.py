@@ -251,6 +251,9 @@ def main() -> None:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     if arguments.findings:
         print("\n".join(findings))
+    elif not arguments.packages:
+        print()
+        print(report(Suite(), findings=False))
 
 
 if __name__ == "__main__":

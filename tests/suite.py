@@ -51,6 +51,28 @@ class Suite:
         present = set(self.test_files)
         return [module for module in self.modules if module.parent / f"test_{module.name}" in present]
 
+    def tested_at(self, module: Path) -> Path | None:
+        """Return the test file of a module by the rules of CONTRIBUTING.md, the first of these that exists.
+
+        1. `a/b.py` → `a/test_b.py`
+        2. `a/b_c.py` beside `a/b.py` → `a/test_b.py`: modules that were split from another one
+        3. `a/b/c.py` → `a/test_b.py`: the test of a package
+        """
+        present, modules = set(self.test_files), set(self.modules)
+        candidates = [module.parent / f"test_{module.name}"]
+        words = module.stem.split("_")
+        for count in range(len(words) - 1, 0, -1):
+            shorter = "_".join(words[:count]) + ".py"
+            if module.parent / shorter in modules:
+                candidates.append(module.parent / f"test_{shorter}")
+        if len(module.parts) > 2:
+            candidates.append(module.parent.parent / f"test_{module.parent.name}.py")
+        return next((place for place in candidates if place in present), None)
+
+    def predictable(self) -> list[Path]:
+        """Modules with a test file where the rules of `tested_at` say it is."""
+        return [module for module in self.modules if self.tested_at(module) is not None]
+
     def named(self) -> list[Path]:
         """Modules with a test file of their name anywhere."""
         names = {path.name for path in self.test_files}
@@ -59,16 +81,23 @@ class Suite:
     def misplaced(self) -> list[Path]:
         """Test files named after modules, none of which is in the mirrored directory.
 
-        Directories without a package of their name (interop, chaos …) hold stories and mirror nothing.
+        Directories without a package of their name (interop, chaos …) hold stories and mirror nothing. The test of a
+        package, or of its `__main__`, may have the name of a module elsewhere.
         """
         packages = {module.parts[0] for module in self.modules}
+        folders = {module.parent for module in self.modules}
+        source = self.root / "src" / "headrace"
         places = defaultdict(set)
         for module in self.modules:
             places[f"test_{module.name}"].add(module.parent)
         return [
             path
             for path in self.test_files
-            if path.parts[0] in packages and path.name in places and path.parent not in places[path.name]
+            if path.parts[0] in packages
+            and path.name in places
+            and path.parent not in places[path.name]
+            and path.parent / path.stem.removeprefix("test_") not in folders
+            and not (path.name == "test_main.py" and (source / path.parent / "__main__.py").exists())
         ]
 
     def helpers(self) -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
@@ -133,10 +162,12 @@ class Suite:
 
 def report(suite: Suite, *, findings: bool) -> str:
     """Return the measures as text, one a line, and with `findings` each place below its measure."""
+    modules = len(suite.modules)
     lines = [
         f"{len(suite.test_files):5d}  test files, {len(suite.files)} Python files",
-        f"{len(suite.mirrored()):5d}  of {len(suite.modules)} modules have their test file in the mirrored directory",
-        f"{len(suite.named()):5d}  of {len(suite.modules)} modules have a test file of their name",
+        f"{len(suite.mirrored()):5d}  of {modules} modules have a test file of their own in the mirrored directory",
+        f"{len(suite.predictable()):5d}  of {modules} modules have a test file by the rules of CONTRIBUTING.md",
+        f"{len(suite.named()):5d}  of {modules} modules have a test file of their name",
         f"{len(suite.typed()):5d}  of {len(suite.files)} Python files are checked by mypy",
     ]
     measures: dict[str, list[str]] = {

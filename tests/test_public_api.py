@@ -7,21 +7,19 @@ have and, for each parameter, with a value of a wrong type. No Spark session is 
 from __future__ import annotations
 
 import inspect
-import pickle
 import subprocess
 import sys
-import traceback
 from types import FunctionType
 from typing import Any, TypeVar
 
 import pytest
+from tests.public_api import assert_explained, text_of
 
 import headrace
 from headrace.broker.faults import Faults
 from headrace.broker.manual_clock import ManualClock
 from headrace.client.consumer.consumer import Consumer
-from headrace.errors import ArgumentError, ConfigError, HeadraceError, MissingExtra, UnknownName
-from headrace.extras import EXTRAS, missing_extra
+from headrace.errors import ArgumentError, HeadraceError, UnknownName
 from headrace.spark.running_app import RunningApp
 from headrace.spark.stream_rows import NaFunctions
 from headrace.type_checks import checks_of
@@ -73,18 +71,6 @@ THEIR_OWN = {"topics", "topic", "schema", "listener", "path", "partitions", "out
 
 def names_of(case) -> str:
     return ".".join(part if isinstance(part, str) else part.__name__ for part in case)
-
-
-def text_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def assert_explained(error: HeadraceError) -> None:
-    text = text_of(error)
-    assert f"code   {error.code}" in text
-    assert error.fix
-    assert f"fix    {error.fix}" in text
-    assert text.count(f"{type(error).__name__}: {error.message}\n") == 1
 
 
 def made(kind: type[T]) -> T:
@@ -229,91 +215,6 @@ def test_a_mistake_in_the_users_own_function_stays_what_it_is():
     app = object.__new__(headrace.Stream)
     with pytest.raises(TypeError, match="object of type 'int' has no len"):
         app.transform(handler)
-
-
-def test_errors_survive_pickling_with_their_notes():
-    error = ArgumentError("wrong-type", "a message", "a fix", where="app.py:3", argument="x")
-    error.add_note("a note of the user's")
-    copied = pickle.loads(pickle.dumps(error))
-    assert type(copied) is ArgumentError
-    assert copied.__notes__ == error.__notes__
-    assert (copied.code, copied.fix, copied.facts) == (error.code, error.fix, error.facts)
-    assert text_of(copied).count("a fix") == 1
-    for kind in (HeadraceError, ConfigError, UnknownName, MissingExtra):
-        assert_explained(pickle.loads(pickle.dumps(kind("bad-value", "a message", "a fix", name="x", package="numpy"))))
-
-
-def test_a_place_is_put_in_once():
-    error = ConfigError("bad-value", "a message", "a fix")
-    error.locate("app.py:3")
-    error.locate("other.py:1")
-    assert text_of(error).count("where") == 1
-    assert "where  app.py:3" in text_of(error)
-
-
-ENTRY_POINTS = {
-    "from headrace import StreamsApp": "spark",
-    "from headrace import Stream": "spark",
-    "from headrace import StreamTable, GroupedStream": "spark",
-    "from headrace.spark import session; session('a')": "spark",
-    "from headrace import Consumer; Consumer('t', group_id='g').poll(0.01)": "client",
-    "from headrace import Consumer; next(iter(Consumer('t', group_id='g')))": "client",
-    "import asyncio\nfrom headrace import AsyncConsumer\nasync def poll():\n"
-    "    await AsyncConsumer('t', group_id='g').poll(0.01)\nasyncio.run(poll())": "client",
-}
-BASE = [
-    "from headrace import Admin; Admin('localhost:1')",
-    "from headrace import Consumer; Consumer('t', group_id='g')",
-    "from headrace import EmbeddedBroker, DeadLetter, Retry, HeadraceError, ParallelConsumer, AsyncConsumer",
-]
-
-
-def test_missing_extras():
-    """Each entry point in a process of one install without extras; one process, because starts cost more than calls."""
-    script = f"""
-import sys, traceback
-from importlib.abc import MetaPathFinder
-
-class Absent(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
-for code, extra in {ENTRY_POINTS!r}.items():
-    try:
-        exec(code, {{}})
-    except ImportError as error:
-        text = "".join(traceback.format_exception(error))
-        assert getattr(error, "code", "") == "extra-missing", (code, text)
-        assert f'fix    pip install "headrace[{{extra}}]"' in text, (code, text)
-        assert "No module named" not in text, (code, text)
-    else:
-        raise SystemExit("not refused: " + code)
-for code in {BASE!r}:
-    exec(code, {{}})
-"""
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert told.returncode == 0, told.stderr
-
-
-def test_every_package_of_an_extra_is_known():
-    """The table of extras against pyproject.toml, so that a new dependency is not forgotten."""
-    import tomllib
-    from pathlib import Path
-
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    packages = {
-        "".join(each.split(">")[0].split("[")[0]).partition("=")[0]: extra
-        for extra, wanted in project["optional-dependencies"].items()
-        for each in wanted
-        if not each.startswith("headrace[")
-    }
-    assert {name: EXTRAS[name.removesuffix("-api")] for name in packages} == packages
-    error = missing_extra(ModuleNotFoundError("No module named 'numpy.core'", name="numpy.core"), "x")
-    assert error is not None
-    assert error.name == "numpy"
-    assert missing_extra(ModuleNotFoundError("No module named 'theirs'", name="theirs"), "x") is None
 
 
 def test_the_wrapper_keeps_what_a_signature_shows():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms
 
 FAST = {
@@ -66,3 +67,34 @@ def heartbeat(member_id: str, epoch: int, **fields: Any) -> Any:
 
 def tasks_of(answer: Any) -> dict[str, tuple[int, ...]]:
     return {task.subtopology_id: tuple(task.partitions) for task in answer.active_tasks or ()}
+
+
+def commit(member_id: str, epoch: int, offset: int, topic_id: Any, name: str = "flights") -> Any:
+    c = m.offset_commit_request
+    part = c.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="note")
+    return c.OffsetCommitRequest(
+        group_id="delays",
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        topics=(c.OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=(part,)),),
+    )
+
+
+def fetch(topic_id: Any) -> Any:
+    f = m.offset_fetch_request
+    group = f.OffsetFetchRequestGroup(
+        group_id="delays",
+        topics=(f.OffsetFetchRequestTopics(name="flights", topic_id=topic_id, partition_indexes=(0, 1)),),
+    )
+    return f.OffsetFetchRequest(groups=(group,))
+
+
+def topic_id(client: Any, name: str) -> Any:
+    asked = m.metadata_request.MetadataRequestTopic(topic_id=None, name=name)
+    answer = client.call(
+        ApiKey.METADATA,
+        m.metadata_request.MetadataRequest(
+            topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        ),
+    )
+    return answer.topics[0].topic_id

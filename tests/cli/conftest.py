@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import Command, Worker, flight_topology
+from tests.cli.run_processes import PROGRAM
 from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.commands import CommandResult
 
@@ -52,3 +54,11 @@ def join(broker: EmbeddedBroker) -> Iterator[Callable[..., Worker]]:
     yield one_more
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_STATE_DIR", str(tmp_path / "state"))
+    path = tmp_path / "flights.py"
+    path.write_text(PROGRAM)
+    return path

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.client.produced_records import CODECS, everything
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.network_client import NetworkClient
@@ -67,24 +64,6 @@ def test_an_offset_outside_the_log_names_partition_and_bounds(client: NetworkCli
         list(Fetcher(client).fetch_ranges({("flights", 1): (0, 3)}))
     assert caught.value.code == "offset-out-of-range"
     assert caught.value.facts["log_start_offset"] == 2
-
-
-def test_an_end_that_does_not_come_is_told(client: NetworkClient) -> None:
-    produce(client, "flights", [PlainRecord(value=b"v")], partition=0)
-    with pytest.raises(BrokerError, match="cannot be read up to 5") as caught:
-        list(Fetcher(client).fetch_ranges({("flights", 0): (0, 5)}, timeout_ms=200))
-    assert caught.value.code == "range-unreachable"
-
-
-def test_records_that_come_while_waiting_are_read(client: NetworkClient, broker: EmbeddedBroker) -> None:
-    later = threading.Timer(0.2, lambda: broker.produce("flights", ["x"] * 40))
-    later.start()
-    counts = sum(
-        batch.table.num_rows
-        for batch in Fetcher(client).fetch_ranges({("flights", p): (0, 10) for p in range(4)}, timeout_ms=10_000)
-    )
-    later.join()
-    assert counts == 40
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

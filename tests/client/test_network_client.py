@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import threading
 
 import pytest
-from tests.client.scripted_servers import LIST_GROUPS, answering
+from tests.client.scripted_servers import LIST_GROUPS
 from tests.harness.ports import find_free_port
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -45,24 +44,6 @@ def test_nobody_listens(broker: EmbeddedBroker) -> None:
     assert caught.value.code == "broker-unreachable"
     assert "bootstrap.servers" in caught.value.fix
     assert isinstance(caught.value, ConnectionError)
-
-
-def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason_before_it() -> None:
-    connections: list[socket.socket] = []
-
-    def close_the_first(connection: socket.socket) -> None:
-        connections.append(connection)
-        while connection.recv(4096) and len(connections) > 1:  # silent until the client goes away
-            pass
-
-    with (
-        answering(close_the_first) as address,
-        NetworkClient(address, bootstrap_timeout_ms=700) as client,
-        pytest.raises(CannotConnect, match="the broker closed the connection") as caught,
-    ):
-        client.metadata()
-    assert "check security.protocol" in caught.value.fix
-    assert len(connections) == 2
 
 
 def test_the_second_address_serves_when_the_first_does_not(broker: EmbeddedBroker) -> None:
@@ -136,23 +117,3 @@ def test_bootstrap_servers_are_read(text: str, expected: list[tuple[str, int]]) 
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap_servers(text)
-
-
-def test_a_call_that_tries_again_and_again_is_ended_from_outside() -> None:
-    broker = EmbeddedBroker({"in": 1})
-    with broker, NetworkClient(broker.bootstrap_servers, api_timeout_ms=600_000) as client:
-        client.metadata(["in"])
-        broker.kill()
-        failures: list[CannotConnect] = []
-
-        def ask() -> None:
-            try:
-                client.metadata(["in"], refresh=True)
-            except CannotConnect as error:
-                failures.append(error)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        client.end()
-        asking.join(60)
-        assert [error.code for error in failures] == ["broker-unreachable"]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.client.transaction_ends import read, write
 
-from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
-from headrace.client.network_client import NetworkClient
 from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_rules import Round
-from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
 
@@ -116,18 +113,6 @@ def test_a_round_ends_with_an_outcome_for_each():
     assert isinstance(round_.outcomes["b"], BrokerError)
     assert isinstance(round_.outcomes["c"], Fenced)
     assert isinstance(round_.outcomes["d"], CannotConnect)
-
-
-def test_who_may_not_write_for_an_id_is_told_what_to_grant():
-    config = {"authorizer.class.name": "on", "super.users": "User:root"}
-    with (
-        EmbeddedBroker(config=config) as broker,
-        NetworkClient(broker.bootstrap_servers, bootstrap_timeout_ms=60_000) as client,
-    ):
-        refused = Transactions(client).initialise(["delays-x-0"])["delays-x-0"]
-    assert isinstance(refused, BrokerError)
-    assert refused.code == "not-authorized"
-    assert "WRITE on the transactional id" in refused.fix
 
 
 def test_a_reader_that_waits_for_a_transaction_is_told_which_one(txn_client, transactions):

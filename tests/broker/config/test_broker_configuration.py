@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.broker.config.configurations import configured
 
-from headrace.broker.config.broker_configuration import BROKER_SETTINGS, BrokerConfiguration
-from headrace.broker.config.topic_configuration import TOPIC_SETTINGS, effective_value
+from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.logs.partition_logs import default_log_config
 from headrace.errors import ConfigError
-
-
-def configured(**settings: object) -> BrokerConfiguration:
-    named = {name.replace("_", "."): value for name, value in settings.items()}
-    return BrokerConfiguration.from_settings("/tmp/nowhere", settings=named)
 
 
 def test_defaults_are_kafkas_and_the_host_is_the_loopback() -> None:
@@ -78,24 +73,11 @@ def test_listeners_that_cannot_be_are_refused(text: str) -> None:
         configured(listeners=text)
 
 
-def test_a_topic_falls_back_to_the_broker_and_then_to_kafka() -> None:
-    configuration = configured(log_retention_ms=5000, log_segment_bytes=4096)
-    assert effective_value("retention.ms", {"retention.ms": "7"}, configuration) == 7
-    assert effective_value("retention.ms", {}, configuration) == 5000
-    assert effective_value("segment.bytes", {}, configuration) == 4096
-    assert effective_value("max.message.bytes", {}, configuration) == 1048588
-
-
 def test_the_disk_gets_the_brokers_defaults_and_its_flush_policy() -> None:
     config = default_log_config(configured(log_segment_bytes=4096, headrace_flush_policy="always"))
     assert config.segment_bytes == 4096
     assert config.fsync == "always"
     assert default_log_config(configured()).fsync == "never"
-
-
-def test_every_topic_setting_falls_back_to_a_broker_setting() -> None:
-    for setting in TOPIC_SETTINGS.values():
-        assert setting.synonym is None or setting.synonym in BROKER_SETTINGS
 
 
 def test_share_groups_are_refused_where_protocols_are_listed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.harness.certificates import Certificates
+
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
 
@@ -31,3 +33,7 @@ def our_client(broker: EmbeddedBroker, listener: str, protocol: str, **settings:
     named = {name.replace("_", "."): value for name, value in settings.items()}
     server = f"127.0.0.1:{broker.ports[listener]}"
     return NetworkClient(server, security={"security.protocol": protocol, **named}, bootstrap_timeout_ms=30_000)
+
+
+def trusting(certificates: Certificates, protocol: str) -> dict[str, str]:
+    return {"ssl.truststore.location": str(certificates.authority)} if "SSL" in protocol else {}
