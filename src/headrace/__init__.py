@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.client.parallel.parallel_consumer import ParallelConsumer
     from headrace.client.parallel.work import Retry
     from headrace.errors import HeadraceError
+    from headrace.formats import Avro, SchemaRegistry
     from headrace.spark.grouped_stream import GroupedStream, StreamTable
     from headrace.spark.stream import Stream
     from headrace.spark.streams_app import StreamsApp
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "AsyncConsumer",
+    "Avro",
     "Consumer",
     "DeadLetter",
     "EmbeddedBroker",
@@ -35,6 +37,7 @@ __all__ = [
     "HeadraceError",
     "ParallelConsumer",
     "Retry",
+    "SchemaRegistry",
     "Stream",
     "StreamTable",
     "StreamsApp",
@@ -47,6 +50,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _MODULES = {
     "Admin": "headrace.client.admin",
     "AsyncConsumer": "headrace.client.consumer.async_consumer",
+    "Avro": "headrace.formats",
     "Consumer": "headrace.client.consumer.consumer",
     "DeadLetter": "headrace.spark.topology.nodes",
     "EmbeddedBroker": "headrace.broker.embedded",
@@ -54,6 +58,7 @@ _MODULES = {
     "ParallelConsumer": "headrace.client.parallel.parallel_consumer",
     "HeadraceError": "headrace.errors",
     "Retry": "headrace.client.parallel.work",
+    "SchemaRegistry": "headrace.formats",
     "Stream": "headrace.spark.stream",
     "StreamTable": "headrace.spark.grouped_stream",
     "StreamsApp": "headrace.spark.streams_app",

@@ -112,7 +112,7 @@ class TopologyError(HeadraceError, ValueError):
 
 
 class CannotConnect(HeadraceError, ConnectionError):
-    """broker-unreachable, tls-failed, authentication-failed."""
+    """broker-unreachable, tls-failed, authentication-failed, registry-unreachable."""
 
 
 class BrokerError(HeadraceError):

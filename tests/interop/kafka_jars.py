@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "compiled",
     "java",
     "kafka_jars",
+    "unpacked",
 ]
 
 TOOLS_VERSION = "4.3.1"
@@ -126,6 +128,21 @@ def class_archive(version: str, train: Callable[[list[str]], None]) -> list[str]
     return [f"-XX:SharedArchiveFile={_made_once(f'{version}.jsa', make)}", SILENT]
 
 
+def unpacked(group: str, artifact: str, version: str, classifier: str) -> Path:
+    """The directory with what an archive (.tar.gz) on Maven's repositories holds. Raises KafkaUnavailable."""
+
+    def make(target: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="headrace-archive-", dir=JARS) as scratch:
+            named = f"-Dartifact={group}:{artifact}:{version}:tar.gz:{classifier}"
+            _run_maven(["dependency:copy", named, f"-DoutputDirectory={scratch}"], scratch, artifact, target)
+            contents = Path(scratch) / "contents"
+            with tarfile.open(next(Path(scratch).glob("*.tar.gz"))) as archive:
+                archive.extractall(contents, filter="data")
+            contents.rename(target)
+
+    return _made_once(f"{artifact}-{version}", make)
+
+
 def _made_once(name: str, make: Callable[[Path], None]) -> Path:
     target = JARS / name
     if target.exists():
@@ -151,20 +168,22 @@ def _compile(files: list[Path], libraries: Path, compiler: Path, target: Path) -
 
 
 def _download(version: str, target: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise KafkaUnavailable(
-            f"{_named(version)} is fetched with Maven, and there is no mvn in PATH. "
-            f"Install Maven, or put its jars into {target}."
-        )
     with tempfile.TemporaryDirectory(prefix="headrace-jars-", dir=JARS) as scratch:
         (Path(scratch) / "pom.xml").write_text(_pom(version))
         jars = Path(scratch) / "jars"
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-        out = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
-        if out.returncode != 0:
-            raise KafkaUnavailable(f"Maven could not fetch {_named(version)}:\n{(out.stdout + out.stderr)[-2000:]}")
+        _run_maven(["dependency:copy-dependencies", f"-DoutputDirectory={jars}"], scratch, _named(version), target)
         jars.rename(target)
+
+
+def _run_maven(arguments: list[str], directory: str, what: str, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailable(
+            f"{what} is fetched with Maven, and there is no mvn in PATH. Install Maven, or put its files into {target}."
+        )
+    out = subprocess.run([maven, "-q", "-B", *arguments], cwd=directory, capture_output=True, text=True, check=False)
+    if out.returncode != 0:
+        raise KafkaUnavailable(f"Maven could not fetch {what}:\n{(out.stdout + out.stderr)[-2000:]}")
 
 
 def _named(version: str) -> str:

@@ -62,6 +62,7 @@ def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: Ne
         for branch in part.branches:
             if isinstance(branch.sink, TopicSink):
                 yield from _sink_topic(branch.sink, known)
+                yield from _guarded(lambda sink=branch.sink: _sink_schema(sink))  # type: ignore[misc]
     yield from _guarded(lambda: _internal_topics(app, compiled, admin))
     for source in sources:
         if all(topic in known for topic in source.topics):
@@ -167,6 +168,17 @@ def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator
             fix=f'.to_topic("{sink.topic}", partitions=8)',
             where=shown(sink.where),
         )
+
+
+def _sink_schema(sink: TopicSink) -> Iterator[Finding]:
+    if sink.avro is None or sink.avro.registry is None:
+        return
+    from headrace.spark.formats.schema_registry import check_registrable
+
+    check_registrable(sink.avro)
+    yield Finding(
+        level="ok", code="schema", message=f'{sink.topic}: the subject "{sink.avro.subject}" takes its schema'
+    )
 
 
 def _internal_topics(app: ApplicationDeclaration, compiled: CompiledTopology, admin: Admin) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from headrace.spark.refusals import (
 )
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
-from headrace.spark.topology.nodes import FormatName, Leaving, NarrowCall, OutputMode, TopicSource
+from headrace.spark.topology.nodes import Leaving, NarrowCall, OutputMode, TopicSource, ValueFormat
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.interface import Sink
@@ -270,7 +270,7 @@ class Rows:
         topic: str,
         *,
         key: str | Sequence[str] | None = None,
-        value: FormatName = "json",
+        value: ValueFormat = "json",
         output_mode: OutputMode = "update",
         partitions: int | None = None,
     ) -> Any:
@@ -281,7 +281,8 @@ class Rows:
             key: Columns of the record key: one string column is written as plain text, anything else as a JSON object.
                 None keeps the input record's key for a stream, and the grouping columns for a table.
             value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
-                not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does.
+                not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does;
+                `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.
             output_mode: "update": one record each time a row changes.
             partitions: Permission to create a missing topic, with this many partitions.
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
+from headrace.formats import Avro
 from headrace.spark.application_declaration import ApplicationDeclaration
 from headrace.spark.compilation import source_name
 from headrace.spark.formats.schemas import RAW, STRING, check_schema
@@ -31,12 +32,15 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     ErrorPolicy,
     FormatName,
+    TopicSink,
     TopicSource,
+    ValueFormat,
 )
 
 if TYPE_CHECKING:
     from headrace.spark.findings import Finding
     from headrace.spark.running_app import RunningApp
+    from headrace.spark.topology.nodes import CompiledTopology
     from headrace.spark.verdict import Verdict
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
@@ -126,7 +130,7 @@ class StreamsApp(ApplicationDeclaration):
         topics: str | Sequence[str],
         *,
         schema: StructType | str | None = None,
-        value: FormatName | None = None,
+        value: ValueFormat | None = None,
         key: str | None = None,
         on_error: ErrorPolicy | None = None,
         name: str | None = None,
@@ -139,7 +143,8 @@ class StreamsApp(ApplicationDeclaration):
             topics: One topic, or several that are read as one.
             schema: StructType or DDL of JSON records. The struct `_kafka` (key, topic, partition, offset, timestamp,
                 headers) is available beside the columns; `*` does not include it.
-            value: "string" for one column `value`.
+            value: "string" for one column `value`; `headrace.Avro` for Avro with a schema registry or a schema of its
+                own, whose fields are the columns.
             key: The column that equals the record's key, so that grouping by it needs no repartitioning.
             on_error: Policy of this source; by default the application's.
             name: Name of the source in descriptions.
@@ -155,12 +160,18 @@ class StreamsApp(ApplicationDeclaration):
             check_topic_name(topic, where)
         if len(set(names)) != len(names):
             raise refusal("topic-read-twice", "a topic is named twice", "name each once", where)
-        format_name, columns = self._columns_of(schema, value, where)
+        avro = None
+        if isinstance(value, Avro):
+            avro, columns = _avro_columns_of(value, schema, names, where)
+            format_name: FormatName = "avro"
+        else:
+            format_name, columns = self._columns_of(schema, value, where)
         source = TopicSource(
             name=name or source_name(names),
             topics=names,
             value_format=format_name,
             schema_json=columns.json(),
+            avro=avro,
             key_column=_key_column(key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
@@ -266,7 +277,9 @@ class StreamsApp(ApplicationDeclaration):
         from headrace.spark.running_app import RunningApp
         from headrace.spark.runtime.application import ApplicationRuntime
 
-        runtime = ApplicationRuntime(self._settings(), self.compile(), listeners=self.listeners)
+        compiled = self.compile()
+        _register_schemas(compiled)
+        runtime = ApplicationRuntime(self._settings(), compiled, listeners=self.listeners)
         runtime.start()
         return RunningApp(runtime)
 
@@ -336,5 +349,35 @@ def _key_column(key: str | None, columns: StructType, where: str) -> str | None:
     return key
 
 
+def _avro_columns_of(avro: Avro, schema: object, topics: tuple[str, ...], where: str) -> tuple[Avro, StructType]:
+    from headrace.spark.formats.avro import source_avro
+
+    if schema is not None:
+        raise refusal(
+            "bad-value", "Avro has a schema of its own", "leave schema= out, or write value=Avro(schema=..)", where
+        )
+    avro, columns = source_avro(avro, topics, where)
+    check_schema(columns, where)
+    return avro, columns
+
+
+def _register_schemas(compiled: CompiledTopology) -> None:
+    """Register the schemas of sinks before anything runs, so that a registry that refuses one leaves nothing behind."""
+    for part in compiled.subtopologies:
+        for branch in part.branches:
+            if isinstance(branch.sink, TopicSink) and branch.sink.avro is not None and branch.sink.avro.registry:
+                from headrace.spark.formats.schema_registry import registered_id
+
+                registered_id(branch.sink.avro)
+
+
 def _without_place(source: TopicSource) -> tuple[object, ...]:
-    return (source.name, source.topics, source.value_format, source.schema_json, source.key_column, source.on_error)
+    return (
+        source.name,
+        source.topics,
+        source.value_format,
+        source.schema_json,
+        source.avro,
+        source.key_column,
+        source.on_error,
+    )

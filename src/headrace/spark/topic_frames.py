@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.client.security import ClientSecurity
+from headrace.formats import Avro
 from headrace.spark.formats.schemas import RAW, struct_of
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
 
@@ -85,6 +86,12 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
+    if source.avro is not None:
+        row = F.col("__headrace_row")
+        rows = avro_rows(source.avro, columns).alias("__headrace_row")
+        read = records.where("value IS NOT NULL").select(rows, coordinates, key)
+        fields = [row.getField("row").getField(field.name).alias(field.name) for field in columns.fields]
+        return read.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, row.getField("bad").alias(BAD_COLUMN))
     wide = _without_bytes(columns)
     schema = StructType([*wide.fields, StructField(BAD_COLUMN, StringType())])
     not_json = F.udf(lambda value: _not_a_json_object(value), StringType())("value")  # else Spark reads the annotations
@@ -101,6 +108,30 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
             found, bad = narrow, F.when(same, bad).otherwise(F.coalesce(bad, F.lit("a number is no tinyint")))
         fields.append(found.alias(mine.name))
     return parsed.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
+
+
+def avro_rows(avro: Avro, columns: StructType) -> Column:
+    """Return the column `value` read by fastavro: a struct of `row` and `bad`, the reason why there is no row."""
+    from headrace.spark.formats.avro_reference import avro_row_reader
+
+    found = StructType().add("row", columns).add("bad", StringType())
+    read = avro_row_reader(avro)
+    return F.udf(lambda value: read(value), found).asNondeterministic()("value")
+
+
+def avro_values_as_json(records: DataFrame, avro: Avro, options: Mapping[str, str]) -> DataFrame:
+    """Return records of an Avro topic with values as Spark's `to_json` writes them; undecodable ones as they are.
+
+    Args:
+        records: With the column `value`.
+        avro: The topic's format, with its schema.
+        options: Of `to_json`.
+    """
+    from headrace.spark.formats.avro import avro_columns
+
+    row = avro_rows(avro, avro_columns(avro)).getField("row")
+    as_json = F.to_json(row, dict(options)).cast("binary")
+    return records.withColumn("value", F.when(F.col("value").isNotNull(), F.coalesce(as_json, F.col("value"))))
 
 
 def _without_bytes(kind: DataType) -> Any:

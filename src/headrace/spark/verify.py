@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -31,10 +31,17 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_rows import Arm, Rows
-from headrace.spark.topic_frames import BAD_COLUMN, TopicPartition, decoded_by_spark, good_rows, topic_frame
+from headrace.spark.topic_frames import (
+    BAD_COLUMN,
+    TopicPartition,
+    avro_values_as_json,
+    decoded_by_spark,
+    good_rows,
+    topic_frame,
+)
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from headrace.spark.verdict import SinkVerdict, Verdict
-from headrace.spark.verify_streams import compare_files, compare_stream
+from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
 
 if TYPE_CHECKING:
@@ -177,6 +184,7 @@ class _Recomputation:
                 _show_committed_rows(outputs[0].sink, self._app.name)
                 return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
+            actual, outputs = _as_json(actual, outputs)
             if isinstance(outputs[0].rows, StreamTable):
                 rows = self._rows(outputs[0].rows._aggregate.arms)
                 return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
@@ -198,6 +206,16 @@ class _Recomputation:
     def _stream_rows(self, output: Output) -> DataFrame:
         assert isinstance(output.rows, Stream)
         return self._rows(output.rows._arms)
+
+
+def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:
+    """Return records and outputs of an Avro topic as if it were a JSON topic, which is how values are compared."""
+    avro = getattr(outputs[0].sink, "avro", None)
+    if avro is None:
+        return actual, outputs
+    sinks = [replace(cast("TopicSink", output.sink), value_format="json", avro=None) for output in outputs]
+    replaced = [replace(output, sink=sink) for output, sink in zip(outputs, sinks, strict=True)]
+    return avro_values_as_json(actual, avro, JSON_OPTIONS), replaced
 
 
 def _extent(

@@ -16,6 +16,7 @@ from tests.spark.formats.generated_values import generated
 
 from headrace.spark import formats
 from headrace.spark.formats.java_text import java_double
+from headrace.spark.topology.nodes import TopicSink
 from headrace.spark.verify_streams import JSON_OPTIONS
 
 pytestmark = pytest.mark.spark
@@ -152,8 +153,12 @@ def test_string_and_raw_values():
     batch = pa.record_batch(
         {"s": pa.array(["x", None]), "n": pa.array([1, 2]), "d": pa.array([1.0, 1e9]), "r": pa.array([b"\xff", None])}
     )
-    assert formats.encode_value(batch, ["s"], "string").to_pylist() == [b"x", None]
-    assert formats.encode_value(batch, ["n"], "string").to_pylist() == [b"1", b"2"]
-    assert formats.encode_value(batch, ["d"], "string").to_pylist() == [b"1.0", b"1.0E9"]
-    assert formats.encode_value(batch, ["r"], "raw").to_pylist() == [b"\xff", None]
+
+    def written(column, value_format):
+        return formats.encode_value(batch, [column], TopicSink(topic="t", value_format=value_format))
+
+    assert written("s", "string").to_pylist() == [b"x", None]
+    assert written("n", "string").to_pylist() == [b"1", b"2"]
+    assert written("d", "string").to_pylist() == [b"1.0", b"1.0E9"]
+    assert written("r", "raw").to_pylist() == [b"\xff", None]
     assert formats.encode_value_json(batch.slice(0, 0), ["s"]).to_pylist() == []

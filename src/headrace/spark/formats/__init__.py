@@ -1,4 +1,4 @@
-"""Conversion between Kafka records and Arrow columns: JSON with a schema, single strings, or raw columns.
+"""Conversion between Kafka records and Arrow columns: JSON with a schema, Avro, single strings, or raw columns.
 
 The fetch stage calls `decode`; the sink stage calls `encode_value` and `encode_key`. All of them work on Arrow arrays.
 """
@@ -20,7 +20,7 @@ from headrace.spark.formats.json_decoding import decode_json
 from headrace.spark.formats.json_encoding import encode_json, time_text
 from headrace.spark.formats.json_values import BadRow, excerpt
 from headrace.spark.formats.schemas import COORDINATES, struct_of
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, FormatName, TopicSource
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, TopicSink, TopicSource
 
 __all__ = [
     "BadRow",
@@ -79,6 +79,14 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
         batch, bad = decode_json(values, source.schema_json, source.time_zone, used)
         tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    elif source.avro is not None:
+        from headrace.spark.formats.avro import decode_avro  # needs libraries that only Avro needs
+
+        values = _column(records, "value")
+        used = [name for name in wanted if name != COORDINATES_COLUMN]
+        batch, bad = decode_avro(values, source.avro, used)
+        tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     elif source.value_format == "string":
         columns["value"], bad = _strings(_column(records, "value"))
     else:
@@ -93,13 +101,17 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     return Decoded(batch=batch, bad_rows=tuple(bad), tombstones=tombstones)
 
 
-def encode_value(batch: pa.RecordBatch, columns: Sequence[str], value_format: FormatName) -> pa.Array:
+def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink) -> pa.Array:
     """Return the record values of `batch` as binary; null is a tombstone.
 
     "string" and "raw" write their single column unchanged.
     """
-    if value_format == "json":
+    if sink.value_format == "json":
         return encode_value_json(batch, columns)
+    if sink.avro is not None:
+        from headrace.spark.formats.avro import encode_avro  # needs libraries that only Avro needs
+
+        return encode_avro(batch, columns, sink.avro)
     [name] = columns
     column = batch.column(name)
     return column.cast(pa.binary()) if pa.types.is_binary(column.type) else _plain_text(column)

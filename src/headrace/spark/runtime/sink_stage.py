@@ -110,7 +110,7 @@ class _TopicSink(_Sink):
 
         [batch] = table.combine_chunks().to_batches()
         sink = self._step.sink
-        values = formats.encode_value(batch, self._step.value_columns, sink.value_format)
+        values = formats.encode_value(batch, self._step.value_columns, sink)
         if sink.key_columns is not None:
             return formats.encode_key(batch, sink.key_columns), values
         return batch.column(KEY_COLUMN), values

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.formats import Avro
 from headrace.spark.refusals import refusal, refused_format, translated
-from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink
+from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink, ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,14 +63,15 @@ def topic_sink(
     topic: str,
     *,
     key: str | Sequence[str] | None,
-    value: FormatName,
+    value: ValueFormat,
     output_mode: OutputMode,
     partitions: int | None,
     where: str,
 ) -> TopicSink:
     """Return the output for `to_topic`. Raises TopologyError for arguments that do not fit the rows."""
     check_topic_name(topic, where)
-    if value not in _VALUE_FORMATS:
+    avro, name = None, "avro" if isinstance(value, Avro) else value
+    if not isinstance(value, Avro) and value not in _VALUE_FORMATS:
         raise refused_format(value, where)
     if output_mode != "update":
         raise refusal(
@@ -86,13 +88,18 @@ def topic_sink(
             where,
         )
     _check_types(rows, where)
-    if value == "json":
+    if name == "json":
         _check_json_types(rows, where)
+    if isinstance(value, Avro):
+        from headrace.spark.formats.avro import sink_avro
+
+        avro = sink_avro(value, topic, rows.schema, where)
     return TopicSink(
         topic=topic,
-        value_format=value,
+        value_format=name,
+        avro=avro,
         key_columns=_key_columns(rows, key, where),
-        value_columns=_value_columns(rows, key, value, where),
+        value_columns=_value_columns(rows, key, name, where),
         output_mode=output_mode,
         partitions=partitions,
         where=where,
@@ -268,7 +275,7 @@ def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) ->
 def _value_columns(rows: SinkRows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
     if not rows.columns:
         raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
-    if value == "json":
+    if value in {"json", "avro"}:
         return tuple(rows.columns)
     types = dict(rows.dtypes)
     if value == "raw":

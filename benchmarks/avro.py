@@ -1,0 +1,108 @@
+"""Records per CPU second of Avro to columns and back: ours beside fastavro, in one process.
+
+    python benchmarks/avro.py [--records 100000] [--rounds 5] [--json]
+
+Records of 100 bytes: a long, a string, an optional double, a timestamp, an int and a text; and records with an array
+and a map. fastavro makes a Python dictionary of each record, and its rate is that of reading and writing them alone.
+CPU time, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import io
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from headrace.formats import Avro
+from headrace.spark.formats.avro import decode_avro, encode_avro
+
+FIELDS: list[dict[str, Any]] = [
+    {"name": "id", "type": "long"},
+    {"name": "customer", "type": "string"},
+    {"name": "amount", "type": ["null", "double"], "default": None},
+    {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "n", "type": "int"},
+]
+NESTED: list[dict[str, Any]] = [
+    {"name": "tags", "type": {"type": "array", "items": "string"}},
+    {"name": "counts", "type": {"type": "map", "values": "long"}},
+]
+FLAT = {"type": "record", "name": "Flat", "fields": [*FIELDS, {"name": "note", "type": "string"}]}
+WITH_LISTS = {"type": "record", "name": "Lists", "fields": [*FIELDS, *NESTED]}
+PLACED = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def rows(count: int, lists: bool) -> list[dict[str, Any]]:
+    more: dict[str, Any] = {"tags": ["red", "large"], "counts": {"a": 1, "b": 2}} if lists else {"note": "x" * 70}
+    return [
+        {"id": i * 12_345, "customer": f"c{i}", "amount": i / 7 if i % 3 else None, "placed": PLACED, "n": i, **more}
+        for i in range(count)
+    ]
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return count / (time.process_time() - started)
+
+
+def measured(name: str, schema: dict[str, Any], lists: bool, count: int, rounds: int) -> dict[str, Any]:
+    made, parsed = rows(count, lists), fastavro.parse_schema(json.loads(json.dumps(schema)))
+
+    def write() -> list[bytes]:
+        values = []
+        for row in made:
+            target = io.BytesIO()
+            fastavro.schemaless_writer(target, parsed, row)
+            values.append(target.getvalue())
+        return values
+
+    written = write()
+    values, avro = pa.array(written, pa.binary()), Avro(schema=json.dumps(schema))
+    names = [field["name"] for field in schema["fields"]]
+    batch, bad = decode_avro(values, avro, names)
+    assert not bad
+    assert encode_avro(batch, names, avro).to_pylist() == written
+    ways: dict[str, Callable[[], object]] = {
+        "decode": lambda: decode_avro(values, avro, names),
+        "fastavro decodes": lambda: [fastavro.schemaless_reader(io.BytesIO(value), parsed, None) for value in written],
+        "encode": lambda: encode_avro(batch, names, avro),
+        "fastavro encodes": write,
+    }
+    rates = {way: statistics.median(rate(count, work) for _ in range(rounds)) for way, work in ways.items()}
+    return {"shape": name, "bytes": round(sum(map(len, written)) / count), **rates}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--records", type=int, default=100_000)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--json", action="store_true")
+    arguments = options.parse_args()
+    table = [
+        measured("flat", FLAT, False, arguments.records, arguments.rounds),
+        measured("array and map", WITH_LISTS, True, arguments.records, arguments.rounds),
+    ]
+    if arguments.json:
+        print(json.dumps(table))
+        return
+    heads = "".join(f"{way:>13}{'fastavro':>11}{'ratio':>7}" for way in ("decode", "encode"))
+    print(f"{'records per CPU second':24}{'bytes':>6}{heads}")
+    for row in table:
+        read, write = row["decode"] / row["fastavro decodes"], row["encode"] / row["fastavro encodes"]
+        print(
+            f"{row['shape']:24}{row['bytes']:6}{row['decode']:13,.0f}{row['fastavro decodes']:11,.0f}{read:7.1f}"
+            f"{row['encode']:13,.0f}{row['fastavro encodes']:11,.0f}{write:7.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Formats of record values that need more than a word: `Avro`, with a schema registry or a schema of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.checked_api import checked_api
+from headrace.errors import ConfigError
+
+__all__ = ["Avro", "SchemaRegistry"]
+
+
+@checked_api()
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """A schema registry with Confluent's interface, as Confluent's own, Karapace, Apicurio (`/apis/ccompat/v7`).
+
+    Attributes:
+        url: Its address; several, separated by commas, are tried in turn.
+        config: Further settings by the names of Confluent's client, for example `basic.auth.user.info`,
+            `ssl.ca.location`, `bearer.auth.token`. They are not shown in descriptions and logs.
+
+    Example:
+        SchemaRegistry("https://registry:8081", {"basic.auth.user.info": "user:password"})
+    """
+
+    url: str
+    config: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(
+                "bad-value",
+                f"{self.url!r} is no address of a schema registry",
+                'write SchemaRegistry("http://host:8081")',
+            )
+        if "url" in self.config:
+            raise ConfigError("bad-value", "config= must not hold the url", 'write SchemaRegistry("http://host:8081")')
+
+
+@checked_api()
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """Avro values: `value=Avro(registry=SchemaRegistry("http://localhost:8081"))`.
+
+    With a registry each record begins with a zero byte and the four bytes of its schema's id, as Confluent's
+    serializers write it. Without one a record is nothing but Avro of `schema`.
+
+    Attributes:
+        registry: Where writers' schemas are looked up, and sinks' schemas registered.
+        schema: The schema as JSON. A source takes the latest of its subject if this is None; a sink makes one of its
+            columns.
+        subject: The registry's name for the schemas; by default `<topic>-value`.
+        auto_register: Whether a sink registers its schema; otherwise it must be there.
+    """
+
+    registry: SchemaRegistry | None = None
+    schema: str | None = None
+    subject: str | None = None
+    auto_register: bool = True
+
+    def __post_init__(self) -> None:
+        if self.registry is None and self.schema is None:
+            raise ConfigError(
+                "bad-value",
+                "Avro needs a schema registry or a schema",
+                'write Avro(registry=SchemaRegistry("http://localhost:8081")), or Avro(schema=..) with its JSON',
+            )
+        if self.registry is None and self.subject is not None:
+            raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")

@@ -1,0 +1,239 @@
+"""Avro values of records, with or without a schema registry: their wire format, and the checks of declarations."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError, MissingExtra
+from headrace.formats import Avro
+from headrace.spark.formats.avro_decoding import avro_reader
+from headrace.spark.formats.avro_encoding import avro_writer, check_record_writable
+from headrace.spark.formats.avro_schema import AvroSchemaError, avro_of, parse_schema, spark_type
+from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
+from headrace.spark.formats.schema_registry import UnknownSchema, latest_schema, registered_id, schema_of_id
+from headrace.spark.refusals import refusal
+
+__all__ = ["avro_columns", "decode_avro", "encode_avro", "sink_avro", "source_avro", "warm_up"]
+
+_MAGIC = 0
+_HEADER_BYTES = 5  # a zero byte, then the schema's id, high byte first
+
+
+def source_avro(avro: Avro, topics: Sequence[str], where: str) -> tuple[Avro, StructType]:
+    """Return (the format with its reader's schema, the columns) of a source.
+
+    Raises:
+        TopologyError: for a schema that is not a record of Spark's types.
+        HeadraceError: if the registry does not have one, or cannot be reached.
+    """
+    _check_packages(avro)
+    text = avro.schema
+    if text is None:
+        assert avro.registry is not None
+        if avro.subject is None and len(topics) > 1:
+            raise refusal(
+                "schema-missing",
+                f"which subject has the schema of {', '.join(topics)}?",
+                'Avro(registry=.., subject="orders-value"), or Avro(registry=.., schema=..)',
+                where,
+            )
+        try:
+            text = latest_schema(avro.registry, avro.subject or f"{topics[0]}-value")
+        except UnknownSchema as error:
+            raise refusal("bad-value", str(error), "Avro(registry=.., subject=..) names another", where) from None
+        except HeadraceError as error:
+            error.locate(where)
+            raise
+    try:
+        schema = parse_schema(text)
+        columns = spark_type(schema)
+        if not isinstance(columns, StructType) or not columns.fields:
+            raise AvroSchemaError("it is not a record with fields")
+        avro_reader(text, text)
+    except AvroSchemaError as error:
+        raise refusal(
+            "bad-value",
+            f"the Avro schema cannot be read as columns: {error}",
+            "give a reader's schema without that field, Avro(.., schema=..), or read the bytes with value='raw'",
+            where,
+        ) from None
+    return replace(avro, schema=text), columns
+
+
+def sink_avro(avro: Avro, topic: str, columns: StructType, where: str) -> Avro:
+    """Return the format with its schema and subject for a sink of these columns.
+
+    Raises:
+        TopologyError: for columns that the schema, or Avro, has no place for.
+    """
+    _check_packages(avro)
+    try:
+        if avro.schema is None:
+            text = avro_of(columns, re.sub(r"[^A-Za-z0-9_]", "_", re.sub(r"^(?=[0-9])", "_", topic)))
+        else:
+            text = avro.schema
+            schema = parse_schema(text)
+            if schema.kind != "record":
+                raise AvroSchemaError("the schema of a record's value must be an Avro record")
+            check_record_writable(schema, {field.name: field.dataType for field in columns.fields})
+    except AvroSchemaError as error:
+        raise refusal(
+            "bad-value",
+            f"these rows cannot be written as Avro: {error}",
+            "rename or cast the column, select fewer columns, or give another schema: Avro(.., schema=..)",
+            where,
+        ) from None
+    if avro.registry is None:
+        return replace(avro, schema=text)
+    return replace(avro, schema=text, subject=avro.subject or f"{topic}-value")
+
+
+def _check_packages(avro: Avro) -> None:
+    try:
+        importlib.import_module("fastavro")
+        if avro.registry is not None:
+            importlib.import_module("confluent_kafka.schema_registry")
+    except ModuleNotFoundError as error:  # the registry's client needs packages that not every installation of it has
+        raise MissingExtra(
+            "extra-missing",
+            f"Avro(..) needs the package {error.name}, which is not installed",
+            'pip install "headrace[avro]", on all executors too',
+            package=str(error.name).partition(".")[0],
+            extra="avro",
+        ) from None
+
+
+def avro_columns(avro: Avro) -> StructType:
+    """Return the Spark columns of a format's own schema."""
+    assert avro.schema is not None
+    columns: Any = spark_type(parse_schema(avro.schema))
+    return columns
+
+
+def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """Decode Avro values into one row per value, in order, and return the values that do not decode.
+
+    Rows of undecodable and of null values are null. Whether a value decodes depends on the schemas alone, never on
+    `wanted`.
+
+    Args:
+        values: Binary record values.
+        avro: The source's format, with its reader's schema.
+        wanted: The columns to build.
+    """
+    assert avro.schema is not None
+    data, starts, ends = _spans(values)
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    reasons: dict[int, str] = {}
+    groups: list[tuple[str, Any]] = []
+    if avro.registry is None:
+        groups.append((avro.schema, np.flatnonzero(there)))
+    else:
+        groups = _by_writer(avro, data, starts, ends, there, reasons)
+        starts = starts + _HEADER_BYTES
+    pieces, order = [], []
+    for writer, rows in groups:
+        try:
+            reader = avro_reader(writer, avro.schema)
+        except AvroSchemaError as error:
+            reasons |= dict.fromkeys(rows.tolist(), f"its schema cannot be read as the source's: {error}")
+            continue
+        batch, bad = reader.read(data, starts[rows], ends[rows], wanted)
+        reasons |= {int(rows[at]): why for at, why in bad.items()}
+        pieces.append(batch)
+        order.append(rows)
+    batch = _in_order(pieces, order, len(values), avro.schema, wanted)
+    found = []
+    for row in sorted(reasons):
+        excerpt = (values[row].as_py() or b"").hex()
+        found.append(BadRow(row, reasons[row], excerpt[:EXCERPT_LENGTH]))
+    return batch, found
+
+
+def _by_writer(
+    avro: Avro, data: Any, starts: Any, ends: Any, there: Any, reasons: dict[int, str]
+) -> list[tuple[str, Any]]:
+    """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one."""
+    assert avro.registry is not None
+    framed = there & (ends - starts >= _HEADER_BYTES)
+    rows = np.flatnonzero(framed)
+    framed[rows] = data[starts[rows]] == _MAGIC
+    reasons |= dict.fromkeys(
+        np.flatnonzero(there & ~framed).tolist(), "it does not begin with a zero byte and the id of a schema"
+    )
+    rows = np.flatnonzero(framed)
+    ids = np.zeros(len(rows), np.int64)
+    for i in range(1, _HEADER_BYTES):
+        ids = ids << 8 | data[starts[rows] + i]
+    groups = []
+    for schema_id in np.unique(ids).tolist():
+        chosen = rows[ids == schema_id]
+        try:
+            groups.append((schema_of_id(avro.registry, schema_id), chosen))
+        except UnknownSchema as error:
+            reasons |= dict.fromkeys(chosen.tolist(), str(error))
+    return groups
+
+
+def _in_order(
+    pieces: list[pa.RecordBatch], order: list[Any], count: int, schema: str, wanted: Sequence[str]
+) -> pa.RecordBatch:
+    if len(pieces) == 1 and len(order[0]) == count:
+        return pieces[0]
+    place = np.full(count, -1, np.int64)
+    rows = np.concatenate(order) if order else np.zeros(0, np.int64)
+    place[rows] = np.arange(len(rows))
+    taken = pa.array(place, mask=place < 0)
+    if not pieces:  # nothing decodes: the reader's own types, without rows
+        nothing = np.zeros(0, np.int64)
+        pieces = [avro_reader(schema, schema).read(np.zeros(0, np.uint8), nothing, nothing, wanted)[0]]
+    table = pa.Table.from_batches(pieces)
+    columns = [table.column(name).combine_chunks().take(taken) for name in wanted]
+    return pa.RecordBatch.from_arrays(columns, names=list(wanted))
+
+
+def _spans(values: pa.Array) -> tuple[Any, Any, Any]:
+    """Return (bytes, where each value begins, where it ends)."""
+    large = pa.types.is_large_binary(values.type)
+    _, offsets, body = values.buffers()
+    width = np.dtype(np.int64 if large else np.int32)
+    if offsets is None or not len(values):
+        nothing = np.zeros(len(values), np.int64)
+        return np.zeros(0, np.uint8), nothing, nothing
+    bounds = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize).astype(np.int64)
+    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(0, np.uint8)
+    return data, bounds[:-1].copy(), bounds[1:].copy()
+
+
+def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa.Array:
+    """Return the rows as Avro values, as a binary array.
+
+    Args:
+        batch: The rows.
+        columns: Which columns to write.
+        avro: The sink's format, with its schema.
+
+    Raises:
+        NotOfAvroSchema: for values that the schema has no place for.
+        HeadraceError: if the schema cannot be registered.
+    """
+    assert avro.schema is not None
+    prefix = b"" if avro.registry is None else bytes([_MAGIC]) + registered_id(avro).to_bytes(4, "big")
+    return avro_writer(avro.schema).encode(batch, columns, prefix)
+
+
+def warm_up() -> None:
+    """Compile these kernels, or load them from numba's cache."""
+    schema = (
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]}'
+    )
+    batch = pa.record_batch({"a": pa.array([1]), "b": pa.array(["x"])})
+    decode_avro(encode_avro(batch, ["a", "b"], Avro(schema=schema)), Avro(schema=schema), ["a", "b"])

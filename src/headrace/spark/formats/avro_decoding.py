@@ -1,0 +1,117 @@
+"""Avro records to Arrow columns: a program per pair of schemas, run by `avro_kernels`.
+
+`avro_resolution` compiles the program, `avro_columns` makes arrays of what it has read. A program is compiled once for
+each pair of schemas and kept. Columns that no query needs are checked and not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.spark.formats import avro_kernels as kernels
+from headrace.spark.formats.arrow_types import arrow_type
+from headrace.spark.formats.avro_columns import Column, Entries, Storage, Struct
+from headrace.spark.formats.avro_resolution import ProgramCompiler
+from headrace.spark.formats.avro_schema import (
+    AvroSchemaError,
+    AvroType,
+    parse_schema,
+    spark_type,
+)
+from headrace.spark.formats.json_encoding import read_only
+
+__all__ = ["AvroReader", "avro_reader"]
+
+_REASONS: Final = {
+    kernels.ENDED: "the record ends within it",
+    kernels.LEFT_OVER: "bytes are left over behind the last field",
+    kernels.NO_SUCH_BRANCH: "its union has no branch of that number",
+    kernels.NOT_IN_RANGE: "the number is out of range",
+    kernels.NEGATIVE_LENGTH: "its length is negative",
+    kernels.NOT_BOOLEAN: "the byte is no boolean",
+    kernels.NO_SUCH_SYMBOL: "its enum has no symbol of that number",
+    kernels.UNRESOLVED: "the reader's schema has no place for this value",
+    kernels.TOO_MANY_ITEMS: "it announces more items than the record has bytes",
+}
+
+
+@lru_cache(maxsize=256)
+def avro_reader(writer: str, reader: str) -> AvroReader:
+    """Return the reader of records that were written with the schema `writer`, as rows of the schema `reader`.
+
+    Raises:
+        AvroSchemaError: if one of them is no record schema, or the reader's cannot be read from the writer's.
+    """
+    return AvroReader(parse_schema(writer), parse_schema(reader))
+
+
+class AvroReader:
+    """Decoder of records that were written with one schema, to the columns of another."""
+
+    def __init__(self, writer: AvroType, reader: AvroType) -> None:
+        if writer.kind != "record" or reader.kind != "record":
+            raise AvroSchemaError("the schema of a record's value must be an Avro record")
+        compiler = ProgramCompiler()
+        row = Struct(arrow_type(spark_type(reader)), -1, (), *compiler.columns_of(reader, ""))
+        compiler.fields(writer, reader, "", row)
+        compiler.emit(kernels.END, path="the record")
+        self._columns: dict[str, Column] = dict(zip(row.names, row.columns, strict=True))
+        compiler.program[0] = (kernels.END, -1, *compiler.entries(compiler.outside))
+        self._program = read_only(np.array(compiler.program, np.int64))
+        self._table = read_only(np.array(compiler.table or [0], np.int64))
+        self._slots, self._paths = compiler.slots, compiler.paths
+        self._has_loops = compiler.has_loops
+
+    def read(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], wanted: Sequence[str]
+    ) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Decode records: (one row per record with the columns `wanted`, the reason for each bad row).
+
+        Args:
+            data: The bytes of all records.
+            starts: Where each record begins.
+            ends: Where each record ends.
+            wanted: Columns of the reader's schema.
+        """
+        rows = len(starts)
+        entries, bad, bad_step = self._run(data, starts, ends)
+        reasons = {int(row): self._reason(int(bad[row]), int(bad_step[row])) for row in np.flatnonzero(bad)}
+        columns = [self._columns[name].array(entries, rows) for name in wanted]
+        for at, slot_reasons in entries.unreadable(rows):
+            reasons.setdefault(at, slot_reasons)
+        if reasons:
+            kept = np.ones(rows, np.bool_)
+            kept[list(reasons)] = False
+            picked = pa.array(np.arange(rows), mask=~kept)
+            columns = [column.take(picked) for column in columns]
+        return pa.RecordBatch.from_arrays(columns, names=list(wanted)), reasons
+
+    def _run(self, data: Any, starts: Any, ends: Any) -> tuple[Entries, Any, Any]:
+        rows = len(starts)
+        bases, filled = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
+        bad, bad_step = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+
+        def run(into: Storage, writes: bool) -> None:
+            filled[:] = 0
+            kernels.run_program(
+                self._program, self._table, data, starts, ends, read_only(bases), filled,
+                into.numbers, into.sizes, into.there, bad, bad_step, writes,
+            )  # fmt: skip
+
+        if self._has_loops:
+            run(Storage(0), False)
+        else:
+            filled[:] = rows
+        bases[1:] = np.cumsum(filled)[:-1]
+        storage = Storage(int(filled.sum()))
+        run(storage, True)
+        return Entries(data, bases, filled, storage), bad, bad_step
+
+    def _reason(self, failure: int, step: int) -> str:
+        return f"it is not Avro of its schema: {self._paths[step]}: {_REASONS[failure]}"

@@ -1,0 +1,384 @@
+"""Rows to Avro records: first the size of every value, then each column writes its part of every row.
+
+As in `json_encoding`, a column is written as a whole, at the positions that its rows have reached. Optional values are
+written as the subset of rows that have one; items of arrays and maps as one long column of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.types import DataType
+
+from headrace.spark.formats import avro_kernels as kernels
+from headrace.spark.formats.arrow_types import arrow_type
+from headrace.spark.formats.avro_schema import (
+    INSTANTS,
+    LOCAL_TIMES,
+    MISSING,
+    AvroSchemaError,
+    AvroType,
+    parse_schema,
+    spark_type,
+    without_null,
+)
+from headrace.spark.formats.json_encoding import read_only
+
+__all__ = ["AvroWriter", "NotOfAvroSchema", "avro_writer", "check_writable"]
+
+_MOST_BYTES: Final = 2**31 - 1  # of an array with 32-bit offsets
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+
+
+class NotOfAvroSchema(ValueError):
+    """Rows that the sink's schema has no place for; the message names the column and the value."""
+
+
+@lru_cache(maxsize=64)
+def avro_writer(schema: str) -> AvroWriter:
+    """Return the writer of records of `schema`, kept for the next call."""
+    return AvroWriter(parse_schema(schema))
+
+
+class AvroWriter:
+    """Encoder of rows as records of one schema."""
+
+    def __init__(self, schema: AvroType) -> None:
+        self._schema = schema
+
+    def encode(self, batch: pa.RecordBatch, columns: Sequence[str], prefix: bytes) -> pa.Array:
+        """Return one record per row, as a binary array.
+
+        Args:
+            batch: The rows.
+            columns: Which columns to write, by the names of the schema's fields.
+            prefix: Bytes that each record begins with.
+
+        Raises:
+            NotOfAvroSchema: for a null where the schema allows none, an unknown symbol, and numbers out of range.
+        """
+        rows = len(batch)
+        if not rows:
+            return pa.array([], pa.binary())
+        fields: list[_Part] = []
+        for field in self._schema.fields:
+            there = field.name in columns
+            column = batch.column(field.name) if there else _default_column(field.type, field.default, rows)
+            fields.append(_part(column, field.type, field.name))
+        row = _RecordPart(rows, fields)
+        offsets = np.zeros(rows + 1, np.int64)
+        np.cumsum(row.sizes + len(prefix), out=offsets[1:])
+        target = np.empty(int(offsets[-1]), np.uint8)
+        at = offsets[:-1].copy()
+        for i, byte in enumerate(prefix):
+            target[at + i] = byte
+        at += len(prefix)
+        row.write(at, target)
+        if len(target) > _MOST_BYTES:
+            return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(target)])
+        return pa.Array.from_buffers(
+            pa.binary(), rows, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(target)]
+        )
+
+
+class _Part:
+    """A column that knows how many bytes each value takes. `write` moves each position behind its value."""
+
+    sizes: NDArray[np.int64]
+
+    def write(self, at: Any, target: Any) -> None:
+        raise NotImplementedError
+
+
+class _RecordPart(_Part):
+    """Fields, one behind the other."""
+
+    def __init__(self, rows: int, fields: list[_Part]) -> None:
+        self._fields = fields
+        self.sizes = np.zeros(rows, np.int64)
+        for part in fields:
+            self.sizes += part.sizes
+
+    def write(self, at: Any, target: Any) -> None:
+        for part in self._fields:
+            part.write(at, target)
+
+
+class _VarintPart(_Part):
+    """Integers."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = read_only(np.ascontiguousarray(values, np.int64))
+        self.sizes = np.zeros(len(values), np.int64)
+        kernels.add_varint_sizes(self._values, self.sizes)
+
+    def write(self, at: Any, target: Any) -> None:
+        kernels.write_varints(self._values, at, target)
+
+
+class _WordPart(_Part):
+    """Values of one to eight bytes: floats, doubles, booleans."""
+
+    def __init__(self, words: Any, width: int) -> None:
+        self._words, self._width = read_only(np.ascontiguousarray(words, np.uint64)), width
+        self.sizes = np.full(len(words), width, np.int64)
+
+    def write(self, at: Any, target: Any) -> None:
+        kernels.write_words(self._words, self._width, at, target)
+
+
+class _BytesPart(_Part):
+    """Bytes and strings, behind their length; fixed values have none."""
+
+    def __init__(self, values: pa.Array, *, has_length: bool) -> None:
+        values = values.cast(pa.large_binary())
+        _, offsets, data = values.buffers()
+        count = len(values)
+        self._offsets = read_only(np.frombuffer(offsets, np.int64, count + 1, values.offset * 8).copy())
+        self._data = read_only(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
+        lengths = np.diff(self._offsets)
+        self._lengths = _VarintPart(lengths) if has_length else None
+        self.sizes = lengths + (self._lengths.sizes if self._lengths is not None else 0)
+
+    def write(self, at: Any, target: Any) -> None:
+        if self._lengths is not None:
+            self._lengths.write(at, target)
+        kernels.write_bytes(self._data, self._offsets, at, target)
+
+
+class _DecimalPart(_Part):
+    """Unscaled decimals in two's complement, high byte first; as bytes of the least length, or fixed."""
+
+    def __init__(self, values: pa.Array, fixed_size: int | None) -> None:
+        words = np.frombuffer(values.buffers()[1], np.uint64, 2 * len(values), values.offset * 16)
+        self._words = read_only(words.reshape(-1, 2).copy())
+        self._least = np.empty(len(values), np.int64)
+        kernels.decimal_sizes(self._words, self._least)
+        self._lengths = _VarintPart(self._least) if fixed_size is None else None
+        if fixed_size is not None:
+            self._least[:] = fixed_size
+        self.sizes = self._least + (self._lengths.sizes if self._lengths is not None else 0)
+
+    def write(self, at: Any, target: Any) -> None:
+        if self._lengths is not None:
+            self._lengths.write(at, target)
+        kernels.write_decimals(self._words, self._least, at, target)
+
+
+class _OptionalPart(_Part):
+    """A union of null and one type: the branch's number, then the values that are there."""
+
+    def __init__(self, there: NDArray[np.bool_], values: _Part, branch: int) -> None:
+        self._there, self._values = there, values
+        self._branches = _VarintPart(np.where(there, branch, 1 - branch))
+        self.sizes = self._branches.sizes.copy()
+        self.sizes[there] += values.sizes
+
+    def write(self, at: Any, target: Any) -> None:
+        self._branches.write(at, target)
+        if self._there.all():
+            self._values.write(at, target)
+            return
+        positions = at[self._there]
+        self._values.write(positions, target)
+        at[self._there] = positions
+
+
+class _ItemsPart(_Part):
+    """Arrays and maps: one block with all items where there are any, then an empty block."""
+
+    def __init__(self, counts: NDArray[np.int64], items: _Part) -> None:
+        self._counts, self._items = counts, items
+        self._filled = counts > 0
+        self._heads = _VarintPart(counts[self._filled])
+        self._ends = np.cumsum(counts)
+        reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
+        self._bytes = reached[self._ends] - reached[self._ends - counts]
+        self._starts = reached[:-1]
+        self.sizes = self._bytes + 1
+        self.sizes[self._filled] += self._heads.sizes
+
+    def write(self, at: Any, target: Any) -> None:
+        heads = at[self._filled]
+        self._heads.write(heads, target)
+        at[self._filled] = heads
+        first_item = self._ends - self._counts
+        shift = (
+            at - np.where(self._filled, self._starts[np.minimum(first_item, len(self._starts) - 1)], 0)
+            if len(self._starts)
+            else at
+        )
+        positions = np.repeat(shift, self._counts) + self._starts
+        self._items.write(positions, target)
+        at += self._bytes
+        target[at] = 0
+        at += 1
+
+
+def _part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+    """Return the part of a column; `kind` may be a union with null."""
+    value, nullable = without_null(kind)
+    if kind.kind == "union":
+        if not nullable:
+            return _branch_of_one(column, value, path)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        branch = next(i for i, found in enumerate(kind.branches) if found.kind != "null")
+        return _OptionalPart(there, _value_part(column.drop_null(), value, path), branch)
+    return _value_part(_without_nulls(column, path), value, path)
+
+
+def _branch_of_one(column: pa.Array, kind: AvroType, path: str) -> _Part:
+    values = _value_part(_without_nulls(column, path), kind, path)
+    return _OptionalPart(np.ones(len(column), np.bool_), values, 0)
+
+
+def _without_nulls(column: pa.Array, path: str) -> pa.Array:
+    if column.null_count:
+        raise NotOfAvroSchema(f"{path} is null, and the schema of the sink does not allow null there")
+    return column
+
+
+def _value_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+    """Return the part of a column without nulls."""
+    match kind.kind:
+        case "record":
+            fields = []
+            for field in kind.fields:
+                at = column.type.get_field_index(field.name)
+                inner = column.field(at) if at >= 0 else _default_column(field.type, field.default, len(column))
+                fields.append(_part(inner, field.type, f"{path}.{field.name}"))
+            return _RecordPart(len(column), fields)
+        case "array":
+            counts = pc.list_value_length(column).cast(pa.int64()).to_numpy()
+            return _ItemsPart(counts, _part(column.flatten(), kind.element, f"{path}[]"))
+        case "map":
+            return _map_part(column, kind, path)
+        case "enum":
+            known = pa.array(kind.symbols, pa.string())
+            chosen = pc.index_in(column, known)
+            if chosen.null_count:
+                wrong = column.filter(chosen.is_null())[0].as_py()
+                raise NotOfAvroSchema(f"{path}: {wrong!r} is no symbol of the enum {kind.name}")
+            return _VarintPart(chosen.cast(pa.int64()).to_numpy())
+        case _:
+            return _flat_part(column, kind, path)
+
+
+def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> _Part:
+    offsets = np.asarray(column.offsets.to_numpy(), np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    keys = _BytesPart(column.keys.slice(first, last - first), has_length=True)
+    values = _part(column.items.slice(first, last - first), kind.element, f"{path}{{}}")
+    return _ItemsPart(np.diff(offsets), _RecordPart(last - first, [keys, values]))
+
+
+def _flat_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+    if kind.logical == "decimal":
+        try:
+            column = column.cast(pa.decimal128(kind.precision, kind.scale))
+        except pa.ArrowInvalid as error:
+            raise NotOfAvroSchema(f"{path}: {error}") from None
+        return _DecimalPart(column, kind.size if kind.kind == "fixed" else None)
+    match kind.kind:
+        case "string" | "bytes":
+            return _BytesPart(column, has_length=True)
+        case "fixed":
+            lengths = pc.binary_length(column)
+            if len(column) and not pc.all(pc.equal(lengths, kind.size)).as_py():
+                raise NotOfAvroSchema(f"{path}: a value of another length than the {kind.size} bytes of {kind.name}")
+            return _BytesPart(column, has_length=False)
+        case "boolean":
+            return _WordPart(column.cast(pa.uint8()).to_numpy(), 1)
+        case "double":
+            return _WordPart(column.cast(pa.float64()).to_numpy().view(np.uint64), 8)
+        case "float":
+            return _WordPart(column.cast(pa.float32()).to_numpy().view(np.uint32), 4)
+    return _VarintPart(_integers(column, kind, path))
+
+
+def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
+    if pa.types.is_date32(column.type):
+        return column.view(pa.int32()).cast(pa.int64()).to_numpy()
+    if pa.types.is_timestamp(column.type):
+        unit = {**INSTANTS, **LOCAL_TIMES}[kind.logical]
+        micros = column.view(pa.int64()).to_numpy()
+        if unit > 1 and (micros % unit).any():  # Spark's serializer cuts them off silently
+            raise NotOfAvroSchema(
+                f"{path}: a timestamp with microseconds, and the schema holds milliseconds; "
+                f"cut them off first: F.date_trunc('millisecond', '{path}')"
+            )
+        return micros // unit
+    return column.cast(pa.int64()).to_numpy()
+
+
+def _default_column(kind: AvroType, default: Any, rows: int) -> pa.Array:
+    """Return the column of a field that the rows do not have; only null can stand for it: see `check_writable`."""
+    assert default is not MISSING
+    return pa.nulls(rows, arrow_type(spark_type(kind)))
+
+
+def check_writable(kind: AvroType, column: DataType, path: str) -> None:
+    """Check that a column of Spark's type `column` can be written as `kind`.
+
+    Raises:
+        AvroSchemaError: names the first part that cannot.
+    """
+    value, _ = without_null(kind)
+    wanted = spark_type(kind, path)  # refuses unions
+    allowed: tuple[str, ...] = ()
+    refused = AvroSchemaError(f"{path}: {column.simpleString()} cannot be written as {value.logical or value.kind}")
+    match value.kind:
+        case "record" | "array" | "map":
+            if column.typeName() != wanted.typeName():
+                raise refused
+            _check_nested(value, column, path)
+        case "int":
+            allowed = ("date",) if value.logical else _INTEGERS[:3]
+        case "long":
+            allowed = (wanted.simpleString(),) if value.logical in {**INSTANTS, **LOCAL_TIMES} else _INTEGERS
+        case "enum":
+            allowed = ("string",)
+        case _ if value.logical == "decimal":
+            digits = value.precision - value.scale
+            fits = getattr(column, "scale", -1) == value.scale and column.precision - column.scale <= digits
+            allowed = (column.simpleString(),) if column.typeName() == "decimal" and fits else ()
+        case _:
+            allowed = (wanted.simpleString(),)
+    if value.kind not in {"record", "array", "map"} and column.simpleString() not in allowed:
+        raise refused
+
+
+def _check_nested(kind: AvroType, column: Any, path: str) -> None:
+    if kind.kind == "array":
+        check_writable(kind.element, column.elementType, f"{path}[]")
+        return
+    if kind.kind == "map":
+        if column.keyType.typeName() != "string":
+            raise AvroSchemaError(f"{path}: keys of maps are strings in Avro, not {column.keyType.simpleString()}")
+        check_writable(kind.element, column.valueType, f"{path}{{}}")
+        return
+    check_record_writable(kind, {field.name: field.dataType for field in column.fields}, path)
+
+
+def check_record_writable(kind: AvroType, columns: dict[str, DataType], path: str = "") -> None:
+    """Check that rows with these columns can be written as records of `kind`.
+
+    Raises:
+        AvroSchemaError: for a column without a field, a field without a column that cannot be null, other types.
+    """
+    names = {field.name for field in kind.fields}
+    for name in columns:
+        if name not in names:
+            raise AvroSchemaError(f"{path}.{name}".lstrip(".") + ": the schema has no field for this column")
+    for field in kind.fields:
+        where = f"{path}.{field.name}".lstrip(".")
+        if field.name in columns:
+            check_writable(field.type, columns[field.name], where)
+        elif not without_null(field.type)[1] or field.default is not None:
+            raise AvroSchemaError(f"{where}: there is no column for this field, and its default is not null")
