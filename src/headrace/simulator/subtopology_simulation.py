@@ -315,7 +315,7 @@ class _Driver:
             self._identities[slot] = broker.initialise(self._id(slot))
         tasks = [task for slot in command.slots for task in self._planned[slot]]
         if not all(broker.is_stable(task) for task in tasks):
-            raise BrokerError("unstable-offset", "pending", retriable=True)
+            raise BrokerError("offsets-unstable", "pending", retriable=True)
         return events.OffsetsRead(batch=command.batch, offsets={_input(task): broker.committed[task] for task in tasks})
 
     def _abort(self, command: commands.Abort) -> events.Event:
@@ -341,7 +341,7 @@ class _Driver:
         if broker.is_down:
             error = CannotConnect("broker-unreachable", "no answer")
         elif not all(broker.is_stable(task) for task in command.partitions):
-            error = BrokerError("unstable-offset", "pending", retriable=True)
+            error = BrokerError("offsets-unstable", "pending", retriable=True)
         if error is not None:
             failed = events.OpenFailed(number=command.number, error=error)
             self.world.later(lambda: self.feed(failed))
