@@ -37,6 +37,8 @@ def test_declared_versions_are_allowed() -> None:
         if (requirement := Requirement(text)).name == "pyspark"
     ]
     assert all(pyspark.specifier.contains(version) for version in MATRIX["pyspark"])
+    # An older patch release than the oldest that is tested is not allowed: the runtime uses private fields of Spark.
+    assert f">={MATRIX['pyspark'][0]}" in str(pyspark.specifier).split(",")
 
 
 def test_the_default_cell_has_the_versions_of_development() -> None:
