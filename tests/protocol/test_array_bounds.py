@@ -9,7 +9,7 @@ import struct
 
 import pytest
 from kio.schema.types import GroupId, TopicName
-from kio.serial import entity_writer
+from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32
 from tests.protocol.message_samples import EVERY_MESSAGE, message_id, sample
 from tests.protocol.request_samples import HEARTBEAT, Message, decode, encode, sender_of
@@ -53,6 +53,45 @@ def test_null_is_no_array_where_one_must_be() -> None:
     assert decode(HEARTBEAT, frame).active_tasks == (task,)
     with pytest.raises(MalformedRequest, match="null in the place of an array"):
         decode(HEARTBEAT, frame.replace(empty, b"\x02\x020\x00\x00"))
+
+
+@pytest.mark.parametrize("marker", [0x80, 0x81, 0xFE])
+def test_a_nullable_struct_is_null_or_walked(marker: int) -> None:
+    """kio takes only -1 for null: other negative bytes led it into arrays that the walk had not seen."""
+    _, entity = sender_of(HEARTBEAT, 1)
+    topology = m.streams_group_heartbeat_request.Topology(epoch=i32(0x01020304), subtopologies=())
+    frame = encode(HEARTBEAT, dataclasses.replace(entity, topology=topology))
+    there = b"\x01\x01\x02\x03\x04\x01\x00"
+    assert frame.count(there) == 1
+    assert decode(HEARTBEAT, frame).topology == topology
+    null_array = bytes([marker]) + there[1:5] + b"\x00\x00"
+    with pytest.raises(MalformedRequest, match="in front of a nullable struct"):
+        decode(HEARTBEAT, frame.replace(there, null_array))
+
+
+@pytest.mark.parametrize("message", EVERY_MESSAGE, ids=message_id)
+def test_the_walk_and_the_reader_end_at_the_same_byte_of_damaged_messages(message: Message) -> None:
+    """Where the walk accepts a message, the reader must not find other arrays in it."""
+    schema = message_class(*message)
+    walk, read = array_walk(schema), entity_reader(schema)
+    if walk is None:
+        return
+    chance = random.Random(str(message))
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, sample(schema, chance))
+    for _ in range(60):
+        frame = bytearray(buffer.getvalue())
+        for _ in range(chance.randint(1, 2)):
+            frame[chance.randrange(len(frame))] = chance.choice((0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF))
+        try:
+            end = walk(bytes(frame), 0, ItemBudget(10_000))
+        except (ValueError, IndexError, struct.error):
+            continue
+        try:
+            _, found = read(bytes(frame), 0)
+        except Exception:
+            continue
+        assert end == found, bytes(frame).hex()
 
 
 def test_a_request_may_have_so_many_items_in_all_of_its_arrays_together() -> None:

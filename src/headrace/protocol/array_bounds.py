@@ -187,9 +187,20 @@ def _string(read_length: Callable[[bytes, int], tuple[int, int]]) -> Walk:
 
 def _nullable_entity(entity: Walk) -> Walk:
     def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
-        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1, budget)
+        return position + 1 if _is_null(frame[position]) else entity(frame, position + 1, budget)
 
     return walk
+
+
+def _is_null(marker: int) -> bool:
+    """Whether the byte in front of a nullable entity says that it is null.
+
+    Kafka takes every negative byte for null, kio only -1. What they disagree about would be walked as null and read as
+    an entity, whose arrays have not been bounded; clients send -1 or 1.
+    """
+    if 0x80 <= marker < 0xFF:
+        raise ValueError(f"the byte {marker:#x} in front of a nullable struct")
+    return marker == 0xFF
 
 
 def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, nullable: bool) -> Walk:
@@ -229,8 +240,11 @@ def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step], budget:
         tag, position = unsigned_varint(frame, position)
         size, position = unsigned_varint(frame, position)
         step = known.get(tag)
-        if step is not None and not isinstance(step, int):
-            step(frame, position, budget)
+        # kio reads a known field by its type, whatever size is stated, so both must say the same.
+        if step is not None:
+            end = position + step if isinstance(step, int) else step(frame, position, budget)
+            if end != position + size:
+                raise ValueError(f"a tagged field of {end - position} bytes states {size}")
         position += size
         if position > len(frame):
             raise ValueError("a tagged field ends behind the frame")
@@ -315,7 +329,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int
     if nullable and not in_tag:
         marker = frame[position : position + 1]
         position += 1
-        if marker[0] >= 0x80:
+        if _is_null(marker[0]):
             return marker, position
     part, position = _entity(kind, frame, position)
     return marker + part, position
