@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import cast
 
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i8, i16, i32, i64, u16
+from kio.static.primitive import i8, i16, i32
 
-from headrace.coordinator.assignors.task_assignor import Task, TaskAssignor, TasksTuple, by_subtopology
+from headrace.coordinator.assignors.task_assignor import TaskAssignor
 from headrace.coordinator.group_registry import Group, ShardState
 from headrace.coordinator.modern.group import JOIN_EPOCH
 from headrace.coordinator.records.schemas import StreamsGroupTopologyValue, Subtopology, TopicInfo
@@ -31,9 +31,9 @@ from headrace.coordinator.result import (
     TimerKey,
 )
 from headrace.coordinator.streams.configured_topology import ConfiguredSubtopology, ConfiguredTopology
+from headrace.coordinator.streams.described_members import DescribedMembers, key_values
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.coordinator.streams.group_context import (
-    NO_OFFSETS,
     GroupContext,
     MemberTaskOffsets,
     StreamsGroupSoftState,
@@ -43,7 +43,6 @@ from headrace.coordinator.streams.group_context import (
 from headrace.coordinator.streams.heartbeat import RepeatableHeartbeat, is_repeatable, process_heartbeat
 from headrace.coordinator.streams.heartbeat_messages import validate_request
 from headrace.coordinator.streams.join_and_leave import process_leave, rebalance_timed_out, session_timed_out
-from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import assignment_due, on_context_change, timers_after_load
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.messages import streams_group_describe_response, streams_group_heartbeat_request
@@ -62,8 +61,12 @@ def describe_group(
     task_offsets: Mapping[str, MemberTaskOffsets] = MappingProxyType({}),
     assignor_name: str | None = None,
     wants_description: bool = False,
+    members: DescribedMembers | None = None,
 ) -> described.DescribedGroup:
-    """Partition counts are the configured ones when the topology is ready, else those that the member gave."""
+    """Partition counts are the configured ones when the topology is ready, else those that the member gave.
+
+    `members` keeps descriptions of members between calls.
+    """
     return described.DescribedGroup(
         error_code=ErrorCode.none,
         error_message=None,
@@ -72,10 +75,7 @@ def describe_group(
         group_epoch=cast("i32", group.group_epoch),
         assignment_epoch=cast("i32", group.assignment_epoch),
         topology=None if group.topology is None else _topology(group.topology, configured),
-        members=tuple(
-            _described_member(group, group.members[member_id], task_offsets.get(member_id, NO_OFFSETS))
-            for member_id in sorted(group.members)
-        ),
+        members=(members or DescribedMembers()).of(group, task_offsets),
         topology_description_status=cast("i8", _NOT_STORED if wants_description else _NOT_REQUESTED),
         assignor_name=assignor_name,
     )
@@ -129,59 +129,9 @@ def _topics(
             name=cast("TopicName", topic.name),
             partitions=cast("i32", topic.partitions),
             replication_factor=cast("i16", factors[topic.name]),
-            topic_configs=_pairs(topic.configs if isinstance(topic, CreatableTopic) else topic.topic_configs),
+            topic_configs=key_values(topic.configs if isinstance(topic, CreatableTopic) else topic.topic_configs),
         )
         for topic in sorted(topics, key=lambda topic: topic.name)
-    )
-
-
-def _pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[described.KeyValue, ...]:
-    return tuple(described.KeyValue(key=key, value=value) for key, value in pairs)
-
-
-def _described_member(group: StreamsGroup, member: StreamsGroupMember, offsets: MemberTaskOffsets) -> described.Member:
-    metadata = member.metadata
-    endpoint = metadata.user_endpoint
-    return described.Member(
-        member_id=member.member_id,
-        member_epoch=cast("i32", member.member_epoch),
-        instance_id=metadata.instance_id,
-        rack_id=metadata.rack_id,
-        client_id=metadata.client_id,
-        client_host=metadata.client_host,
-        topology_epoch=cast("i32", metadata.topology_epoch),
-        process_id=metadata.process_id,
-        user_endpoint=None
-        if endpoint is None
-        else described.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),
-        client_tags=_pairs(metadata.client_tags),
-        task_offsets=_task_offsets(offsets.offsets),
-        task_end_offsets=_task_offsets(offsets.end_offsets),
-        assignment=_assignment(member.assigned.without_epochs()),
-        target_assignment=_assignment(group.target_of(member.member_id)),
-        is_classic=False,
-    )
-
-
-def _task_offsets(offsets: Mapping[Task, int]) -> tuple[described.TaskOffset, ...]:
-    return tuple(
-        described.TaskOffset(subtopology_id=name, partition=cast("i32", partition), offset=cast("i64", offset))
-        for (name, partition), offset in offsets.items()
-    )
-
-
-def _assignment(tasks: TasksTuple) -> described.Assignment:
-    return described.Assignment(
-        active_tasks=_task_ids(tasks.active),
-        standby_tasks=_task_ids(tasks.standby),
-        warmup_tasks=_task_ids(tasks.warmup),
-    )
-
-
-def _task_ids(tasks: tuple[Task, ...]) -> tuple[described.TaskIds, ...]:
-    return tuple(
-        described.TaskIds(subtopology_id=name, partitions=cast("tuple[i32, ...]", partitions))
-        for name, partitions in by_subtopology(tasks)
     )
 
 
@@ -195,6 +145,7 @@ class StreamsGroups:
         self._state = state
         self._assignor = assignor
         self._soft: dict[str, StreamsGroupSoftState] = {}
+        self._described_members: dict[str, DescribedMembers] = {}
         self._first_endpoint_epoch = 0
 
     # --- requests ---
@@ -282,6 +233,7 @@ class StreamsGroups:
         self.invalidate(group_id)
         if record.value is None and self._state.registry.get(group_id) is None:
             self._soft.pop(group_id, None)
+            self._described_members.pop(group_id, None)
 
     # --- parts ---
 
@@ -338,4 +290,5 @@ class StreamsGroups:
             task_offsets=soft.task_offsets,
             assignor_name=self._assignor.name,
             wants_description=wants_description,
+            members=self._described_members.setdefault(group_id, DescribedMembers()),
         )

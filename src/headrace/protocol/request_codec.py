@@ -20,6 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from headrace.protocol import array_bounds, fast_path, version_conversion
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.array_bounds import strip_unknown_tagged_fields
+from headrace.protocol.described_members import MemberBytes
 from headrace.protocol.framing import (
     MalformedRequest,
     MalformedResponse,
@@ -47,6 +48,7 @@ _FIXED_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, leng
 _CORRELATION_ID = struct.Struct(">i")
 _NO_CLIENT_ID = -1
 _NO_TAGGED_FIELDS = b"\x00"
+_MEMBER_BYTES = MemberBytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,12 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
         pieces = fast_path.fetch_response(api_version, header.correlation_id, cast("Any", response))
         if pieces is not None:
             return b"".join(cast("Any", pieces))
+    if api_key is ApiKey.STREAMS_GROUP_DESCRIBE:
+        body = _MEMBER_BYTES.encode(
+            api_version, response, lambda part: b"".join(_by_codec(api_key, api_version, header, part)[1:])
+        )
+        if body is not None:
+            return len(body).to_bytes(4, "big") + body
     return b"".join(_by_codec(api_key, api_version, header, response))
 
 
