@@ -4,7 +4,11 @@ import contextlib
 import json
 import time
 
+import pandas as pd
 import pytest
+from pyspark.sql import functions as F
+
+from headrace.spark.streams_app import StreamsApp
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +30,6 @@ def broker():
 
 @pytest.fixture
 def make_app(spark, broker, tmp_path):
-    from headrace.spark.streams_app import StreamsApp
 
     def make(name="flight-counts", *, instance="a", **settings):
         return StreamsApp(
@@ -65,7 +68,6 @@ class Flights:
 
     @staticmethod
     def count_by_origin(app, **settings):
-        from pyspark.sql import functions as F
 
         flights = app.stream("flights", schema=Flights.SCHEMA, **settings)
         counts = flights.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"))
@@ -81,7 +83,6 @@ class Flights:
     @staticmethod
     def count_slowly(app):
         """Counts whose micro-batches last long enough to be hit."""
-        import pandas as pd
         from pyspark.sql import functions as F
 
         @F.pandas_udf("long")

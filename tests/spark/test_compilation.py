@@ -7,13 +7,12 @@ import sys
 
 import pytest
 from pyspark.sql import functions as F
+from tests.spark.compiled_programs import SCHEMA, split_of
 
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter, RepartitionSink, RepartitionSource, TopicSink
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = "origin string, carrier string, dep_delay double, n int, t timestamp"
 
 
 @pytest.fixture
@@ -74,69 +73,12 @@ def test_anything_else_than_the_declared_key_moves_them(app, group):
     assert len(app.compile().subtopologies) == 2
 
 
-def split_of(app, *aggregates, group="origin", before=lambda s: s):
-    return before(app.stream("flights", schema=SCHEMA)).groupBy(group).agg(*aggregates)._aggregate.split
-
-
-def test_expressions_over_aggregates_split(app):
-    split = split_of(
-        app,
-        F.round(F.avg("dep_delay"), 1).alias("mean"),
-        (F.sum("dep_delay") / F.count("dep_delay")).alias("ratio"),
-        F.avg("dep_delay").alias("again"),
-        F.coalesce(F.max("n"), F.lit(0)).alias("most"),
-        F.concat(F.col("origin"), F.lit("-")).alias("label"),
-    )
-    assert [(b.function, b.input) for b in split.buffers] == [
-        ("avg", "i0"), ("count", "i0"), ("max", "i1"), ("sum", "i0"),
-    ]  # fmt: skip
-    assert split.projection.input_sql == (("i0", "dep_delay"), ("i1", "n"))
-    results = dict(split.results)
-    assert results["mean"] == "round(b0, 1)"
-    assert (results["again"], results["label"]) == ("b0", "concat(g0, '-')")
-    assert not split.bare
-
-
-def test_conditions_become_inputs(app):
-    small = F.expr("sum(n) filter (where n < 9)")
-    split = split_of(app, F.count_if(F.col("n") > 3), F.bool_and(F.col("n") > 3), small, F.count("n"))
-    assert [b.function for b in split.buffers] == ["count", "count", "min", "sum"]
-    assert "CASE WHEN" in dict(split.projection.input_sql)[split.buffers[3].input]
-
-
-def test_types_of_buffers(app):
-    split = split_of(app, F.sum("n"), F.sum("dep_delay"), F.avg("n"), F.min("t"), F.max("carrier"), F.count("*"))
-    assert [(b.input_type, b.result_type) for b in split.buffers] == [
-        ('"integer"', '"double"'), (None, '"long"'), ('"string"', '"string"'),
-        ('"timestamp"', '"timestamp"'), ('"double"', '"double"'), ('"integer"', '"long"'),
-    ]  # fmt: skip
-
-
 def test_bare_projections_name_source_columns(app):
     split = split_of(app, F.count("*"), F.sum("n"), before=lambda s: s.drop("t").select("n", "origin"))
     assert split.projection.bare
     assert split.projection.source_columns == (("g0", "origin"), ("i0", "n"))
     for before in (lambda s: s.where("n > 1"), lambda s: s.withColumn("n", F.col("n") + 1)):
         assert not split_of(app, F.sum("n"), before=before).projection.bare
-
-
-def test_names_follow_from_the_computation(app):
-    flights = app.stream("flights", schema=SCHEMA)
-    names = [
-        flights.groupBy("origin", "carrier").count(),
-        flights.groupBy(F.upper("origin")).count(),
-        flights.groupBy(F.date_trunc("hour", "t").alias("hour")).count(),
-        flights.groupBy("n").agg({"dep_delay": "max"}),
-        flights.groupBy("n").agg(F.count("*"), name="mine"),
-    ]
-    assert [table._aggregate.name for table in names] == [
-        "by-origin-carrier",
-        "by-upper-origin",
-        "by-hour",
-        "by-n",
-        "mine",
-    ]
-    assert names[3].columns == ["n", "max(dep_delay)"]
 
 
 def test_columns_are_pruned_over_all_branches(app):
@@ -197,58 +139,6 @@ def test_sinks_choose_their_columns(app):
     assert (sinks["a"].key_columns, sinks["a"].value_columns) == (("origin",), ("carrier",))
     assert sinks["b"].value_columns == ("value",)
     assert sinks["c"].key_columns == ("n", "origin")
-
-
-def test_the_heartbeats_topology(app):
-    flights = app.stream("flights", schema=SCHEMA)
-    flights.groupBy("origin").count().to_topic("a")
-    flights.groupBy("carrier").count().to_topic("b")
-    topology = app.compile().description()
-    assert [s.subtopology_id for s in topology.subtopologies] == ["by-carrier", "by-origin", "flights"]
-    carrier, _, source = topology.subtopologies
-    assert source.source_topics == ("flights",)
-    assert source.repartition_sink_topics == ("demo-by-carrier-repartition", "demo-by-origin-repartition")
-    [repartition] = carrier.repartition_source_topics
-    assert dict(repartition.configs) == {"cleanup.policy": "delete", "retention.ms": "-1"}
-    [changelog] = carrier.state_changelog_topics
-    assert (changelog.name, dict(changelog.configs)) == ("demo-by-carrier-changelog", {"cleanup.policy": "compact"})
-    assert topology.to_heartbeat() is not None
-
-
-def test_the_order_of_a_program_does_not_matter_to_the_group(spark):
-    def described(columns):
-        app = StreamsApp("demo", spark=spark)
-        flights = app.stream("flights", schema=SCHEMA)
-        for column in columns:
-            flights.groupBy(column).count().to_topic(column)
-        return app.compile().description()
-
-    assert described(["origin", "carrier", "n"]) == described(["n", "carrier", "origin"])
-
-
-GOLDEN = """\
-application demo
-
-subtopology by-origin
-  reads    demo-by-origin-repartition (internal)
-  keeps    by-origin: origin, count
-           changelog demo-by-origin-changelog
-  then     withColumn
-  writes   out (json, key origin, created with 4 partitions when missing)
-
-subtopology flights
-  reads    flights (json: origin, dep_delay)
-  then     where
-  groups   by origin
-  writes   demo-by-origin-repartition (internal)"""
-
-
-def test_described_as_text(app):
-    flights = app.stream("flights", schema=SCHEMA).where("dep_delay > 0")
-    flights.groupBy("origin").count().withColumn("many", F.col("count") > 9).to_topic("out", partitions=4)
-    assert app.describe() == GOLDEN
-    assert app.describe("mermaid").startswith("flowchart LR\n")
-    assert '"changelog": "demo-by-origin-changelog"' in app.describe("json")
 
 
 def test_importing_headrace_loads_neither_arrow_nor_spark():

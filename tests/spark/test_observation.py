@@ -1,19 +1,14 @@
 """A running application seen from outside: Spark's own listeners, metrics for Prometheus, health."""
 
 import json
-import re
 import threading
-import urllib.error
-import urllib.request
-from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming import StreamingQueryListener
 from tests.harness.ports import find_free_port
+from tests.spark.observed_programs import get
 
 pytestmark = pytest.mark.spark
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Watcher(StreamingQueryListener):
@@ -55,16 +50,6 @@ class Rude:
         raise RuntimeError("no time for this")
 
 
-def get(url):
-    """(status, body)"""
-    try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def test_a_structured_streaming_listener_receives_every_event(broker, make_app, flights, caplog):
     flights.send(broker, range(300))
     watcher, declared = Watcher(), make_app()
@@ -95,31 +80,6 @@ def test_a_structured_streaming_listener_receives_every_event(broker, make_app, 
     assert end.id == started.id
     assert not watcher.idle
     assert "Rude.onQueryProgress raised" in caplog.text
-
-
-def test_metrics_are_those_of_the_page(broker, make_app, running, flights):
-    flights.send(broker, range(400))
-    app = running(flights.count_by_origin(make_app(config={"headrace.metrics.port": find_free_port()})))
-    app.wait_until("caught-up", timeout=60)
-    app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 800, None, "told")
-    status, text = get(f"{app.metrics_url}/metrics")
-    assert status == 200
-    samples = dict(re.findall(r"^([a-z_A-Z]+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE))
-
-    def total(name, **labels):
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        lines = [at for at in samples if at.split("{")[0] == name and all(each in at for each in wanted)]
-        return sum(float(samples[at]) for at in lines)
-
-    assert total("kafka_streams_stream_metrics_client_state") == 2
-    assert total("kafka_streams_stream_task_metrics_process_total") == 800
-    assert total("kafka_consumer_consumer_fetch_manager_metrics_records_lag", topic="flights") == 0
-    assert total("headrace_app_state_keys") == 3
-    assert total("headrace_app_tasks") == len(app.tasks)
-    assert total("headrace_app_batch_ms_total", stage="triggerExecution") > 0
-    named = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
-    section = PAGE.read_text().split("## Applications")[1].split("\n## ")[0]
-    assert named == set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
 def test_health_reports_the_state_and_its_reason(broker, make_app, running, flights):

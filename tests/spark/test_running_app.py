@@ -1,12 +1,11 @@
 """An application from topic to topic: results, commits, progress, restarts."""
 
 import json
-from itertools import pairwise
 
 import pytest
 from pyspark.sql import functions as F
 
-from headrace.errors import BrokerError, ConfigError, StateError
+from headrace.errors import BrokerError, StateError
 
 pytestmark = pytest.mark.spark
 
@@ -140,23 +139,6 @@ def test_two_instances_need_two_state_directories(broker, make_app, running, fli
     assert raised.value.code == "state-locked"
 
 
-def test_the_status_file_shows_the_state_to_other_processes(broker, make_app, running, tmp_path, flights):
-    flights.send(broker, range(50))
-    app = running(flights.count_by_origin(make_app()))
-    app.wait_until("caught-up", timeout=60)
-    path = tmp_path / "a" / "status.json"
-
-    def told():
-        status = json.loads(path.read_text())
-        return (status["state"], status["records"]["flights"], status["state_keys"]) == ("running", 50, 3)
-
-    app._wait(told, None, "told")
-    status = json.loads(path.read_text())
-    assert status["member_id"] == app.member.member_id
-    assert status["tasks"]["flights"] == [0, 1, 2, 3]
-    assert status["error"] is None
-
-
 def test_an_instance_without_tasks_is_caught_up_with_its_group(broker, make_app, running, flights):
     broker.create_topics({"narrow": 1})
     broker.produce("narrow", [json.dumps(flights.flight(number)) for number in range(50)])
@@ -171,19 +153,3 @@ def test_an_instance_without_tasks_is_caught_up_with_its_group(broker, make_app,
     spare.wait_until("caught-up", timeout=60)
     assert sorted(map(len, (worker.tasks, spare.tasks))) == [0, 1]
     assert len(broker.records("numbers")) == 50
-
-
-def test_progress_is_printed_where_there_is_no_notebook(broker, make_app, running, flights, capsys):
-    flights.send(broker, range(40))
-    app = running(flights.count_by_origin(make_app()))
-    shown = app.show_progress(interval_seconds=0.05)
-    app.wait_until("caught-up", timeout=60)
-    app.stop()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 2
-    assert all(line != following for line, following in pairwise(lines))  # a line only when something changed
-    assert lines[-1] == "flight-counts: stopped · 8 tasks · 40 records"
-    assert ">stopped</span>" in app._repr_html_()
-    shown.close()
-    with pytest.raises(ConfigError, match="interval_seconds"):
-        app.show_progress(interval_seconds=0)

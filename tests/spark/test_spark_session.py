@@ -12,6 +12,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.spark.spark_session import session
+from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 
@@ -82,3 +83,27 @@ def test_a_session_on_a_cluster_is_refused_and_settings_that_move_slots_are_prob
     assert found["spark.speculation"] == found["spark.dynamicAllocation.enabled"] == "problem"
     assert found["spark.sql.retainGroupColumns"] == "problem"
     assert found["spark.scheduler.mode"] == "note"
+
+
+def test_spark_connect_is_refused():
+    class Connect:
+        """As a Spark Connect session: no JVM session behind it."""
+
+    with pytest.raises(ConfigError, match="StreamsApp needs a classic Spark session; this is Spark Connect"):
+        StreamsApp("app", spark=Connect())
+
+
+def test_java_missing(monkeypatch, tmp_path):
+    from headrace.spark.spark_session import check_java
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        check_java()
+    assert caught.value.code == "java-missing"
+    assert "found none (JAVA_HOME is not set, no java in PATH)" in caught.value.message
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(ConfigError, match="is Java 8"):
+        check_java()

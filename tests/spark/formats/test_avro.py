@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
@@ -45,7 +46,7 @@ def encoded(schema: dict[str, Any], rows: list[dict[str, Any]]) -> list[bytes]:
     return values
 
 
-def decoded(values: list[bytes | None], writer: dict[str, Any], reader: dict[str, Any] | None = None) -> Any:
+def decoded(values: Sequence[bytes | None], writer: dict[str, Any], reader: dict[str, Any] | None = None) -> Any:
     """Return (rows, {row: reason}) of values without a registry, by way of the reader of one pair of schemas."""
     import numpy as np
 

@@ -349,7 +349,8 @@ def test_answers_to_nothing_are_refused() -> None:
 
 @pytest.mark.parametrize("table", [TASK_STEPS, SLOT_STEPS, BATCH_STEPS])
 def test_every_state_has_a_row_and_is_described(table: Any) -> None:
-    states = set(type(next(iter(table))))
+    kind: Any = type(next(iter(table)))
+    states = set(kind)
     assert set(table) == states
     described = SubtopologyMachine.__doc__ or ""
     assert [state.name for state in states if state.name not in described] == []

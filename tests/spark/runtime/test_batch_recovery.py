@@ -81,7 +81,7 @@ def test_tasks_of_a_topic_that_was_recreated_are_opened_anew(clock, cause):
 
 
 def test_records_of_a_new_topic_are_looked_through_whatever_was_looked_through_of_the_deleted_one(clock):
-    """As `test_bad_records` shows on Spark, `screen` passes over what was searched already."""
+    """As `test_driver_evaluation` shows on Spark, `screen` passes over what was searched already."""
     searched = []
     jobs = SimpleNamespace(find_bad_records=lambda plan, **_: searched.append(plan.tasks[0].ranges) or [])
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())

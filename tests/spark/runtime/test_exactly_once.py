@@ -114,7 +114,7 @@ def test_two_branches_and_dead_letters_share_a_topic_in_one_transaction(broker, 
     assert told == sorted([f"{'low' if n < 50 else 'high'} {n}" for n in range(100)] * 2)
 
 
-@longer  # `test_failures` has one, and state that goes back with it
+@longer  # `test_batch_runner` has one, and state that goes back with it
 def test_an_sql_error_leaves_no_row_of_the_failed_attempt(broker, make_app, running):
     broker.create_topics({"numbers": 2})
     for partition in (0, 1):

@@ -1,16 +1,13 @@
 """Plans and reports: what goes through JSON comes back, and what a plan takes of each task."""
 
 import pytest
+from tests.spark.runtime.plan_samples import BATCH
 
 from headrace.client.membership.assignment import AssignmentSnapshot
-from headrace.errors import RecordError
 from headrace.spark.runtime.bad_record_search import find_undigestible
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
-from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.tasks import RunningTask, only, plan_slots
-
-BATCH = BatchKey(incarnation="i", batch_id=7, attempt=1)
 
 
 def whole(start, end, topic="flights", partition=0):
@@ -129,31 +126,6 @@ def test_halving_stops_at_the_first_where_one_is_enough():
         most_per_task=1,
     )
     assert [row.offset for row in found] == [700]
-
-
-def test_the_side_path_keeps_attempts_apart(tmp_path):
-    this, other = (SidePath(tmp_path, "s", BatchKey(incarnation="i", batch_id=1, attempt=n)) for n in (0, 1))
-    this.write_report(StageReport(stage="fetch-0", slot=0, batch=BATCH))
-    this.write_error("fetch-0", 1, RecordError("undecodable", "no", "fix", topic="t", partition=0, offset=4))
-    assert [report.stage for report in this.reports()] == ["fetch-0"]
-    [error] = this.errors()
-    assert isinstance(error, RecordError)
-    assert error.facts == {"topic": "t", "partition": 0, "offset": 4}
-    assert other.reports() == []
-    this.remove()
-    assert this.errors() == []
-
-
-def test_errors_of_others_keep_their_words(tmp_path):
-    path = SidePath(tmp_path, "s", BATCH)
-    try:
-        {}["x"]
-    except KeyError as error:
-        path.write_error("sink-0", 0, error)
-    [found] = path.errors()
-    assert found.code == "stage-failed"
-    assert "KeyError" in found.message
-    assert "test_plan.py" in found.facts["where"]
 
 
 def test_records_that_a_table_already_has_are_read_in_separate_batches():

@@ -3,19 +3,14 @@
 import os
 import random
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.spark.runtime.block_samples import binary
 
 from headrace.errors import StateError
 from headrace.spark.runtime import store_files
-from headrace.spark.runtime.bulk_load import name_of_key, newest_values
-from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -25,10 +20,6 @@ IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
 
 def batch(batch_id, incarnation="older"):
     return BatchKey(incarnation=incarnation, batch_id=batch_id)
-
-
-def binary(values):
-    return pa.array(values, pa.binary())
 
 
 @pytest.mark.parametrize("store_format", [1, 2])
@@ -161,107 +152,3 @@ def test_a_store_outside_of_the_log_begins_anew(tmp_path, first, end, start):
     assert store.count() == (10 if start == 10 else 0)
     assert (store.rebuilt is None) == (start == 10)
     store.close()
-
-
-changes = st.lists(st.tuples(st.binary(max_size=12), st.none() | st.binary(max_size=4)), max_size=60)
-
-
-@given(changes, st.binary(max_size=500))
-def test_newest_values_are_those_of_a_dictionary(items, prefix):
-    keys, values = binary([prefix + key for key, _ in items]), binary([value for _, value in items])
-    wanted = {name_of_key(prefix + key): value for key, value in items}
-    names, newest = (column.to_pylist() for column in newest_values(keys, values))
-    assert dict(zip(names, newest, strict=True)) == wanted
-    assert names == sorted(wanted)
-
-
-def test_records_without_a_key_change_nothing():
-    assert newest_values(binary([None, b"a", None]), binary([b"x", b"y", None])) == (binary([b"ka"]), binary([b"y"]))
-    assert newest_values(binary([None]), binary([b"x"])) == (binary([]), binary([]))
-
-
-def test_newest_values_of_a_slice():
-    keys, values = binary([b"a", b"b", b"c", b"b"]), binary([b"1", b"2", b"3", b"4"])
-    assert newest_values(keys[1:], values[1:]) == (binary([b"kb", b"kc"]), binary([b"4", b"3"]))
-
-
-def test_stores_of_former_tasks_are_deleted_after_the_cleanup_delay(tmp_path):
-    directory = StateDirectory(tmp_path, "group")
-    for task in ("counts_0", "counts_1", "counts_2"):
-        (tmp_path / task / "by-origin").mkdir(parents=True)
-        (tmp_path / task / "by-origin" / "data.mdb").write_bytes(b"x" * 10_000)
-    (tmp_path / "counts_0" / "by-origin.corrupt").mkdir()
-    for path in (tmp_path / "counts_1", tmp_path / "counts_1" / "by-origin" / "data.mdb"):
-        os.utime(path, (time.time() - 900, time.time() - 900))
-    assert directory.tasks(["counts"]) == [("counts", 0), ("counts", 1), ("counts", 2)]
-    assert directory.disk_bytes() >= 30_000
-    [(gone, freed)] = directory.clean_up([("counts", 0)], 600.0)
-    assert (gone, freed > 9_000) == (("counts", 1), True)
-    assert directory.tasks(["counts"]) == [("counts", 0), ("counts", 2)], "the other was written to just now"
-    assert [task for task, _ in directory.clean_up([("counts", 0)], -1.0)] == [("counts", 2)]
-    assert not (tmp_path / "counts_0" / "by-origin.corrupt").exists()
-    assert directory.tasks(["other"]) == []
-    directory.release()
-
-
-def test_a_directory_of_a_later_format_is_refused(tmp_path):
-    StateDirectory(tmp_path, "group").release()
-    assert StateDirectory(tmp_path, "group").release() is None
-    facts = {"format": 2, "group": "group"}
-    from headrace.spark.runtime import state_directory
-
-    (tmp_path / "state.json").write_text(
-        f'{{"format": 2, "group": "group", "checksum": "{state_directory._checksum(facts)}"}}'
-    )
-    with pytest.raises(StateError) as refused:
-        StateDirectory(tmp_path, "group")
-    assert refused.value.code == "state-format"
-    (tmp_path / "state.json").write_text('{"format": 2, "group": "group", "checksum": "x"}')
-    StateDirectory(tmp_path, "group").release()  # unreadable: written anew, with a warning
-
-
-class Restoring:
-    """A running application of which only its restores are looked at."""
-
-    def __init__(self):
-        self.now = {}
-
-    def restoring(self):
-        return self.now
-
-
-def test_bars_come_with_a_long_restore_and_go_with_it(capsys):
-    from headrace.spark.restore_bar import SHOWN_AFTER, RestoreBar
-
-    app = Restoring()
-    bar = RestoreBar(app, is_terminal=True)
-    app.now = {("counts", 1): (1500, 500, 750_000.0)}
-    for _ in range(SHOWN_AFTER - 1):
-        bar.look()
-    assert capsys.readouterr().err == ""
-    bar.look()
-    app.now = {}
-    bar.look()
-    shown = capsys.readouterr()
-    assert "restoring counts_1" in shown.err
-    assert "1500/2000" in shown.err.replace(" ", "")
-    assert shown.out == ""
-    bar.close()
-
-
-def test_an_id_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty `process.id`, as a power cut left it, made all such instances one process to the assignor."""
-    directory = StateDirectory(tmp_path, "group")
-
-    def refuse(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", refuse)
-        with pytest.raises(OSError, match="No space"):
-            _ = directory.process_id
-    assert not (tmp_path / "process.id").exists()
-    kept = directory.process_id
-    assert len(kept) == 36
-    assert directory.process_id == kept
-    directory.release()

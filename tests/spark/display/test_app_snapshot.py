@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from tests.spark.display.parsed_html import Parsed, verdict
 
 from headrace.spark.display.app_snapshot import MOST_TASKS, AppSnapshot, TaskRow, as_html, as_text
 from headrace.spark.display.rows_html import rows_html
-from headrace.spark.verdict import SinkVerdict, Verdict
+from headrace.spark.verdict import SinkVerdict
 
 HOSTILE = '<script>alert("x")</script>&\'"'
-
-
-class Parsed(HTMLParser):
-    """The elements of a fragment, its text, and whether every element is closed."""
-
-    def __init__(self, fragment: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.text: list[str] = []
-        self._open: list[str] = []
-        self.feed(fragment)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def snapshot(**changes) -> AppSnapshot:
@@ -55,19 +30,6 @@ def snapshot(**changes) -> AppSnapshot:
         "tasks": [TaskRow(subtopology="flights", partition=p, lag=1000, state_keys=3, state_bytes=99) for p in (0, 1)],
     }
     return AppSnapshot(**known | changes)
-
-
-def verdict(**changes) -> Verdict:
-    known: dict[str, Any] = {
-        "app_name": "delays",
-        "guarantee": "exactly_once_v2",
-        "records": 10,
-        "bad_records": 0,
-        "waiting": 0,
-    }
-    return Verdict(
-        **known | {"sinks": (SinkVerdict(topic="out", kind="table", expected=3, found=3, equal=3),)} | changes
-    )
 
 
 def everything_hostile() -> list[str]:
@@ -129,22 +91,3 @@ def test_long_task_tables_are_cut():
     assert f"s_{MOST_TASKS}" not in text
     assert "and 30 more tasks" in text
     assert str(MOST_TASKS + 30) in text  # the lag is that of all tasks
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({}, "equal"),
-        ({"undecided": "nothing is committed"}, "cannot tell"),
-        ({"sinks": (SinkVerdict(topic="out", kind="table", expected=3, found=2, equal=2, lost=1),)}, "differs"),
-        (
-            {
-                "guarantee": "at_least_once",
-                "sinks": (SinkVerdict(topic="out", kind="stream", expected=3, found=4, equal=3, repeated=1),),
-            },
-            "equal but for repeats",
-        ),
-    ],
-)
-def test_a_verdict_shows_its_answer_as_one_word(changes, word):
-    assert word in Parsed(verdict(**changes)._repr_html_()).text

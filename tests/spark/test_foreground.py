@@ -6,10 +6,11 @@ import signal
 import threading
 import time
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
-from headrace.errors import BrokerError
+from headrace.errors import BrokerError, ConfigError
 
 pytestmark = pytest.mark.spark
 
@@ -135,3 +136,19 @@ def test_large_records_starve_no_partition(broker, make_app, running, flights):
     app = running(copied(make_app(config=settings)))
     app.wait_until("caught-up", timeout=180)
     assert numbers(broker) == sorted([7] * 5 + [*range(50)] * 3)
+
+
+def test_progress_is_printed_where_there_is_no_notebook(broker, make_app, running, flights, capsys):
+    flights.send(broker, range(40))
+    app = running(flights.count_by_origin(make_app()))
+    shown = app.show_progress(interval_seconds=0.05)
+    app.wait_until("caught-up", timeout=60)
+    app.stop()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert all(line != following for line, following in pairwise(lines))  # a line only when something changed
+    assert lines[-1] == "flight-counts: stopped · 8 tasks · 40 records"
+    assert ">stopped</span>" in app._repr_html_()
+    shown.close()
+    with pytest.raises(ConfigError, match="interval_seconds"):
+        app.show_progress(interval_seconds=0)

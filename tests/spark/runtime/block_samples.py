@@ -1,0 +1,7 @@
+"""Arrow arrays of bytes."""
+
+import pyarrow as pa
+
+
+def binary(values):
+    return pa.array(values, pa.binary())
