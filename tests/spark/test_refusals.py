@@ -122,7 +122,7 @@ def test_a_refusal_of_sparks_has_a_fix_too(flights):
     assert error.fix
 
 
-def test_a_wrong_argument_whose_refusal_fails_in_pyspark_40(flights):
+def test_a_wrong_argument_whose_refusal_fails_in_pyspark_40_and_41(flights):
     error = refused(lambda: flights.dropna(how="some"))
     assert (error.code, error.message) == ("bad-value", "Invalid how 'some': expected 'any' or 'all'")
     assert 'how="any"' in error.fix

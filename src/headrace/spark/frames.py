@@ -96,7 +96,7 @@ def _fillna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataF
 
 def _dropna(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
     how, thresh, subset = call.args
-    # PySpark checks it too, but the parameters of its message do not match (4.0: AssertionError without a sentence).
+    # PySpark checks it too, but the parameters of its message do not match (4.0, 4.1: AssertionError).
     if how not in ("any", "all"):
         raise refusal(
             "bad-value",
