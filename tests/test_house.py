@@ -52,7 +52,7 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in out.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_nothing_committed_names_a_registry_or_this_machine() -> None:
+def test_committed_files_name_no_registry_or_machine() -> None:
     # Written in pieces, so that this file does not name what it looks for.
     hosts = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "maven" + r"\.org", "npm" + "js"]))
     paths = re.compile("/" + "work/|/" + "root/")

@@ -31,7 +31,7 @@ def test_it_is_removed_at_the_end() -> None:
     assert not directory.path.exists()
 
 
-def test_what_a_killed_process_left_goes_at_the_next_start() -> None:
+def test_leftovers_of_a_killed_process_are_removed_at_start() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         left = Path(owner.stdout.readline().strip())

@@ -35,7 +35,7 @@ def test_sticky_assignments_are_balanced(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", STICKY)
-def test_nothing_moves_when_nothing_happens(name: str) -> None:
+def test_unchanged_group_keeps_its_assignment(name: str) -> None:
     group = Group(name, {"a": 7, "b": 4}, our_divide)
     for number in range(3):
         group.join(f"m{number}", ("a", "b"))
@@ -85,7 +85,7 @@ def claim(name: str, owned: tuple[tuple[str, int], ...], generation_id: int) -> 
     return Subscription(topics=("a",), owned_partitions=owned, generation_id=generation_id)
 
 
-def test_cooperative_members_that_write_old_versions_tell_the_generation_in_user_data() -> None:
+def test_old_cooperative_subscriptions_carry_the_generation_in_user_data() -> None:
     owned = (("a", 0), ("a", 1))
     members = {
         "m1": Subscription(topics=("a",), owned_partitions=owned, user_data=struct.pack(">i", 4)),

@@ -147,7 +147,7 @@ def test_a_graceful_stop_keeps_everything(policy: str, broker_process: Callable[
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_to_the_producer_and_work_goes_on_when_there_is_room(
+def test_full_disk_fails_produce_until_space_is_available(
     broker_process: Callable[..., Any],
 ) -> None:
     broker = broker_process(log_index_size_max_bytes=4096)
@@ -180,7 +180,7 @@ def test_a_full_disk_is_told_to_the_producer_and_work_goes_on_when_there_is_room
     assert len(read_all(broker.bootstrap_servers, "t", 1)) == kept + 10
 
 
-def test_an_embedded_broker_killed_and_restarted_keeps_what_was_acknowledged(
+def test_killed_embedded_broker_keeps_acknowledged_records(
     broker: EmbeddedBroker,
 ) -> None:
     broker.create_topics({"t": 1})

@@ -30,7 +30,7 @@ NOT_YET = (
 HANDLERS = "headrace.broker.handlers."
 
 
-def test_what_nobody_asked_for_is_not_imported() -> None:
+def test_unused_features_are_not_imported() -> None:
     told = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, timeout=120, check=True)
     imported = json.loads(told.stdout)
     too_early = [

@@ -40,7 +40,7 @@ def on_a_loop(clock: ManualClock, set_up: Callable[[], list[Any]], *seconds: flo
     return asyncio.run(run())
 
 
-def test_what_is_due_happens_in_the_order_of_its_deadlines() -> None:
+def test_timers_fire_in_the_order_of_their_deadlines() -> None:
     clock = ManualClock(START_MS)
 
     def set_up() -> list[Any]:
@@ -110,7 +110,7 @@ def test_a_clock_goes_forward_only_and_not_on_its_own_thread() -> None:
     asyncio.run(on_its_own_thread())
 
 
-def test_a_member_that_falls_silent_is_fenced_after_its_session_and_not_before(connect: Connect) -> None:
+def test_silent_member_is_fenced_exactly_at_session_timeout(connect: Connect) -> None:
     clock = ManualClock()
     with EmbeddedBroker(topics={"flights": 2}, config=FAST, clock=clock) as broker:
         client = connect(broker)

@@ -19,7 +19,7 @@ RECORDS = 60
 BATCH = 7
 
 
-def test_every_record_is_processed_once_though_transactions_abort_and_processes_die() -> None:
+def test_records_are_processed_once_despite_aborts_and_kills() -> None:
     with EmbeddedBroker(topics={"in": 1, "out": 1}) as broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers}
         filler = Producer(servers)

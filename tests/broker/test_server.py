@@ -40,7 +40,7 @@ class Writer(threading.Thread):
                     self.enough.set()
 
 
-def test_nothing_acknowledged_is_lost_by_a_stop_in_the_midst_of_work(tmp_path: Path) -> None:
+def test_graceful_stop_under_load_keeps_acknowledged_records(tmp_path: Path) -> None:
     config = {"headrace.shutdown.drain.ms": 60_000}
     with EmbeddedBroker({"t": WRITERS}, config=config, data_dir=tmp_path) as broker:
         writers = [Writer(broker.bootstrap_servers, partition) for partition in range(WRITERS)]

@@ -43,7 +43,7 @@ def test_differing_and_missing_markers_are_reported(tmp_path: Path) -> None:
     assert list(places_of(tmp_path, b"b")) == ["sums-1@0, producer 7, epoch 1, sequence 0, abort: b'b'"]
 
 
-def test_a_marker_that_is_missing_between_two_transactions_ends_both_like_the_second(tmp_path: Path) -> None:
+def test_missing_marker_joins_a_transaction_to_the_next_one(tmp_path: Path) -> None:
     """As readers take it: that is how rows of a committed transaction would be lost to one that is aborted."""
     segment(tmp_path, "sums-0", written(b"a", 0, epoch=1), written(b"b", 1, epoch=2), marker("abort", 2, epoch=3))
     segment(tmp_path, "sums-1", written(b"c", 0, epoch=1), marker("commit", 1, epoch=2))

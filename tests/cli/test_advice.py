@@ -209,7 +209,7 @@ def test_advice_that_is_taken_has_no_further_advice(
 
 
 @with_drawn(values=CONFIGURATIONS, client=st.sampled_from(["java", "librdkafka"]), situation=SITUATIONS)
-def test_what_is_proposed_would_start(values: dict[str, str], client: Client, situation: Situation) -> None:
+def test_proposed_configurations_are_valid(values: dict[str, str], client: Client, situation: Situation) -> None:
     corrected = asked(values, client, situation).corrected
     if situation.kind == "classic":
         session, heartbeat = corrected.integer("session.timeout.ms"), corrected.integer("heartbeat.interval.ms")
@@ -226,7 +226,7 @@ def test_what_is_proposed_would_start(values: dict[str, str], client: Client, si
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("client", ["java", "librdkafka"])
-def test_nothing_is_said_against_a_template(name: str, client: Client) -> None:
+def test_templates_have_no_findings(name: str, client: Client) -> None:
     found = TEMPLATES[name]
     advice = advise(template(name, client), found.situation)
     assert advice.findings == ()

@@ -52,7 +52,7 @@ def test_describe_a_file_and_one_of_its_applications(directory: Path) -> None:
         ("broken.py", "user-code", "NameError: name 'undefined' is not defined"),
     ],
 )
-def test_what_is_wrong_with_an_application(directory: Path, application: str, code: str, words: str) -> None:
+def test_application_errors(directory: Path, application: str, code: str, words: str) -> None:
     outcome = headrace_process("describe", str(directory / application))
     assert outcome.code == 1
     first, _, rest = outcome.err.partition("\n")

@@ -23,7 +23,7 @@ def configs() -> Iterator[Callable[..., tuple[int, str, str]]]:
         yield run
 
 
-def test_what_is_altered_is_described(configs: Callable[..., tuple[int, str, str]]) -> None:
+def test_altered_quotas_are_described(configs: Callable[..., tuple[int, str, str]]) -> None:
     user = ("--entity-type", "users", "--entity-name", "u")
     assert configs("--alter", *user, "--add-config", "producer_byte_rate=1024,request_percentage=50")[0] == 0
     assert configs("--alter", "--client-defaults", "--add-config", "consumer_byte_rate=7")[0] == 0
@@ -54,7 +54,7 @@ def test_what_is_altered_is_described(configs: Callable[..., tuple[int, str, str
         (("--entity-type", "users", "--add-config", "producer_byte_rate=1"), "--alter needs --entity-name"),
     ],
 )
-def test_what_cannot_be_is_told(
+def test_invalid_quotas_are_refused(
     arguments: tuple[str, ...], said: str, configs: Callable[..., tuple[int, str, str]]
 ) -> None:
     code, out, err = configs("--alter", *arguments)

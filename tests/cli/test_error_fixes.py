@@ -49,9 +49,7 @@ def test_a_fix_names_the_option_for_a_wrong_address_or_protocol(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_broker_refuses_has_a_fix(
-    headrace: Command, broker: EmbeddedBroker, arguments: list[str], code: str
-) -> None:
+def test_broker_refusals_have_a_fix(headrace: Command, broker: EmbeddedBroker, arguments: list[str], code: str) -> None:
     outcome = headrace(*arguments, "--bootstrap-server", broker.bootstrap_servers)
     assert outcome.code == FAILED
     assert outcome.err.startswith(f"error[{code}]: ")

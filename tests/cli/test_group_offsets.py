@@ -67,7 +67,7 @@ def test_plans_are_written_and_read(tmp_path: Path) -> None:
             read_plan(path, [])
 
 
-def test_which_topics_are_a_groups_own() -> None:
+def test_internal_topics_of_a_group() -> None:
     assert is_inferred("app-counts-changelog", "app")
     assert is_inferred("app-by-key-repartition", "app")
     assert is_inferred("app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000004-topic", "app")
@@ -102,9 +102,7 @@ def test_which_topics_are_a_groups_own() -> None:
     ],
     ids=" ".join,
 )
-def test_what_does_not_go_together_is_wrong_usage(
-    headrace: Command, broker: EmbeddedBroker, arguments: list[str]
-) -> None:
+def test_incompatible_options_are_wrong_usage(headrace: Command, broker: EmbeddedBroker, arguments: list[str]) -> None:
     told = headrace("streams-groups", *arguments, "--bootstrap-server", broker.bootstrap_servers)
     assert (told.code, told.out) == (2, "")
     assert told.err.startswith("error[wrong-usage]: ")

@@ -35,7 +35,7 @@ def test_obstacles_are_told_in_the_order_they_have_to_be_removed() -> None:
     assert found.status == "UNKNOWN"
 
 
-def test_an_internal_topic_that_removes_records_is_named_with_the_command_that_corrects_it() -> None:
+def test_unsafe_internal_topic_is_reported_with_the_fixing_command() -> None:
     changelog = InternalTopic(name="cl", configs=(("cleanup.policy", "compact,delete"), ("retention.ms", "60000")))
     topology = Topology(
         subtopologies=(Subtopology(subtopology_id="0", source_topics=("in",), state_changelog_topics=(changelog,)),)

@@ -238,7 +238,7 @@ def test_positions_of_topics_that_were_made_anew_are_left_out(
     assert admin.committed_offsets(GROUP) == {key: offset for key, offset in PLAIN.items() if key[0] == "flights"}
 
 
-def test_a_recompute_that_goes_on_reads_a_source_that_was_created_again_from_its_beginning(
+def test_resumed_recompute_reads_a_recreated_source_from_the_beginning(
     upgrade: Command, admin: Admin, old_version: None, tmp_path: Path
 ) -> None:
     """The file names the first offset of the deleted topic; the new one has records before it."""

@@ -8,7 +8,7 @@ from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 
 
-def test_who_may_not_write_for_an_id_is_told_what_to_grant():
+def test_missing_transactional_id_right_is_named():
     config = {"authorizer.class.name": "on", "super.users": "User:root"}
     with (
         EmbeddedBroker(config=config) as broker,

@@ -42,7 +42,7 @@ def test_the_version_is_the_highest_that_both_speak(client: NetworkClient) -> No
 @pytest.mark.parametrize(
     "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"\x15\x03\x03\x00\x02\x02\x50"]
 )
-def test_what_is_no_kafka_broker_is_told_at_once(greeting: bytes) -> None:
+def test_other_server_is_reported_at_once(greeting: bytes) -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(greeting)
         connection.recv(1000)
@@ -137,7 +137,7 @@ def test_an_answer_to_another_request_closes_the_connection() -> None:
         Connection(*parse_bootstrap_servers(address), client_id="t", deadline=Deadline.after_ms(5_000))
 
 
-def test_a_connection_that_is_being_opened_while_another_thread_closes_the_client_is_closed_too() -> None:
+def test_connection_opened_during_close_is_closed_too() -> None:
     """A membership's thread may be in the handshake of a slow broker when its consumer is closed."""
     opening, closed = threading.Event(), threading.Event()
     after: list[bytes] = []

@@ -13,7 +13,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import CannotConnect
 
 
-def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason_before_it() -> None:
+def test_deadline_error_keeps_the_cause_of_earlier_attempts() -> None:
     connections: list[socket.socket] = []
 
     def close_the_first(connection: socket.socket) -> None:

@@ -74,7 +74,7 @@ def test_an_offset_outside_the_log_names_partition_and_bounds(client: NetworkCli
     st.sampled_from(CODECS),
     st.integers(200, 5_000),
 )
-def test_whatever_is_written_is_read(
+def test_random_records_are_read_as_written(
     client: NetworkClient, rows: list[tuple[bytes | None, bytes | None]], codec: str, max_bytes: int
 ) -> None:
     topic = f"t{len(Admin(client).list_topics())}"

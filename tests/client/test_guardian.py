@@ -120,9 +120,7 @@ def test_two_guardians_share_and_one_leaves(broker: EmbeddedBroker) -> None:
     assert first.pid not in process_table()
 
 
-def test_when_the_driver_is_killed_its_processes_die_and_the_others_own_everything(
-    broker: EmbeddedBroker, driver: Driver
-) -> None:
+def test_killed_driver_loses_its_processes_and_others_take_its_tasks(broker: EmbeddedBroker, driver: Driver) -> None:
     driver.wait_for_tasks(4)
     with GuardianLink.start(settings(broker, "survivor")) as survivor:
         wait_for_tasks(survivor, 2)
@@ -142,7 +140,7 @@ def test_a_driver_that_only_closes_leaves_its_children_alone(broker: EmbeddedBro
     assert driver.pids["guardian"] not in process_table()
 
 
-def test_a_forked_child_that_holds_the_pipe_does_not_hide_the_drivers_death(broker: EmbeddedBroker) -> None:
+def test_forked_child_with_the_pipe_does_not_hide_the_drivers_death(broker: EmbeddedBroker) -> None:
     """The copy of the pipe's end in the child keeps stdin open; the guardian sees that its parent changed."""
     program = f"""
 import os, sys, time
@@ -241,7 +239,7 @@ def test_a_driver_that_ticks_keeps_it(broker: EmbeddedBroker) -> None:
         assert not [event for event in seen if isinstance(event, e.Fatal | e.Lost)]
 
 
-def test_a_guardian_that_was_stopped_for_longer_than_the_session_says_that_all_is_lost(broker: EmbeddedBroker) -> None:
+def test_guardian_suspended_beyond_the_session_reports_the_loss(broker: EmbeddedBroker) -> None:
     """As a laptop's sleep or a paused virtual machine: the lease ran out while nobody could look."""
     with GuardianLink.start(settings(broker, session_timeout_ms=500)) as link:
         wait_for_tasks(link, 4)

@@ -34,7 +34,7 @@ def test_many_requests_travel_at_once_and_come_back_in_order(client: NetworkClie
     assert [answer.topics[0].name for answer in answers] == ["flights", "x", "flights"]
 
 
-def test_nobody_listens(broker: EmbeddedBroker) -> None:
+def test_refused_connection(broker: EmbeddedBroker) -> None:
     address = f"127.0.0.1:{find_free_port()}"
     with (
         NetworkClient(address, bootstrap_timeout_ms=100) as client,
@@ -114,6 +114,6 @@ def test_bootstrap_servers_are_read(text: str, expected: list[tuple[str, int]]) 
 
 
 @pytest.mark.parametrize("text", ["", "kafka:port", ":9092", "kafka:70000"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_bootstrap_servers_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap_servers(text)

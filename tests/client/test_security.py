@@ -27,7 +27,7 @@ def test_the_message_is_the_rfcs() -> None:
     ("token", "extensions"),
     [("", {}), ("two words", {}), ("a\x01b", {}), ("abc", {"auth": "x"}), ("abc", {"n1": "x"}), ("abc", {"n": "\x01"})],
 )
-def test_what_the_rfc_does_not_allow_is_refused_without_naming_it(token: str, extensions: dict[str, str]) -> None:
+def test_invalid_token_is_refused_without_printing_it(token: str, extensions: dict[str, str]) -> None:
     with pytest.raises(SaslError) as raised:
         bearer_message(token, extensions)
     assert not token or token not in raised.value.message
@@ -69,7 +69,7 @@ def test_a_provider_is_needed_and_travels_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(security)).token_provider is provider
 
 
-def test_what_a_provider_raises_is_named_and_not_told() -> None:
+def test_token_provider_error_is_named_without_its_text() -> None:
     def fails() -> str:
         raise ZeroDivisionError("secret.token.")
 

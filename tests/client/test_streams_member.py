@@ -131,7 +131,7 @@ def test_every_member_knows_the_endpoint_that_serves_a_key(broker: EmbeddedBroke
         wait_until(lambda: served_partitions(first, "flights") == {here: 4})
 
 
-def test_members_that_waited_for_a_topic_know_every_endpoint_once_it_exists(broker: EmbeddedBroker) -> None:
+def test_waiting_members_know_every_endpoint_once_the_topic_exists(broker: EmbeddedBroker) -> None:
     servers, here, there = broker.bootstrap_servers, Endpoint("here", 8081), Endpoint("there", 8082)
     topology = Topology(subtopologies=(Subtopology(subtopology_id="later", source_topics=("later",)),))
     with (
@@ -148,7 +148,7 @@ def test_members_that_waited_for_a_topic_know_every_endpoint_once_it_exists(brok
 
 
 @pytest.mark.parametrize("endpoint", ["here", "here:http"])
-def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+def test_invalid_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"application\.server"):
         StreamsMember("app", TOPOLOGY, bootstrap_servers="127.0.0.1:1", endpoint=endpoint)
 

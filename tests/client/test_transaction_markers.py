@@ -162,14 +162,14 @@ def test_an_id_that_is_needed_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("state", ["Ongoing", ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress])
-def test_what_a_coordinator_does_not_call_complete_is_a_doubt(state: str | ErrorCode) -> None:
+def test_incomplete_transaction_state_is_unknown(state: str | ErrorCode) -> None:
     reason = begun(Brokers(states={"a": [state]}), "a").check(NODES, timeout_ms=0)
     assert reason is not None
     assert reason.startswith("the transaction of a is not over")
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteAbort", ErrorCode.transactional_id_not_found])
-def test_what_is_over_is_over(state: str | ErrorCode) -> None:
+def test_finished_transactions_are_not_checked_again(state: str | ErrorCode) -> None:
     assert begun(Brokers(states={"a": [state]}), "a").check(NODES, timeout_ms=0) is None
 
 
@@ -181,7 +181,7 @@ def test_a_coordinator_that_moved_or_is_away_is_a_doubt() -> None:
     assert check.check(NODES, timeout_ms=0) == "a coordinator did not answer (reset)"
 
 
-def test_nothing_is_asked_where_the_coordinator_has_all_replicas_itself() -> None:
+def test_no_marker_check_with_all_replicas_on_the_coordinator() -> None:
     brokers = Brokers(replicas=(1,))
     check = begun(brokers, "a", "b")
     assert check.unchecked == {"b"}

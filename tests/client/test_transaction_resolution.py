@@ -27,7 +27,7 @@ def after_the_first_look(monkeypatch, happens):
     monkeypatch.setattr(Transactions, "describe", describe)
 
 
-def test_a_commit_that_comes_behind_the_look_at_an_ongoing_transaction_counts(txn_client, transactions, monkeypatch):
+def test_late_commit_after_describing_an_ongoing_transaction_counts(txn_client, transactions, monkeypatch):
     """The EndTxn of a driver that was killed may lie in a broken connection while others look at its transactions."""
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["kept"]})
@@ -40,7 +40,7 @@ def test_a_commit_that_comes_behind_the_look_at_an_ongoing_transaction_counts(tx
     assert read(txn_client, ("a", 0)) == {("a", 0): ["kept"]}
 
 
-def test_a_commit_that_comes_behind_the_abort_of_an_ongoing_transaction_is_refused(txn_client, transactions):
+def test_late_commit_after_the_abort_of_a_transaction_is_refused(txn_client, transactions):
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["not to be"]})
     known = {}
@@ -79,7 +79,7 @@ def views_in_turn(monkeypatch, *changed):
 LEADERLESS = {"leaderless": (("a", 0),)}
 
 
-def test_nothing_is_resolved_while_a_written_partition_has_no_leader(txn_client, transactions, monkeypatch, caplog):
+def test_no_resolution_while_a_written_partition_has_no_leader(txn_client, transactions, monkeypatch, caplog):
     """Its marker would be left out again, and InitProducerId would wipe out the coordinator's decision."""
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["kept"]})

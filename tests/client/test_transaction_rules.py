@@ -23,11 +23,11 @@ from headrace.protocol.error_codes import ErrorCode
         ("transactional_id_authorization_failed", "fatal"),
     ],
 )
-def test_what_a_code_means(code, expected):
+def test_error_codes_of_transactions(code, expected):
     assert ruling(ErrorCode[code]) == expected
 
 
-def test_what_is_final_decides_about_an_answer():
+def test_final_errors_decide_the_outcome():
     none, again, final = ErrorCode.none, ErrorCode.concurrent_transactions, ErrorCode.stale_member_epoch
     assert first_refusal([none, none]) == none
     assert first_refusal([none, again, final]) == final

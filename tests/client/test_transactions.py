@@ -34,7 +34,7 @@ def test_records_and_offsets_of_many_ids_count_together(txn_client, transactions
     assert sorted(rows["a", 0] + rows["a", 1]) == sorted(rows["b", 0])
 
 
-def test_what_is_aborted_is_not_read_and_an_older_identity_is_shut_out(txn_client, transactions):
+def test_aborted_records_are_not_read_and_older_epochs_are_fenced(txn_client, transactions):
     old = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, old, {("b", 0): ["lost"]})
     transactions.commit_offsets("readers", {old: {("a", 0): 7}}, member_id="", member_epoch=-1)
@@ -55,7 +55,7 @@ def test_what_is_aborted_is_not_read_and_an_older_identity_is_shut_out(txn_clien
     assert read(txn_client, ("b", 0)) == {("b", 0): ["kept"]}
 
 
-def test_a_second_writer_with_the_same_identity_goes_on_where_the_first_left_off(txn_client, transactions):
+def test_second_writer_continues_the_sequence_of_the_first(txn_client, transactions):
     identity = transactions.initialise(["x"])["x"]
     first = write(txn_client, transactions, identity, {("b", 0): ["1", "2"]})
     assert first.next_sequences() == {("b", 0): 2}

@@ -65,7 +65,7 @@ def caught_up(ctx: CoordinatorContext, runner: ShardRunner, pause_ms: int = 60_0
         (standbys_are_wanted, lambda ctx: all(each.target_assignment.standby_tasks for each in ctx.describe().members)),
     ],
 )
-def test_what_could_not_be_written_comes_when_it_can(
+def test_failed_records_are_written_after_recovery(
     what: Callable[[CoordinatorContext, ShardRunner], Any], came_to_be: Callable[[CoordinatorContext], bool]
 ) -> None:
     ctx, log = two_members(), RefusingLog()

@@ -58,7 +58,7 @@ def same_after_restart(ctx: CoordinatorContext) -> None:
     assert ctx.shard.digest() == before
 
 
-def test_an_empty_classic_group_becomes_a_streams_group_and_keeps_its_offsets() -> None:
+def test_empty_classic_group_becomes_streams_and_keeps_offsets() -> None:
     ctx = CoordinatorContext()
     ctx.commit(POSITIONS)
     write(ctx, [classic(MEMBER), classic(generation=5)])
@@ -69,7 +69,7 @@ def test_an_empty_classic_group_becomes_a_streams_group_and_keeps_its_offsets() 
     same_after_restart(ctx)
 
 
-def test_an_empty_streams_group_becomes_a_classic_group_and_keeps_its_offsets() -> None:
+def test_empty_streams_group_becomes_classic_and_keeps_offsets() -> None:
     ctx = CoordinatorContext()
     ctx.join("m1")
     ctx.leave("m1")

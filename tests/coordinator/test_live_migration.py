@@ -102,7 +102,7 @@ def test_user_data_of_somebody_s_own_assignor_is() -> None:
     assert isinstance(group.group, ClassicGroup)
 
 
-def test_nothing_happens_when_the_disk_refuses() -> None:
+def test_failed_append_leaves_the_group_unchanged() -> None:
     group = Mixed()
     first = group.alone()
     token = group.join(group.admitted(**group.joins()), **group.joins())

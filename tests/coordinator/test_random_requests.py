@@ -114,7 +114,7 @@ def check(ctx: CoordinatorContext) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_asked_is_answered_or_refused(seed: int) -> None:
+def test_random_heartbeats_are_answered_or_refused(seed: int) -> None:
     chance = Random(seed)
     settings: dict[str, Any] = {"group.streams.num.standby.replicas": seed % 3, "group.streams.max.size": 2 + seed % 2}
     ctx = CoordinatorContext(topics={"in": 4, "cl": 4}, settings=settings)

@@ -33,7 +33,7 @@ from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
         ("(?z)", "invalid or unsupported Perl syntax"),
     ],
 )
-def test_what_is_no_pattern_is_refused_in_the_words_of_re2j(pattern: str, why: str) -> None:
+def test_invalid_patterns_are_refused_with_re2j_messages(pattern: str, why: str) -> None:
     with pytest.raises(BadPattern, match=f"^{re.escape(why)}$"):
         LinearPattern(pattern)
 
@@ -42,7 +42,7 @@ def test_what_is_no_pattern_is_refused_in_the_words_of_re2j(pattern: str, why: s
     "pattern",
     ["a)", "(" * 200 + ")" * 200, "((a{100}){100}){100}", "(((((){1000}){1000}){1000}){1000}){1000}", "a" * 8_001],
 )
-def test_what_is_beyond_the_bounds_is_refused(pattern: str) -> None:
+def test_patterns_beyond_the_bounds_are_refused(pattern: str) -> None:
     with pytest.raises(BadPattern):
         LinearPattern(pattern)
 
@@ -73,5 +73,5 @@ def test_what_is_beyond_the_bounds_is_refused(pattern: str) -> None:
         ("", "a", False),
     ],
 )
-def test_what_re_does_not_know(pattern: str, text: str, matches: bool) -> None:
+def test_syntax_unknown_to_python_re(pattern: str, text: str, matches: bool) -> None:
     assert LinearPattern(pattern).matches(text) is matches

@@ -147,7 +147,7 @@ def test_kafkas_bytes_are_read_and_written_again(name: str) -> None:
         assert (None if record.value is None else serde.encode_value(record.value)) == value
 
 
-def test_what_the_bytes_mean() -> None:
+def test_decoded_fields() -> None:
     current = serde.decode(*BY_NAME["current"])
     assert current is not None
     assert current.value == s.StreamsGroupCurrentMemberAssignmentValue(

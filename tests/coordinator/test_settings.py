@@ -106,7 +106,7 @@ def test_group_settings_are_kept_in_one_spelling() -> None:
     assert kept == {"consumer.session.timeout.ms": "50000", "streams.num.standby.replicas": "1"}
 
 
-def test_a_heartbeat_interval_must_be_below_the_session_timeout_of_the_group() -> None:
+def test_heartbeat_interval_must_be_below_the_session_timeout() -> None:
     broker = {"group.consumer.max.heartbeat.interval.ms": 60_000}
     with pytest.raises(ConfigError, match=re.escape("session.timeout.ms must be greater than consumer.heartbeat")):
         checked_group_settings({"consumer.heartbeat.interval.ms": "46000"}, broker)

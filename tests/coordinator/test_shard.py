@@ -36,7 +36,7 @@ def two_members() -> CoordinatorContext:
         ("m1", 2, 3, "stale_member_epoch"),
     ],
 )
-def test_who_may_commit_what(member: str, epoch: int, partition: int, code: str) -> None:
+def test_commit_validation_by_member_and_epoch(member: str, epoch: int, partition: int, code: str) -> None:
     """Kafka would take the fifth: the current epoch for a partition of another member."""
     ctx = two_members()
     assert ctx.commit({("in", partition): 42}, member, epoch) == {("in", partition): code}
@@ -98,7 +98,7 @@ def test_a_simple_group_has_no_members_that_could_commit() -> None:
     assert error_of(lambda: ctx.commit({("in", 0): 8}, "", 1)) == "unknown_member_id"
 
 
-def test_a_commit_of_nobody_makes_a_simple_group_that_members_may_take_over() -> None:
+def test_commit_without_member_creates_a_simple_group() -> None:
     ctx = CoordinatorContext()
     assert ctx.commit({("in", 0): 7}) == {("in", 0): "none"}
     listed = ctx.shard.list_groups()[0]

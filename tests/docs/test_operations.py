@@ -53,7 +53,7 @@ def test_error_codes_of_the_page_have_a_page() -> None:
         assert code in pages
 
 
-def test_certificates_made_as_the_page_shows_pass_the_strict_verification_of_new_pythons(tmp_path: Path) -> None:
+def test_documented_certificates_pass_strict_verification(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "security.md").read_text()
     (commands,) = [block for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if "openssl req -x509" in block]
     short = commands.replace("rsa:3072", "rsa:2048")  # made in a tenth of the time

@@ -138,7 +138,7 @@ def test_joining_reading_and_leaving(
     assert committed == {(topic, number): 100 for number in range(PARTITIONS)}
 
 
-def test_a_suspended_consumer_loses_everything_and_a_killed_one_is_replaced(
+def test_suspended_consumer_loses_partitions_and_killed_one_is_replaced(
     kafka: KafkaBroker,
 ) -> None:
     def scenario(protocol: str, client: NetworkClient) -> None:
@@ -194,7 +194,7 @@ def test_the_second_process_with_one_instance_id_wins_in_a_classic_group(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_eager_members_revoke_all_partitions_and_cooperative_members_only_moved_ones(
+def test_eager_members_revoke_all_and_cooperative_only_moved_partitions(
     consumer: Callable[..., RunningConsumer], topic: str, strategy: str
 ) -> None:
     settings = {"protocol": "classic", "partition_assignment_strategy": strategy}

@@ -63,8 +63,8 @@ def group(spark: Any, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_an_upgrade_keeps_known_columns_and_a_downgrade_restores_the_old_program(group: Any) -> None:
-    on_our_broker.test_an_upgrade_keeps_known_columns_and_a_downgrade_restores_the_old_program(group)
+def test_upgrade_keeps_known_columns_and_downgrade_restores_the_program(group: Any) -> None:
+    on_our_broker.test_upgrade_keeps_known_columns_and_downgrade_restores_the_program(group)
 
 
 @longer

@@ -228,9 +228,7 @@ def test_exactly_once_though_an_instance_is_killed(our_broker: BrokerProcess, tm
 
 
 @longer
-def test_an_application_of_the_classic_protocol_fails_at_once_with_the_reason(
-    our_broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_classic_protocol_application_fails_with_the_reason(our_broker: BrokerProcess, tmp_path: Path) -> None:
     """Classic groups: an application that needs them does not hang."""
     with Scenario(our_broker, tmp_path, "not-here-yet") as story:
         story.create_topics()

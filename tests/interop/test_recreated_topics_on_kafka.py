@@ -37,5 +37,5 @@ def test_a_pipeline(topic: on_our_broker.Topic) -> None:
     on_our_broker.test_a_pipeline_processes_every_record_of_the_new_topic(topic)
 
 
-def test_what_was_finished(topic: on_our_broker.Topic, client: NetworkClient) -> None:
-    on_our_broker.test_what_was_finished_is_bound_to_the_topic(topic, client)
+def test_finished_offsets_of_a_recreated_topic(topic: on_our_broker.Topic, client: NetworkClient) -> None:
+    on_our_broker.test_finished_offsets_are_bound_to_the_topic_id(topic, client)

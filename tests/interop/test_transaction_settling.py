@@ -207,9 +207,7 @@ def test_resolving_without_open_transactions_changes_nothing(client: NetworkClie
     assert read(client, topic) == [["kept"], []]
 
 
-def test_a_reader_behind_a_hanging_transaction_reports_it_and_continues_after_its_end(
-    client: NetworkClient, topic: str
-) -> None:
+def test_reader_reports_a_hanging_transaction_and_continues_after_it(client: NetworkClient, topic: str) -> None:
     """As a restore reads a changelog: to an end that was asked for READ_UNCOMMITTED."""
     identity, other = begin(client, f"{topic}-x"), begin(client, f"{topic}-y")
     write(client, identity, topic, {0: "kept", 1: "left open"}, added=0)

@@ -54,7 +54,7 @@ def page(metadata: Message) -> str:
     return rendered
 
 
-def test_links_of_the_index_page_are_absolute_and_lead_to_files_of_this_repository(page: str) -> None:
+def test_index_page_links_are_absolute_and_valid(page: str) -> None:
     targets = re.findall(r'(?:href|src)="([^"]+)"', page)
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith(("https://", "#"))] == []

@@ -84,7 +84,7 @@ def test_columns_come_as_asked() -> None:
         decode_to_arrow(data, columns=("topic",))
 
 
-def test_nothing_decodes_to_an_empty_table() -> None:
+def test_no_batches_decode_to_an_empty_table() -> None:
     for data in (b"", one(b"a")[:-1], b"\x00" * 11):
         decoded = decode_to_arrow(data, start_offset=5)
         assert decoded.table.num_rows == 0

@@ -100,7 +100,7 @@ def test_sequences_count_on_from_batch_to_batch_and_wrap() -> None:
     assert {(header.producer_id, header.producer_epoch, header.records_count) for header in headers} == {(9, 2, 2)}
 
 
-def test_nothing_makes_no_batch() -> None:
+def test_no_rows_encode_to_no_batch() -> None:
     assert encode_from_arrow(None, pa.array([], pa.binary()), timestamps_ms=1) == []
     assert encode_from_arrow(None, pa.array([b"a"]), timestamps_ms=1, indices=[]) == []
 

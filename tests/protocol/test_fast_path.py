@@ -123,7 +123,7 @@ def test_bent_frames_are_left_to_the_codec_or_read_alike(version: int) -> None:
     assert read > 100
 
 
-def test_what_is_not_usual() -> None:
+def test_ineligible_requests_use_the_codec() -> None:
     good = encode_request(ApiKey.PRODUCE, 13, 7, "client", request([("t", 5, [(0, b"abc")])], 1, None))[4:]
     assert produce_request(good) is not None
     assert produce_request(good + b"\0") is None  # which the codec ignores, as Kafka does

@@ -108,7 +108,7 @@ def test_a_flipped_bit_fails_the_crc() -> None:
     ("position", "replacement", "why"),
     [(8, b"\x00\x00\x00\x30", "length is 48"), (8, b"\xff\xff\xff\xff", "length is -1"), (16, b"\x01", "version 1")],
 )
-def test_what_cannot_be_a_batch(position: int, replacement: bytes, why: str) -> None:
+def test_invalid_batches_are_refused(position: int, replacement: bytes, why: str) -> None:
     batch = bytearray(encode_batch([PlainRecord(value=b"v", timestamp_ms=NOW_MS)]))
     batch[position : position + len(replacement)] = replacement
     with pytest.raises(CorruptBatch, match=why):

@@ -158,7 +158,7 @@ def tagged_fields_size(entity: Any) -> int:
     return sizes[0] - sizes[1] + 1
 
 
-def test_tagged_fields_of_a_newer_peer_are_left_out_of_nested_structures_too() -> None:
+def test_unknown_tagged_fields_of_nested_structures_are_skipped() -> None:
     task = b"\x020" + b"\x02\x00\x00\x00\x01"  # subtopology "0", partition 1
     begin = b"\x02g\x02m" + struct.pack(">ii", 3, -1) + b"\x00\x00" + struct.pack(">i", -1)
     end = b"\x01\x01\x00\xff\x00\x00\x00\x00\x00"
@@ -186,7 +186,7 @@ def test_a_string_has_no_more_than_32767_bytes(size: int) -> None:
         assert decode(HEARTBEAT, frame).rack_id == "r" * size
 
 
-def test_an_unknown_api_versions_version_is_answered_in_the_layout_of_version_0() -> None:
+def test_unknown_api_versions_version_is_encoded_as_version_0() -> None:
     response = m.api_versions_response
     answer = response.ApiVersionsResponse(
         error_code=response.ErrorCode.unsupported_version,

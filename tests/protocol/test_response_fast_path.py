@@ -173,7 +173,7 @@ def _with_span(part: f.PartitionData) -> f.PartitionData:
 
 
 @given(st.sampled_from(tuple(SUPPORTED[ApiKey.FETCH])), st.lists(fetched_topics, max_size=3))
-def test_what_only_counts_as_bytes_stays_a_piece(version: int, found: list[f.FetchableTopicResponse]) -> None:
+def test_file_backed_records_stay_separate_pieces(version: int, found: list[f.FetchableTopicResponse]) -> None:
     header = RequestHeader(api_key=1, api_version=version, correlation_id=1, client_id=None)
     response = f.FetchResponse(
         throttle_time=from_ms(0), error_code=ErrorCode.none, session_id=i32(0), responses=tuple(found)

@@ -156,7 +156,7 @@ def test_find_coordinator_asks_for_one_key_until_3(version: int) -> None:
     assert seen.key == ("g" if version >= 4 else "")
 
 
-def test_leave_group_until_2_names_one_member_whose_error_stands_at_the_top() -> None:
+def test_leave_group_until_2_has_one_member_and_a_top_level_error() -> None:
     q = m.leave_group_request
     request = q.LeaveGroupRequest(group_id="g", members=(q.MemberIdentity(member_id="a"),))
     assert request_at(ApiKey.LEAVE_GROUP, 2, request) == request

@@ -22,7 +22,7 @@ TOPOLOGY = Topology(
 )
 
 
-def test_topics_that_remove_needed_records_are_refused_with_the_command_that_corrects_them() -> None:
+def test_unsafe_internal_topics_are_refused_with_the_fixing_command() -> None:
     with EmbeddedBroker() as broker, Admin(broker.bootstrap_servers) as admin:
         refuse_unsafe_topics(admin, TOPOLOGY, broker.bootstrap_servers)  # nothing exists yet
         admin.create_topics({"app-c": 2, "app-r": 2}, configs={"app-r": {"cleanup.policy": "compact"}})

@@ -71,7 +71,7 @@ def test_the_environment_is_refused_at_the_line_of_the_application(
 
 
 @pytest.mark.slow
-def test_a_session_on_a_cluster_is_refused_and_settings_that_move_slots_are_problems(tmp_path: Path) -> None:
+def test_cluster_session_is_refused_and_slot_moving_settings_reported(tmp_path: Path) -> None:
     program = tmp_path / "sessions.py"
     program.write_text(SESSIONS)
     run = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)

@@ -172,7 +172,7 @@ def test_without_a_count_repeats_and_errors_look_alike(app, broker, spark):
     assert (verdict.status, verdict.exit_code) == ("cannot-tell", 5)
 
 
-def test_nothing_committed_is_no_proof(spark, broker):
+def test_verify_without_committed_records_is_inconclusive(spark, broker):
     app = StreamsApp("never-ran", spark=spark, bootstrap_servers=broker.bootstrap_servers)
     sink(app, broker, expected_rows(spark))
     verdict = app.verify()

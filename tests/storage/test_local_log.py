@@ -109,7 +109,7 @@ def test_a_flush_syncs_what_changed_since_the_last_one() -> None:
     assert synced(disk, log.flush) == [f"{2:020d}.log"]
 
 
-def test_what_is_flushed_is_the_recovery_point() -> None:
+def test_flushed_offset_is_the_recovery_point() -> None:
     disk = FaultyFileSystem()
     log = of_six(LOGS, file_system=disk)
     assert (log.recovery_point, log.flush(), log.recovery_point) == (0, 6, 6)

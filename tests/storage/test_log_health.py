@@ -39,7 +39,7 @@ FAILURES: list[tuple[str, str, Callable[[PartitionLog], object], str]] = [
 
 @pytest.mark.parametrize(("operation", "suffix", "action", "words"), FAILURES)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failure_of_the_disk_names_the_partition_and_what_did_not_succeed(
+def test_disk_failure_names_the_partition_and_the_operation(
     operation: str, suffix: str, action: Callable[[PartitionLog], object], words: str, code: int
 ) -> None:
     disk = FaultyFileSystem()
@@ -72,7 +72,7 @@ def test_a_failure_of_the_disk_names_the_partition_and_what_did_not_succeed(
         ("sync_directory", lambda log: log.truncate_to(3), "could not be truncated"),
     ],
 )
-def test_a_log_whose_flush_or_truncation_failed_refuses_work_with_the_reason(
+def test_failed_flush_or_truncation_fails_the_log_with_the_reason(
     operation: str, action: Callable[[PartitionLog], object], words: str
 ) -> None:
     disk = FaultyFileSystem()

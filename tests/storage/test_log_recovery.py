@@ -204,7 +204,7 @@ def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
     assert append(log, "next") == 5
 
 
-def test_large_logs_are_recovered_at_the_start_and_small_ones_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_large_logs_are_recovered_eagerly_and_small_ones_on_demand(tmp_path: Path) -> None:
     directory = LogDirectory(tmp_path)
     directory.create_topic("flights", uuid.UUID(int=1), 2)
     append(directory.log("flights", 0), "x" * 5000)

@@ -35,7 +35,7 @@ def test_flushed_records_survive_with_their_directory_entries(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_directory_left_to_the_page_cache_by_a_killed_process_is_synced_by_the_next(seed: int) -> None:
+def test_unsynced_directory_of_a_killed_process_is_synced_at_start(seed: int) -> None:
     disk, chance = FaultyFileSystem(), Random(seed)
     started = directory(disk)
     started.create_topic("flights", uuid.UUID(int=1), 1)

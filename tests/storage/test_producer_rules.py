@@ -233,7 +233,7 @@ def test_every_batch_of_a_coordinators_append_is_judged() -> None:
         check_marker(state, unknown + old, 0)
 
 
-def test_what_update_returns_is_where_the_ended_transaction_began() -> None:
+def test_update_returns_the_first_offset_of_the_ended_transaction() -> None:
     state = state_of()
     assert note(state, produced(0, "v", transactional=True, base_offset=40)) == [-1]
     assert note(state, produced(1, "v", transactional=True, base_offset=41)) == [-1]

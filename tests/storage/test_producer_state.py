@@ -86,7 +86,7 @@ def test_a_partition_with_many_producers_displaces_its_own() -> None:
     assert {each.producer_id for each in hostile.describe()} >= {1000 + 19_999, 1000 + 19_997}
 
 
-def test_what_partitions_know_when_they_are_opened_counts() -> None:
+def test_producers_loaded_at_open_count_towards_the_bound() -> None:
     budget = ProducerBudget(100)
     states = [ProducerState("flights", number) for number in range(4)]
     for state in states:

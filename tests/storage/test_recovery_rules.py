@@ -46,9 +46,7 @@ def damage(directory: Path, base: int, at: int) -> None:
         (4, 100, 4),
     ],
 )
-def test_what_is_scanned_begins_before_the_recovery_point(
-    tmp_path: Path, damaged: int, recovery_point: int, end: int
-) -> None:
+def test_scan_begins_before_the_recovery_point(tmp_path: Path, damaged: int, recovery_point: int, end: int) -> None:
     written(tmp_path)
     damage(tmp_path, damaged, 70)
     found = reopened(tmp_path, recovery_point=recovery_point)
@@ -125,7 +123,9 @@ def test_a_clean_shutdown_names_the_last_segment_and_its_size(
     ("log_start", "bases", "start", "end"),
     [(0, [0, 2, 4], 0, 6), (3, [0, 2, 4], 3, 6), (6, [0, 2, 4], 6, 6), (7, [7], 7, 7), (-1, [0, 2, 4], 0, 6)],
 )
-def test_where_a_log_starts(tmp_path: Path, log_start: int, bases: list[int], start: int, end: int) -> None:
+def test_log_start_offset_after_recovery(
+    tmp_path: Path, log_start: int, bases: list[int], start: int, end: int
+) -> None:
     written(tmp_path)
     found = open_directly(tmp_path, log_start_offset=log_start)
     assert [each.base_offset for each in found.segments] == bases
@@ -206,7 +206,7 @@ def test_aborted_transactions_behind_the_recovery_point_are_found_again(tmp_path
     assert aborted(tmp_path, recovery_point=recovery_point) == expected
 
 
-def test_aborted_transactions_are_found_in_a_log_that_starts_behind_the_recovery_point(tmp_path: Path) -> None:
+def test_aborted_transactions_are_found_behind_the_start_of_a_cut_log(tmp_path: Path) -> None:
     log, expected = with_aborted_transactions(tmp_path)
     start = log.segment_base_offsets[1]
     log.flush()

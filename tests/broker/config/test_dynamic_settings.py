@@ -56,9 +56,7 @@ def test_settings_and_levels_survive_a_kill(tmp_path: Path) -> None:
             assert ("group", "delays") in admin.list_config_resources(["group"])
 
 
-def test_a_changed_assignment_setting_makes_a_new_target_without_a_heartbeat(
-    broker: EmbeddedBroker, connect: Connect
-) -> None:
+def test_changed_assignment_setting_recomputes_the_target_assignment(broker: EmbeddedBroker, connect: Connect) -> None:
     client = connect(broker)
     answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, heartbeat("a", 0, topology=topology()))
     assert answer.error_code is ErrorCode.none
@@ -128,9 +126,7 @@ def test_documentation_comes_when_asked_for(broker: EmbeddedBroker) -> None:
     assert all(entry.documentation for entry in told.values())
 
 
-def test_what_no_longer_fits_the_brokers_bounds_counts_as_the_bound(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_group_setting_beyond_broker_bounds_is_clamped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedBroker(data_dir=tmp_path, config=FAST) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.alter_configs("group", "g", {"streams.heartbeat.interval.ms": "200"})
         admin.alter_configs("broker", "1", {"group.streams.assignment.interval.ms": "14000"})
@@ -213,7 +209,7 @@ def test_a_setting_out_of_bounds_stops_the_start(name: str, value: object, why: 
         EmbeddedBroker(config={name: value}).start()
 
 
-def test_a_dynamic_setting_of_kafka_without_effect_here_is_kept_and_described(tmp_path: Path) -> None:
+def test_dynamic_setting_without_effect_is_kept_and_described(tmp_path: Path) -> None:
     name = "sasl.kerberos.min.time.before.relogin"
     with EmbeddedBroker(data_dir=tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
         assert name not in admin.describe_configs([("broker", "1")])["broker", "1"]

@@ -155,7 +155,7 @@ def test_each_timer_takes_effect_before_the_next_is_asked(
     assert events == [("fire", 3), ("append", (RECORD,), 3), ("replay", RECORD), ("fire", 3), ("timers", (TIMER,))]
 
 
-def test_after_a_failed_timer_the_shard_is_armed_anew_and_takes_the_newest_image(
+def test_failed_timer_is_rearmed_and_the_newest_image_applied(
     runner: ShardRunner, log: RecordingLog, shard: RecordingShard, events: list[object]
 ) -> None:
     log.refuse = True
@@ -168,7 +168,7 @@ def test_after_a_failed_timer_the_shard_is_armed_anew_and_takes_the_newest_image
     assert events == [("fire", 3), ("loaded", 4), ("timers", (TIMER,)), ("image", 8)]
 
 
-def test_what_new_settings_mean_takes_effect_one_result_after_the_other(
+def test_new_settings_take_effect_one_result_at_a_time(
     runner: ShardRunner, shard: RecordingShard, events: list[object]
 ) -> None:
     shard.due = [CoordinatorResult(records=(RECORD,)), CoordinatorResult(timers=(TIMER,))]

@@ -85,7 +85,7 @@ async def test_a_changed_setting_reassigns_without_a_heartbeat() -> None:
     broker.runtime.stop()
 
 
-async def test_settings_that_came_while_the_log_refused_count_when_it_takes_records(
+async def test_settings_changed_during_log_failure_apply_after_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator_runtime, "APPEND_RETRY_MS", 1)

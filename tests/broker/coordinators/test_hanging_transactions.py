@@ -129,7 +129,7 @@ def test_one_that_the_coordinator_never_heard_of_is_aborted(world: World) -> Non
     sees(world, 0, "new")
 
 
-def test_a_partition_that_the_coordinator_forgot_is_in_its_transaction_again(world: World) -> None:
+def test_forgotten_partition_rejoins_its_transaction(world: World) -> None:
     producer = world.s.init("t")
     assert world.produce("t", producer, 0, 0, "zero") is ErrorCode.none
     assert world.produce("t", producer, 1, 0, "one") is ErrorCode.none
@@ -164,7 +164,7 @@ def test_a_lost_marker_is_written_again_as_it_was_decided(world: World, commit: 
     sees(world, 1, *seen, "next")
 
 
-def test_how_an_older_one_ended_is_not_known(world: World) -> None:
+def test_outcome_of_an_older_transaction_is_unknown(world: World) -> None:
     producer = world.s.init("t")
     assert world.produce("t", producer, 0, 0, "v") is ErrorCode.none
     producer = world.s.end("t", producer, commit=True)
@@ -203,7 +203,9 @@ def test_offsets_that_hang_are_let_go(world: World) -> None:
     wait_until(is_stable)
 
 
-def test_nothing_is_aborted_while_a_shard_is_out_of_service(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_transaction_is_aborted_while_a_shard_is_out_of_service(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """It may be the one that knows; the operator is told."""
     producer = world.s.init("t")
     assert world.produce("t", producer, 0, 0, "v") is ErrorCode.none

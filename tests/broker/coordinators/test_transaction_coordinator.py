@@ -155,7 +155,7 @@ def test_the_timeout_ends_a_transaction_that_a_dead_broker_left_open(tmp_path: P
         s.close()
 
 
-def test_what_a_produce_request_is_told_about_its_transaction() -> None:
+def test_produce_errors_of_transactional_batches() -> None:
     with EmbeddedBroker() as broker:
         s = script_of(broker)
         p = s.init("t")

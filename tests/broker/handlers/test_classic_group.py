@@ -146,7 +146,7 @@ while True:
 """
 
 
-def test_who_is_killed_loses_its_partitions(broker: EmbeddedBroker) -> None:
+def test_killed_consumer_loses_its_partitions(broker: EmbeddedBroker) -> None:
     victim = subprocess.Popen([sys.executable, "-c", VICTIM, broker.bootstrap_servers], stdout=subprocess.PIPE)
     assert victim.stdout is not None
     try:

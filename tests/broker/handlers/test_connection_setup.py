@@ -14,9 +14,7 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.request_codec import decode_response
 
 
-def test_unknown_version_of_api_versions_is_answered_in_the_layout_of_version_0(
-    broker: EmbeddedBroker, connect: Connect
-) -> None:
+def test_unknown_api_versions_version_is_answered_as_version_0(broker: EmbeddedBroker, connect: Connect) -> None:
     client = connect(broker)
     client.socket.sendall(framed(header(ApiKey.API_VERSIONS, 77)))
     correlation_id, answer = decode_response(ApiKey.API_VERSIONS, 0, client.read_frame())

@@ -47,7 +47,7 @@ def test_a_batch_alone_and_one_with_a_rest_behind_it() -> None:
         (ONE + bytes(20), "corrupt_message"),
     ],
 )
-def test_what_is_not_one_batch(data: bytes | None, code: str) -> None:
+def test_produce_data_other_than_one_batch(data: bytes | None, code: str) -> None:
     with pytest.raises(AppendRefused) as refused:
         sole_batch(data, 13)
     assert refused.value.code is ErrorCode[code]

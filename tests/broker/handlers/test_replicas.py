@@ -12,7 +12,7 @@ from headrace.protocol.error_codes import ErrorCode
 NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 
 
-def test_how_large_logs_are(tool: Any, broker: EmbeddedBroker) -> None:
+def test_describe_log_dirs_reports_sizes(tool: Any, broker: EmbeddedBroker) -> None:
     broker.produce("a", [b"v" * 1000])
     d = m.describe_log_dirs_request
     for topics, expected in (
@@ -64,7 +64,7 @@ def test_log_directories_to_where_everything_is(tool: Any, broker: EmbeddedBroke
         assert [part.error_code for part in result.partitions] == [code]
 
 
-def test_nobody_has_to_be_elected(tool: Any) -> None:
+def test_election_is_not_needed(tool: Any) -> None:
     e = m.elect_leaders_request
     named = e.ElectLeadersRequest(election_type=0, topic_partitions=(e.TopicPartitions(topic="a", partitions=(0, 9)),))
     (result,) = tool.call(ApiKey.ELECT_LEADERS, named).replica_election_results

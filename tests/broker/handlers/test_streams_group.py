@@ -164,7 +164,7 @@ def test_why_an_internal_topic_could_not_be_created(connect: Connect, caplog: py
         assert answer.status == ()
 
 
-def test_a_damaged_coordinator_log_takes_its_own_groups_out_of_service_only(tmp_path: Path, connect: Connect) -> None:
+def test_damaged_coordinator_log_disables_only_its_own_groups(tmp_path: Path, connect: Connect) -> None:
     def damage(services: Any) -> None:
         topic = services.metadata.topic("__consumer_offsets")
         record = PlainRecord(key=b"\x00\x11\x00\x06delays", value=b"\x00\x63?", timestamp_ms=1)

@@ -95,7 +95,7 @@ def test_a_second_producer_fences_the_first() -> None:
         assert read_to_the_end(broker, "read_committed", {0: 4}) == [b"kept"]
 
 
-def test_a_parked_fetch_of_committed_records_does_not_wake_for_those_of_an_open_transaction() -> None:
+def test_read_committed_fetch_is_not_woken_by_an_open_transaction() -> None:
     places = [("t", 0, 0)]
     limits = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_partition_bytes": 1 << 20}
     with EmbeddedBroker(topics={"t": 1}) as broker, NetworkClient(broker.bootstrap_servers) as client:

@@ -145,7 +145,7 @@ def test_older_versions_need_it(script: Any, version: int) -> None:
     wait_until(lambda: fetched(s, 0) == [5])
 
 
-def test_what_is_refused(script: Any) -> None:
+def test_txn_offset_commit_refusals(script: Any) -> None:
     s = script
     p = s.init("x")
     assert commit(s, "x", Producer(p.id, p.epoch + 1), {0: 5}) == ["invalid_producer_epoch"]

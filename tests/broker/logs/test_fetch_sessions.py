@@ -82,7 +82,7 @@ def test_a_session_begins_with_a_full_answer_and_goes_on_by_epochs(sessions: Fet
         assert (told(answer), answer.session_id, answer.error_code) == ([], session, ErrorCode.none)
 
 
-def test_what_is_news(sessions: FetchSessions) -> None:
+def test_incremental_fetch_returns_changed_partitions(sessions: FetchSessions) -> None:
     session = begun(sessions, *range(6))
     news: dict[int, dict[str, Any]] = {
         0: {},
@@ -108,7 +108,7 @@ def test_partitions_come_and_go_with_requests(sessions: FetchSessions) -> None:
     assert (context.partitions, context.incremental, len(sessions)) == ((), False, 0), "an empty session ends"
 
 
-def test_what_does_not_fit_is_said_and_changes_nothing(sessions: FetchSessions) -> None:
+def test_unfitting_session_request_is_refused_without_effect(sessions: FetchSessions) -> None:
     session = begun(sessions, 0)
     for wrong, by_id, code in (
         (request(session + 1, 1), True, ErrorCode.fetch_session_id_not_found),

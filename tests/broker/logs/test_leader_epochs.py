@@ -90,7 +90,7 @@ def test_ends_of_epochs(restarted: EmbeddedBroker, connect: Connect) -> None:
         (4, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_who_believes_in_another_epoch_is_told(
+def test_wrong_leader_epoch_is_refused(
     restarted: EmbeddedBroker, connect: Connect, named: int, code: ErrorCode
 ) -> None:
     client = connect(restarted)

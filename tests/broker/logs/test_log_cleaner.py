@@ -78,7 +78,7 @@ def test_a_corrupt_log_is_left_alone_and_the_others_are_cleaned(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_what_the_disk_refuses_is_tried_again(
+def test_failed_cleaning_is_retried(
     directory: LogDirectory, cleaner: LogCleaner, disk: FaultyFileSystem, code: int
 ) -> None:
     def failures(operation: str, path: Path) -> OSError | None:

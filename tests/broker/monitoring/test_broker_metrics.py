@@ -98,7 +98,7 @@ def test_numbers_of_a_running_broker(connect: Connect) -> None:
     assert samples[GROUPS + "partition_load_time_max"] > 0
 
 
-def test_offsets_are_counted_by_what_became_of_them_and_a_leave_is_no_rebalance() -> None:
+def test_offset_metrics_by_outcome_and_a_leave_is_no_rebalance() -> None:
     def offset(value: object) -> CoordinatorRecord:
         return CoordinatorRecord(key=OffsetCommitKey(group="g", topic="t", partition=0), value=value)
 

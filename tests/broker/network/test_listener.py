@@ -30,7 +30,7 @@ WAYS += [
 
 
 @pytest.mark.parametrize(("protocol", "who"), WAYS)
-def test_every_kind_of_listener_takes_its_clients_and_names_its_own_address(
+def test_each_listener_accepts_its_clients_and_advertises_itself(
     protocol: str, who: dict[str, str], secured_broker: EmbeddedBroker, certificates: Certificates
 ) -> None:
     port = secured_broker.ports[protocol]

@@ -287,7 +287,7 @@ def test_streams_switched_off_reaches_a_member_whose_answer_was_kept(connect: Co
         assert client.call(HEARTBEAT, heartbeat("m1", epoch), 0).error_code.name == "unsupported_version"
 
 
-def test_what_is_kept_is_counted_in_bytes_of_each_connection_and_of_all() -> None:
+def test_cached_bytes_are_counted_per_connection_and_in_total() -> None:
     """Unknown tagged fields make many keys of one heartbeat: 4.2 MB of each connection, counted nowhere."""
     door = CacheGeneration(most_bytes=700_000)
     connections = [ResponseCache(door) for _ in range(5)]

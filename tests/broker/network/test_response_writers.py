@@ -208,7 +208,7 @@ def test_appends_and_rolls_while_it_is_sent(client: Any, broker: EmbeddedBroker)
     stuck.close()
 
 
-def test_who_leaves_in_the_midst_leaves_nothing_open(client: Any, broker: EmbeddedBroker) -> None:
+def test_disconnected_reader_leaves_no_file_open(client: Any, broker: EmbeddedBroker) -> None:
     stuck = slow_reader(broker, client, fetch(client, 0, size=4_000_000), count=3)
     stuck.close()
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -310,7 +310,7 @@ def span(path: Path, data: bytes, size: int | None = None) -> FileSpan:
     return FileSpan(Descriptor(os.open(path, os.O_RDONLY)), 0, len(data) if size is None else size)
 
 
-def test_what_the_transport_holds_goes_first(tmp_path: Path) -> None:
+def test_buffered_bytes_are_sent_first(tmp_path: Path) -> None:
     async def run() -> None:
         pair = Pair()
         pair.transport.held = 5

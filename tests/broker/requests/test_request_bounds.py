@@ -83,7 +83,7 @@ def test_beyond_the_bound_a_request_is_refused_as_a_whole(metered: MeteredBroker
     assert len(within.topics) == MOST_ITEMS
 
 
-def test_where_an_answer_has_no_code_for_all_the_connection_ends(metered: MeteredBroker) -> None:
+def test_oversized_request_without_error_field_closes_the_connection(metered: MeteredBroker) -> None:
     """A commit answered without its partitions would be taken for one that succeeded."""
     body = wide_request(
         ApiKey.OFFSET_COMMIT, 9, ("topics", "partitions"), words={}, items=MOST_ITEMS + 1, most_bytes=MEGABYTE
@@ -231,7 +231,7 @@ def produce(parts: dict[int, bytes]) -> Any:
     )
 
 
-def test_what_a_request_unpacks_is_bounded_and_off_the_event_loop(metered: MeteredBroker) -> None:
+def test_decompression_is_bounded_and_off_the_event_loop(metered: MeteredBroker) -> None:
     """80 partitions of zeros in 169 KB held the broker for 8.7 s."""
     frame = encode_request(ApiKey.PRODUCE, 12, 1, "hostile", produce(dict.fromkeys(range(80), zeros(20))))
     assert len(frame) < 200_000
@@ -246,7 +246,7 @@ def test_what_a_request_unpacks_is_bounded_and_off_the_event_loop(metered: Meter
     assert codes == [ErrorCode.none, ErrorCode.message_too_large]
 
 
-def test_nothing_overtakes_a_batch_that_a_thread_looks_at(metered: MeteredBroker) -> None:
+def test_batches_keep_their_order_during_validation_in_a_thread(metered: MeteredBroker) -> None:
     small = encode_batch([PlainRecord(key=None, value=b"small", timestamp_ms=1)], compression="zstd")
     sent = [zeros(8), small, zeros(3), small]
     with metered.connect(ROOT) as connection:
@@ -336,7 +336,7 @@ def acl_filter(name: str | None, operation: int = 1) -> Any:
     )
 
 
-def test_rules_are_deleted_with_one_write_and_filters_compared_up_to_a_bound(metered: MeteredBroker) -> None:
+def test_acls_are_deleted_in_one_write_and_filters_are_bounded(metered: MeteredBroker) -> None:
     """With 2,000 rules, 100 filters that fit took 2.5 s of CPU (a write each), and 1,000 that do not 1.1 s."""
     acls = m.create_acls_request
     creations = tuple(

@@ -115,7 +115,7 @@ PATTERNS = [
 ] + [("*", PatternType.LITERAL)]
 
 
-def test_any_name_is_decided_for_every_pair_of_an_allowed_and_denied_pattern() -> None:
+def test_authorize_by_resource_type_for_every_allow_deny_pair() -> None:
     allow, deny = Permission.ALLOW, Permission.DENY
     counts = {True: 0, False: 0}
     for allowed, its_pattern in PATTERNS:

@@ -47,7 +47,7 @@ def test_a_mechanism_that_is_not_offered_is_told(certificates: Certificates) -> 
     assert "SCRAM-SHA-256" in raised.value.message
 
 
-def test_a_session_that_is_over_ends_the_connection_and_a_client_logs_in_again() -> None:
+def test_expired_sasl_session_closes_the_connection_until_reauthentication() -> None:
     clock = ManualClock()
     config = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",

@@ -16,7 +16,7 @@ from headrace.errors import CannotConnect
 pytestmark = pytest.mark.foreign
 
 
-def test_whom_a_client_does_not_trust_it_does_not_talk_to(
+def test_untrusted_broker_certificate_is_refused_by_clients(
     secured_broker: EmbeddedBroker, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stranger = Certificates(tmp_path_factory.mktemp("stranger"))

@@ -78,7 +78,7 @@ def test_brokers_and_their_defaults(headrace: Command, broker: EmbeddedBroker) -
         ("nope=1", "Unknown group config name: nope"),
     ],
 )
-def test_what_the_broker_refuses_is_one_sentence(
+def test_broker_refusal_is_printed_as_one_sentence(
     headrace: Command, broker: EmbeddedBroker, change: str, why: str
 ) -> None:
     at = ("--bootstrap-server", broker.bootstrap_servers)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.broker.embedded import EmbeddedBroker
 
 
-def test_what_is_printed(headrace: Command, broker: EmbeddedBroker) -> None:
+def test_formatter_properties(headrace: Command, broker: EmbeddedBroker) -> None:
     from headrace.client.network_client import NetworkClient
     from headrace.client.plain_records import PlainRecord, produce
 
@@ -36,7 +36,7 @@ def test_what_is_printed(headrace: Command, broker: EmbeddedBroker) -> None:
     }  # fmt: skip
 
 
-def test_where_it_begins_and_ends(headrace: Command, broker: EmbeddedBroker) -> None:
+def test_start_offset_and_message_limit(headrace: Command, broker: EmbeddedBroker) -> None:
     from headrace.client.network_client import NetworkClient
     from headrace.client.plain_records import PlainRecord, produce
 

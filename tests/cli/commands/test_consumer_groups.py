@@ -53,7 +53,7 @@ def at(broker: EmbeddedBroker) -> tuple[str, str]:
     ],
     ids=" ".join,
 )
-def test_what_does_not_go_together_is_wrong_usage(headrace: Command, at: tuple[str, str], arguments: list[str]) -> None:
+def test_incompatible_options_are_wrong_usage(headrace: Command, at: tuple[str, str], arguments: list[str]) -> None:
     told = headrace("consumer-groups", *arguments, *at)
     assert (told.code, told.out) == (2, "")
     assert "error[wrong-usage]: " in told.err

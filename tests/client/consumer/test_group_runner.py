@@ -45,7 +45,7 @@ def test_members_share_and_take_over(broker: EmbeddedBroker, protocol: str, stra
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
-def test_who_lost_its_membership_commits_nothing(broker: EmbeddedBroker, protocol: str) -> None:
+def test_fenced_consumer_commits_nothing(broker: EmbeddedBroker, protocol: str) -> None:
     """The group is empty then, and the coordinator would take a stranger's commit."""
     group, told = f"gone-{protocol}", list[tuple[object, object]]()
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.protocol": protocol}
@@ -70,7 +70,7 @@ def polled(consumer: Consumer) -> set[TopicPartition]:
     return set(consumer.assignment())
 
 
-def test_what_ended_the_membership_is_said_by_every_poll(broker: EmbeddedBroker) -> None:
+def test_every_poll_raises_the_fatal_error(broker: EmbeddedBroker) -> None:
     with Consumer("t", group_id="kind", bootstrap_servers=broker.bootstrap_servers, group_protocol="classic") as there:
         while not there.assignment():
             there.poll_records(0.1)
@@ -120,7 +120,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_a_broker_does_not_take_is_told_and_nothing_stops(broker: EmbeddedBroker, what: str) -> None:
+def test_refused_subscription_is_raised_and_other_groups_continue(broker: EmbeddedBroker, what: str) -> None:
     topics, settings, code, named = WRONG[what]
     settings_beside = {"bootstrap.servers": broker.bootstrap_servers}
     with RunningConsumer("beside", group_id="beside", config=settings_beside) as beside:

@@ -130,7 +130,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_what_a_strange_leader_gives(broker: EmbeddedBroker, given: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_assignments_of_a_leader(broker: EmbeddedBroker, given: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "headrace.client")
     group = f"led-{given}"
     with Stranger(broker, group, SUBSCRIBED) as stranger:
@@ -171,7 +171,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_what_a_strange_member_says(broker: EmbeddedBroker, said: str) -> None:
+def test_invalid_subscriptions_of_a_member(broker: EmbeddedBroker, said: str) -> None:
     """Ours leads: it gives the stranger its share if it can be understood, and keeps everything if not."""
     group = f"said-{said}"
     with ours(broker, group) as member:

@@ -20,7 +20,7 @@ broker = broker_fixture(
 )
 
 
-def test_what_a_listener_raises_comes_out_of_the_poll_and_the_rebalance_went_on(broker: EmbeddedBroker) -> None:
+def test_listener_error_is_raised_by_poll_after_the_rebalance(broker: EmbeddedBroker) -> None:
     class Fails(RebalanceListener):
         def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
             raise ZeroDivisionError(len(partitions))

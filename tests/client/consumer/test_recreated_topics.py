@@ -157,7 +157,7 @@ def test_a_pipeline_processes_every_record_of_the_new_topic(topic: Topic) -> Non
     assert sorted(not_none(each.value).decode() for each in held.ended) == sorted(words("old", OLD) + words("new", NEW))
 
 
-def test_what_was_finished_is_bound_to_the_topic(topic: Topic, client: NetworkClient) -> None:
+def test_finished_offsets_are_bound_to_the_topic_id(topic: Topic, client: NetworkClient) -> None:
     """A commit by name that arrives late, as a client before OffsetCommit v10 sends it, brings metadata of the deleted
     topic: no record of the new one counts as finished by it."""
     group_id = f"{topic.name}-group"

@@ -8,7 +8,7 @@ from tests.client.consumer.consumed_records import T0, Make, read_all
 from headrace.errors import BrokerError
 
 
-def test_where_to_begin(make: Make) -> None:
+def test_auto_offset_reset_and_committed_offsets(make: Make) -> None:
     latest = make(auto_offset_reset="latest")
     latest.assign([T0])
     assert latest.position(T0) == 100

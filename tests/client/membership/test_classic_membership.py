@@ -76,7 +76,7 @@ def test_an_eager_member_gives_everything_back_before_it_joins_again() -> None:
     assert decode_subscription(request.protocols[0].metadata).owned_partitions == ()
 
 
-def test_a_cooperative_member_keeps_reading_and_joins_once_more_when_something_moves() -> None:
+def test_cooperative_member_keeps_reading_and_rejoins_after_revocation() -> None:
     member = settled("cooperative-sticky")
     member.next_sent()
     member.answer(beaten(ErrorCode.rebalance_in_progress))
@@ -102,7 +102,7 @@ def test_a_cooperative_member_gives_back_topics_that_it_reads_no_more() -> None:
     assert event == Rebalance(number=2, revoked=BOTH, assigned=None)
 
 
-def test_a_subscription_that_changes_while_the_join_is_out_is_told_by_another_join() -> None:
+def test_subscription_changed_during_join_is_sent_with_another_join() -> None:
     member = script()
     member.next_sent()
     member.member.subscribe(SubscribedTopics(names=("delays",)), member.now_ms)
@@ -131,7 +131,7 @@ def test_the_leader_asks_what_there_is_and_divides_it() -> None:
     }
 
 
-def test_the_leader_looks_again_and_begins_a_rebalance_when_partitions_were_added() -> None:
+def test_leader_starts_a_rebalance_when_partitions_were_added() -> None:
     leader = lead()
     leader.sent()
     leader.answer(metadata({"flights": 3, "delays": 1}))
@@ -170,7 +170,7 @@ def test_a_fenced_member_loses_everything_and_joins_again(code: ErrorCode, membe
     assert member.next_sent().member_id == member_id
 
 
-def test_a_rebalance_during_the_sync_joins_at_once_without_asking_the_application_again() -> None:
+def test_rebalance_during_sync_rejoins_without_another_revocation() -> None:
     member = script()
     member.next_sent()
     member.answer(joined())
@@ -179,7 +179,7 @@ def test_a_rebalance_during_the_sync_joins_at_once_without_asking_the_applicatio
     assert isinstance(member.sent(), m.join_group_request.JoinGroupRequest)
 
 
-def test_heartbeats_come_by_interval_and_go_on_while_the_application_takes_over() -> None:
+def test_heartbeats_continue_while_the_application_takes_over() -> None:
     member = script(heartbeat_interval_ms=2_000)
     member.next_sent()
     member.answer(joined())
@@ -238,7 +238,7 @@ def test_a_leave_does_not_wait_for_a_join_that_is_out() -> None:
         (ErrorCode.invalid_session_timeout, "heartbeat-refused"),
     ],
 )
-def test_what_ends_a_membership(code: ErrorCode, kind: str) -> None:
+def test_fatal_errors_end_the_membership(code: ErrorCode, kind: str) -> None:
     member = script()
     member.next_sent()
     (event,) = member.answer(joined(code, protocol=None))

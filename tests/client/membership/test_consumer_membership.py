@@ -111,7 +111,7 @@ def test_after_a_lost_answer_everything_is_told_again() -> None:
     assert request.member_epoch == 1
 
 
-def test_a_subscription_that_changes_while_a_heartbeat_is_out_is_told_with_the_next() -> None:
+def test_subscription_changed_during_heartbeat_is_sent_with_the_next() -> None:
     member = settled()
     assert member.next_sent().subscribed_topic_names is None
     member.member.subscribe(SubscribedTopics(names=("delays",)), member.now_ms)
@@ -170,7 +170,7 @@ def test_a_refused_member_that_subscribes_anew_is_told_its_whole_share() -> None
     assert event.assigned == (("flights", 0),)
 
 
-def test_what_the_application_is_about_to_begin_is_claimed() -> None:
+def test_pending_assignment_is_claimed_as_owned() -> None:
     """Found by the simulator: a heartbeat with everything, sent between the assignment and its acknowledgement, said
     that the member has nothing, so the coordinator gave to others what the application began a moment later."""
     member = script()

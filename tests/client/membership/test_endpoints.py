@@ -58,7 +58,7 @@ def test_another_coordinator_is_asked_for_the_whole_map() -> None:
     assert script.next_sent().endpoint_information_epoch == -1
 
 
-def test_a_group_without_endpoints_is_not_asked_for_the_map_again_and_again() -> None:
+def test_group_without_endpoints_is_not_asked_repeatedly() -> None:
     script = ScriptedCoordinator()
     script.joined(active=HALF)
     script.next_sent()
@@ -67,6 +67,6 @@ def test_a_group_without_endpoints_is_not_asked_for_the_map_again_and_again() ->
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:http"])
-def test_what_is_no_endpoint(text: str) -> None:
+def test_invalid_endpoints_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not host:port"):
         Endpoint.parse(text)

@@ -111,7 +111,7 @@ def test_user_data_that_are_no_bytes_are_named(data: Any) -> None:
     assert event.error.code == "user-code"
 
 
-def test_what_the_application_says_of_its_assignment_may_fail() -> None:
+def test_on_assignment_errors_are_reported() -> None:
     class Strange(UserData):
         def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
             raise KeyError("rack")
@@ -125,7 +125,7 @@ def test_what_the_application_says_of_its_assignment_may_fail() -> None:
     assert "KeyError" in str(event.error)
 
 
-def test_what_a_leader_gives_by_mistake_is_passed_over() -> None:
+def test_assignments_to_unknown_members_are_ignored() -> None:
     member = script()
     member.next_sent()
     member.answer(joined(protocol="range"))

@@ -60,7 +60,7 @@ def test_a_held_instance_id_is_waited_for_and_then_given_up() -> None:
         (ErrorCode.group_id_not_found, "group-kind"),
     ],
 )
-def test_what_ends_a_membership(code: ErrorCode, kind: str) -> None:
+def test_fatal_errors_end_the_membership(code: ErrorCode, kind: str) -> None:
     member = script()
     member.next_sent()
     (event,) = member.answer(assigned(None, code=code, message="because"))

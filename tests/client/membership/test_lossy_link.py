@@ -33,7 +33,7 @@ def settle(group: LossyGroup, limit_ms: int) -> None:
 @example(seed=0, fates=["fine", "request-lost"], happenings=["join", "join"], close_ms=0)
 @example(seed=0, fates=["reply-lost", "fine"], happenings=["join", "join", "leave", "join"], close_ms=50)
 @example(seed=0, fates=["very-late", "reply-lost", "late", "request-lost", "fine"], happenings=["join"], close_ms=400)
-def test_nobody_works_on_what_is_not_its_own_and_all_settles(
+def test_lossy_link_never_yields_two_owners_and_settles(
     seed: int, fates: list[Fate], happenings: list[str], close_ms: int
 ) -> None:
     group = LossyGroup(TOPOLOGY, {"flights": PARTITIONS}, seed=seed, fates=fates, close_ms=close_ms)

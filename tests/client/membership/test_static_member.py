@@ -63,7 +63,7 @@ def test_a_dynamic_member_asks_nobody_for_versions() -> None:
     assert name(script.next_sent()) == "StreamsGroupHeartbeat"
 
 
-def test_a_coordinator_without_static_members_gets_a_dynamic_one_and_the_application_hears_it_once() -> None:
+def test_dynamic_member_with_a_notice_without_static_member_support() -> None:
     script = begun(version=0)
     join = script.next_sent()
     assert (join.member_epoch, join.instance_id) == (0, None)
@@ -143,7 +143,7 @@ def test_an_id_that_somebody_holds_is_waited_for_and_its_holder_is_named() -> No
     assert isinstance(script.events()[0], e.Assigned)
 
 
-def test_an_id_that_is_held_for_longer_than_a_session_ends_the_membership_and_both_are_named() -> None:
+def test_instance_id_held_beyond_the_session_is_fatal_and_names_both() -> None:
     script = refused()
     began_ms = script.now_ms
     while True:
@@ -190,7 +190,7 @@ def test_a_join_whose_reply_was_lost_does_not_lock_the_member_out() -> None:
     assert [type(event).__name__ for event in script.events()] == ["Assigned"]
 
 
-def test_a_member_in_a_new_guardian_lets_go_of_the_id_that_its_killed_one_held() -> None:
+def test_new_guardian_releases_the_instance_id_of_the_killed_one() -> None:
     script = begun()
     script.next_sent()
     script.answer(code=ErrorCode.unreleased_instance_id)
@@ -201,7 +201,7 @@ def test_a_member_in_a_new_guardian_lets_go_of_the_id_that_its_killed_one_held()
     assert [type(event).__name__ for event in script.events()] == ["Assigned"]
 
 
-def test_where_there_are_no_static_members_one_that_keeps_its_member_id_goes_without_a_word() -> None:
+def test_member_that_keeps_its_id_leaves_silently_without_static_members() -> None:
     for version, kept, for_a_while, epoch in ((0, True, True, None), (0, True, False, -1), (0, False, True, -1),
                                               (1, True, True, -2)):  # fmt: skip
         script = ScriptedCoordinator(instance_id="pod-1", keeps_member_id=kept)
@@ -225,7 +225,7 @@ def test_where_there_are_no_static_members_one_that_keeps_its_member_id_goes_wit
             assert script.next_sent().member_epoch == epoch
 
 
-def test_an_id_that_another_one_took_meanwhile_cannot_be_released_by_this_one() -> None:
+def test_instance_id_taken_by_another_member_is_not_released() -> None:
     script = begun()
     script.next_sent()
     script.member.on_failure(script.now_ms)

@@ -38,7 +38,7 @@ def test_the_application_hears_of_every_role_and_what_changed_in_it() -> None:
     assert (promoted.warmup_added, promoted.warmup_removed) == ({}, {})
 
 
-def test_what_the_application_says_of_standby_and_warmup_tasks_is_what_the_coordinator_hears() -> None:
+def test_acknowledged_standby_and_warmup_tasks_reach_the_coordinator() -> None:
     script = ScriptedCoordinator()
     script.settled(active=HALF)
     script.next_sent()
@@ -72,14 +72,14 @@ def test_offsets_go_out_with_the_join() -> None:
     assert [(o.partition, o.offset) for o in join.task_end_offsets] == [(0, 15)]
 
 
-def test_offsets_are_not_sent_to_a_coordinator_that_would_refuse_the_heartbeat() -> None:
+def test_task_offsets_are_omitted_for_older_coordinators() -> None:
     script = with_offsets(0)
     join = script.next_sent()
     assert (join.task_offsets, join.task_end_offsets) == (None, None)
     assert script.events() == ()
 
 
-def test_offsets_travel_once_per_interval_of_the_coordinator_and_only_when_they_changed() -> None:
+def test_changed_task_offsets_are_sent_once_per_interval() -> None:
     script = with_offsets(1)
     script.next_sent()
     script.answer(active={}, task_offset_interval_ms=3_000)
@@ -96,7 +96,7 @@ def test_offsets_travel_once_per_interval_of_the_coordinator_and_only_when_they_
     assert sent[0] >= 1_000 + 3_000
 
 
-def test_offsets_are_repeated_to_a_coordinator_that_may_have_forgotten_them() -> None:
+def test_task_offsets_are_resent_after_coordinator_failover() -> None:
     script = with_offsets(1)
     script.next_sent()
     script.answer(active={}, task_offset_interval_ms=60_000)
@@ -137,7 +137,7 @@ def kinds(script: ScriptedCoordinator) -> list[str]:
     return [type(event).__name__ for event in script.events()]
 
 
-def test_an_endpoint_that_was_left_out_comes_with_another_join_as_soon_as_no_topic_is_missing() -> None:
+def test_omitted_endpoint_is_sent_by_rejoin_when_no_topic_is_missing() -> None:
     """Kafka before 4.4 sends the map only after a join, or a change of tasks, of a member whose endpoint it knows."""
     script = joined_without_endpoint()
     script.answer(epoch=2, active=HALF)
@@ -155,7 +155,7 @@ def test_an_endpoint_that_was_left_out_comes_with_another_join_as_soon_as_no_top
     assert (beat.member_epoch, beat.user_endpoint, beat.endpoint_information_epoch) == (3, None, 1)
 
 
-def test_a_member_that_had_tasks_loses_them_before_it_joins_with_its_endpoint() -> None:
+def test_member_loses_its_tasks_before_it_rejoins_with_its_endpoint() -> None:
     script = joined_without_endpoint()
     script.answer(active=HALF, status=MISSING)  # a coordinator may leave tasks with a member for a while
     assert kinds(script) == ["AssignmentChanged"]
@@ -168,7 +168,7 @@ def test_a_member_that_had_tasks_loses_them_before_it_joins_with_its_endpoint() 
     assert kinds(script) == ["Assigned"]
 
 
-def test_where_static_members_exist_a_heartbeat_carries_the_endpoint_that_was_left_out() -> None:
+def test_omitted_endpoint_is_sent_by_heartbeat_with_static_members() -> None:
     script = joined_without_endpoint(instance_id="i-1")
     script.answer(epoch=2, active=HALF)
     assert kinds(script) == ["AssignmentChanged", "Ready"]
@@ -192,7 +192,7 @@ def test_a_server_error_that_the_endpoint_causes_ends_nothing() -> None:
     assert script.next_sent().member_epoch == 2, "the coordinator knows the endpoint already"
 
 
-def test_an_endpoint_that_is_refused_again_and_again_although_all_topics_exist_is_final() -> None:
+def test_endpoint_refused_repeatedly_with_all_topics_present_is_fatal() -> None:
     """The member would stand still otherwise: it joins with and without its endpoint by turns, and has no tasks."""
     script = joined_without_endpoint()
     script.answer()
@@ -249,7 +249,7 @@ def test_a_wish_before_the_join_comes_right_after_it() -> None:
 # The floor.
 
 
-def test_an_application_that_acknowledges_without_end_does_not_flood_the_coordinator() -> None:
+def test_endless_acknowledgements_do_not_flood_the_coordinator() -> None:
     script = ScriptedCoordinator()
     script.settled(active=HALF)
     began_ms = script.now_ms

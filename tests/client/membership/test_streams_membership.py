@@ -69,7 +69,7 @@ def test_a_steady_heartbeat_names_nothing_that_did_not_change() -> None:
     assert beat.member_epoch == 1
 
 
-def test_a_revocation_is_acknowledged_only_when_the_application_gave_the_tasks_back() -> None:
+def test_revocation_is_acknowledged_after_the_tasks_are_released() -> None:
     script = ScriptedCoordinator()
     script.settled(active=ALL_OF_IT)
     script.next_sent()
@@ -99,7 +99,7 @@ def test_an_application_that_still_works_on_a_revoked_task_says_so() -> None:
     assert owned_in(script.sent()) == {"flights": (0, 1, 3)}
 
 
-def test_an_acknowledgement_during_a_heartbeat_goes_into_the_next_one_at_once() -> None:
+def test_acknowledgement_during_a_heartbeat_triggers_the_next_one() -> None:
     script = ScriptedCoordinator()
     script.joined(active=HALF)
     script.events()
@@ -111,7 +111,7 @@ def test_an_acknowledgement_during_a_heartbeat_goes_into_the_next_one_at_once() 
     assert owned_in(script.sent()) == HALF
 
 
-def test_an_acknowledgement_of_an_older_snapshot_is_none_of_the_newer_revocation() -> None:
+def test_acknowledgement_of_an_older_assignment_does_not_count() -> None:
     script = ScriptedCoordinator()
     script.joined(active=HALF)
     (assigned,) = script.events()
@@ -209,9 +209,7 @@ def test_a_loading_coordinator_is_asked_again_without_looking_for_another() -> N
         (ErrorCode.unknown_server_error, "boom", "heartbeat-refused"),
     ],
 )
-def test_what_the_coordinator_refuses_for_good_ends_the_membership(
-    code: ErrorCode, message: str | None, kind: str
-) -> None:
+def test_fatal_coordinator_errors_end_the_membership(code: ErrorCode, message: str | None, kind: str) -> None:
     script = ScriptedCoordinator()
     script.member.join(script.now_ms)
     script.next_sent()

@@ -41,7 +41,7 @@ def drain(script: ScriptedCoordinator, until_ms: int, target: Tasks, *, assignme
     return looked
 
 
-def test_who_did_not_ask_for_it_never_looks() -> None:
+def test_disabled_poller_sends_no_describe() -> None:
     script = ScriptedCoordinator()
     script.joined(active={})
     for _ in range(20):
@@ -97,7 +97,7 @@ def test_a_large_group_is_looked_at_less_often() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed])
-def test_who_is_not_permitted_to_look_never_looks_again(code: ErrorCode) -> None:
+def test_unauthorized_poller_stops_describing(code: ErrorCode) -> None:
     script = begun()
     assert is_look(script.next_sent())
     script.describe(code=code)

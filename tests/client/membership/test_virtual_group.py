@@ -62,7 +62,7 @@ def test_a_crash_is_noticed_by_the_session_timeout() -> None:
     assert group.owned() == {"b": PARTITIONS}
 
 
-def test_a_member_that_was_away_for_long_loses_its_tasks_before_it_works_again() -> None:
+def test_long_suspended_member_loses_its_tasks_before_it_continues() -> None:
     group = new_group()
     for name in "ab":
         group.add(name)

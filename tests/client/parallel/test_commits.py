@@ -9,7 +9,7 @@ from tests.harness.polling import wait_until
 from headrace.client.consumer.consumer_types import ConsumerRecord
 
 
-def test_who_returns_after_his_partition_went_commits_nothing(topic: Make) -> None:
+def test_handler_finished_after_revocation_commits_nothing(topic: Make) -> None:
     there = topic(partitions=1, records=5, keys=5)
     journal = Journal(holds=lambda record: record.offset == 2)
     with there.running(journal, drain_timeout=0.1, commit_interval=0.0) as late:

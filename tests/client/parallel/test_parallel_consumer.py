@@ -149,7 +149,7 @@ def test_a_dead_letter_topic_that_is_missing_is_told_at_once(topic: Make) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
-def test_what_is_revoked_is_drained_and_committed(topic: Make, protocol: str) -> None:
+def test_revoked_partitions_are_drained_and_committed(topic: Make, protocol: str) -> None:
     there = topic(partitions=2, records=200, keys=200)
     journal = Journal(holds=lambda record: record.offset == 5)
     settings = {
@@ -171,7 +171,7 @@ def test_what_is_revoked_is_drained_and_committed(topic: Make, protocol: str) ->
     assert len(running.heard.named("revoked")) >= 1
 
 
-def test_what_is_lost_is_dropped_and_told(topic: Make) -> None:
+def test_lost_partitions_are_dropped_and_reported(topic: Make) -> None:
     there = topic(records=5, keys=5)
     journal = Journal(holds=lambda record: record.offset == 2)
     settings = {"group_protocol": "classic", "config": {"heartbeat.interval.ms": 100}}

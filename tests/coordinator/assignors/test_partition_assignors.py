@@ -154,7 +154,7 @@ def test_range_knows_static_members_by_their_instance() -> None:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)
-def test_nobody_and_nothing(assignor: PartitionAssignor) -> None:
+def test_empty_group_and_no_topics(assignor: PartitionAssignor) -> None:
     assert assignor.assign(spec({}, {})) == {}
     assert assignor.assign(spec({"a": set(), "b": set()}, {})) == {"a": {}, "b": {}}
 

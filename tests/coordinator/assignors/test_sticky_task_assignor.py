@@ -85,7 +85,7 @@ def test_the_guarantees_hold_through_any_changes(
 
 @settings(max_examples=100, deadline=None)
 @given(members, shapes, st.integers(0, 2))
-def test_nothing_changed_changes_nothing(
+def test_unchanged_input_keeps_the_assignment(
     processes: dict[str, str], subtopologies: dict[str, tuple[int, bool]], standbys: int
 ) -> None:
     first = assign(spec(processes, subtopologies, standbys=standbys))
@@ -160,7 +160,7 @@ def test_a_new_group_has_each_subtopology_spread_evenly(
     assert max(len(each.active) for each in result.values()) <= -(-tasks_in_all // len(processes))
 
 
-def test_what_a_leaver_leaves_goes_to_who_has_least_of_that_subtopology() -> None:
+def test_tasks_of_a_leaver_go_to_the_least_loaded_member() -> None:
     had = {
         "m1": TasksTuple(active=(("a", 0), ("a", 1), ("b", 0))),
         "m2": TasksTuple(active=(("a", 2), ("b", 1), ("b", 2))),
@@ -199,7 +199,7 @@ def test_a_standby_becomes_the_active_task_and_the_other_way_round() -> None:
     assert (len(back["m1"].active), len(back["m1"].standby), len(back["m2"].standby)) == (1, 1, 1)
 
 
-def test_nobody_gets_nothing() -> None:
+def test_every_member_gets_a_task() -> None:
     assert assign(spec({}, {"a": (3, True)}, standbys=1)) == {}
 
 

@@ -39,7 +39,7 @@ def test_without_anybody_new_the_delay_is_not_longer() -> None:
     assert c.code(token) == "none"
 
 
-def test_who_does_not_join_again_in_time_is_out() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     c = ClassicContext(initial_rebalance_delay_ms=0)
     one, two = c.stable(2, session_ms=60_000, rebalance_ms=5_000)
     token = c.join(c.admitted(rebalance_ms=5_000), rebalance_ms=5_000)
@@ -63,7 +63,7 @@ def test_a_new_leader_when_the_old_one_stays_away() -> None:
     assert leader not in c.membership.members
 
 
-def test_who_waits_for_a_join_needs_no_heartbeat() -> None:
+def test_member_waiting_for_join_needs_no_heartbeat() -> None:
     """But for a new member, which cannot be found again: after five minutes it is gone."""
     c = ClassicContext(initial_rebalance_delay_ms=0)
     c.stable(1, session_ms=400_000, rebalance_ms=400_000)
@@ -76,7 +76,7 @@ def test_who_waits_for_a_join_needs_no_heartbeat() -> None:
     assert list(c.membership.members) == [one]
 
 
-def test_who_does_not_sync_in_time_is_out() -> None:
+def test_member_that_does_not_sync_in_time_is_removed() -> None:
     c = ClassicContext(initial_rebalance_delay_ms=0)
     one, two = c.stable(2, session_ms=60_000, rebalance_ms=5_000)
     first, second = c.join(one, rebalance_ms=5_000), c.join(two, rebalance_ms=5_000)

@@ -23,7 +23,7 @@ def test_an_answer_is_given_to_the_last_of_two_that_ask_in_one_name() -> None:
 
 
 @pytest.mark.parametrize(("topics", "rebalances"), [(("in",), False), (("in", "logs"), True)])
-def test_a_static_consumer_that_comes_back_for_other_topics_begins_a_rebalance(
+def test_returning_static_consumer_with_other_topics_starts_a_rebalance(
     topics: tuple[str, ...], rebalances: bool
 ) -> None:
     """What it owned, which its subscription says too, is no reason for one."""

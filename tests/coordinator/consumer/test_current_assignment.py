@@ -35,7 +35,7 @@ def test_a_member_with_its_target_stays_the_same_object() -> None:
     assert reconciled(STABLE, subscription_changed=True) is STABLE
 
 
-def test_topics_that_a_member_left_are_revoked_before_there_is_a_new_target() -> None:
+def test_unsubscribed_topics_are_revoked_before_the_new_target() -> None:
     moved = reconciled(STABLE, subscription_changed=True, readable={ORDERS})
     assert (moved.state, moved.member_epoch) == (MemberState.UNREVOKED_PARTITIONS, 5)
     assert (moved.assigned, moved.pending_revocation) == ({ORDERS: {0: 3}}, {CLICKS: {0: 5, 1: 5}})

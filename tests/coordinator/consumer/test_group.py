@@ -31,7 +31,7 @@ def test_a_group_is_heard_again_after_a_restart() -> None:
     assert not group.members
 
 
-def test_an_empty_consumer_group_becomes_a_classic_one_but_no_streams_group() -> None:
+def test_empty_consumer_group_converts_to_classic_but_not_to_streams() -> None:
     w = world()
     join(w, "a", "in")
     w.beat("a", -1)
@@ -42,7 +42,7 @@ def test_an_empty_consumer_group_becomes_a_classic_one_but_no_streams_group() ->
     assert w.shard.group(GROUP) is None
 
 
-def test_what_a_broker_before_4_1_wrote_is_taken_out_with_the_next_epoch() -> None:
+def test_records_of_brokers_before_4_1_are_removed_with_the_next_epoch() -> None:
     w = world()
     join(w, "a", "in")
     old = CoordinatorRecord(

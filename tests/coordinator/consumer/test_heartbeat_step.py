@@ -42,7 +42,7 @@ def test_a_known_static_member_finds_room_in_a_full_group() -> None:
     assert assigned(join(w, "b", "in", instance_id="one")) == {0, 1, 2, 3}
 
 
-def test_who_takes_a_static_members_place_does_not_read_what_that_one_did() -> None:
+def test_replacing_static_member_does_not_inherit_the_subscription() -> None:
     w = world({"logs-a": 1, "in": 1})
     w.beat("a", 0, owned=set(), timeout_ms=5_000, subscribed_topic_regex="logs-.*", instance_id="one")
     w.sleep(0)

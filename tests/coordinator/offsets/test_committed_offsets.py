@@ -212,7 +212,7 @@ def test_the_order_of_records_decides_and_not_that_of_markers() -> None:
     assert t.fetched() == 40
 
 
-def test_what_takes_offsets_away_takes_pending_ones_along() -> None:
+def test_offset_deletion_removes_pending_offsets() -> None:
     for taken in ("offset", "group", "topic"):
         t = Transactions()
         t.in_transaction(7, {("in", 0): 10})
@@ -230,7 +230,7 @@ def test_what_takes_offsets_away_takes_pending_ones_along() -> None:
         assert t.loaded().digest() == t.shard.digest()
 
 
-def test_nothing_expires_that_a_transaction_is_about_to_replace() -> None:
+def test_offsets_with_pending_transactions_do_not_expire() -> None:
     t = Transactions(settings={"offsets.retention.minutes": 1})
     t.run(t.shard.on_loaded(now_ms=t.now_ms))
     t.plainly(1)
@@ -288,7 +288,7 @@ def two_members() -> Transactions:
         ("", -1, (0, 3)),  # nobody: unfenced, as in Kafka
     ],
 )
-def test_who_may_commit(member: str, epoch: int, partitions: tuple[int, ...]) -> None:
+def test_accepted_transactional_commits(member: str, epoch: int, partitions: tuple[int, ...]) -> None:
     t = two_members()
     offsets = {("in", partition): 42 for partition in partitions}
     assert t.in_transaction(7, offsets, member=member, epoch=epoch) == [ErrorCode.none] * len(partitions)
@@ -311,7 +311,7 @@ def test_who_may_commit(member: str, epoch: int, partitions: tuple[int, ...]) ->
         ("m3", -1, (0,), "unknown_member_id"),
     ],
 )
-def test_who_may_not(member: str, epoch: int, partitions: tuple[int, ...], code: str) -> None:
+def test_refused_transactional_commits(member: str, epoch: int, partitions: tuple[int, ...], code: str) -> None:
     t = two_members()
     assert refused(t, {("in", partition): 42 for partition in partitions}, member, epoch) == code
 

@@ -126,7 +126,7 @@ def classic_group() -> ClassicGroup:
     )
 
 
-def test_what_is_written_and_answered() -> None:
+def test_offset_commit_records_and_response() -> None:
     result = commit(None, topic("in", 3, topic_id=IN, metadata="meta"), topic("other", 1, metadata=None))
     value = s.OffsetCommitValue(offset=42, leader_epoch=6, metadata="meta", commit_timestamp=123, topic_id=IN)
     assert result.records == (
@@ -202,7 +202,9 @@ def test_why_a_group_is_not_found() -> None:
         ("", -1, 0, 9, "unknown_member_id"),
     ],
 )
-def test_who_may_commit_in_a_streams_group(member_id: str, epoch: int, partition: int, version: int, code: str) -> None:
+def test_commit_validation_in_a_streams_group(
+    member_id: str, epoch: int, partition: int, version: int, code: str
+) -> None:
     """A fenced member, one with an older assignment, another member's partition: none of them moves an offset."""
     given = topic("in", partition)
     assert outcome(streams_group(), given, member_id=member_id, epoch=epoch, version=version) == code
@@ -229,7 +231,7 @@ def test_an_epoch_zero_is_that_of_a_member_and_has_no_partitions() -> None:
     assert outcome(group, topic("in"), member_id="m1", epoch=0) == "stale_member_epoch"
 
 
-def test_a_streams_group_without_members_is_open_to_a_commit_without_an_epoch_only() -> None:
+def test_empty_streams_group_accepts_only_commits_without_epoch() -> None:
     group = StreamsGroup.new("g")
     assert outcome(group) == "none"
     assert outcome(group, epoch=0) == "unknown_member_id"
@@ -252,7 +254,7 @@ def test_a_streams_group_without_members_is_open_to_a_commit_without_an_epoch_on
         ("", -1, topic("in", 1), 9, "unknown_member_id"),
     ],
 )
-def test_who_may_commit_in_a_consumer_group(
+def test_commit_validation_in_a_consumer_group(
     member_id: str, epoch: int, given: req.OffsetCommitRequestTopic, version: int, code: str
 ) -> None:
     """A consumer that was fenced, or lost the partition since its epoch, moves no offset."""
@@ -278,6 +280,8 @@ def test_one_foreign_partition_refuses_the_request_of_a_consumer() -> None:
         ("", None, -1, "unknown_member_id"),
     ],
 )
-def test_who_may_commit_in_a_classic_group(member_id: str, instance_id: str | None, generation: int, code: str) -> None:
+def test_commit_validation_in_a_classic_group(
+    member_id: str, instance_id: str | None, generation: int, code: str
+) -> None:
     given = {"member_id": member_id, "instance_id": instance_id, "epoch": generation}
     assert outcome(classic_group(), **given) == code  # type: ignore[arg-type]

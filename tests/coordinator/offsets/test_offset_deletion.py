@@ -116,7 +116,7 @@ def test_a_group_goes_with_its_last_offset() -> None:
     assert list(shard.hard_state()) == []
 
 
-def test_a_streams_group_without_members_and_offsets_goes_with_the_next_pass() -> None:
+def test_empty_streams_group_without_offsets_is_removed_by_cleanup() -> None:
     shard = loaded(*streams_group("streams", members=0))
     assert len(tombstones(passed(shard))) == 3
     assert shard.group("streams") is None

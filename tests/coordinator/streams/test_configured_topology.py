@@ -137,7 +137,7 @@ def test_a_topology_that_cannot_be(subtopologies: list[m.Subtopology], why: str)
     assert (result.is_ready, result.validated_epoch) == (False, -1)
 
 
-def test_copartitioned_repartition_topics_get_the_count_of_the_external_topic() -> None:
+def test_copartitioned_repartition_topics_follow_the_external_topic() -> None:
     result = configured(
         {"in": 2, "orders": 8},
         subtopology("0", sources=("in",), sinks=("rep",)),

@@ -112,7 +112,7 @@ def test_kept_active_tasks_keep_their_assignment_epoch() -> None:
     assert moved.assigned.active == {TASK: 3, OTHER: 4}
 
 
-def test_a_standby_stays_while_other_tasks_are_revoked_and_becomes_active_afterwards() -> None:
+def test_standby_becomes_active_after_other_tasks_are_revoked() -> None:
     both = AssignedTasks(active={OTHER: 3}, standby=(TASK,))
     told = step(member("m", both), target("active", TASK))
     assert (told.state, roles(told.assigned)) == (UNREVOKED, {"standby": [TASK]})
@@ -121,7 +121,7 @@ def test_a_standby_stays_while_other_tasks_are_revoked_and_becomes_active_afterw
     assert (done.state, roles(done.assigned)) == (STABLE, {"active": [TASK]})
 
 
-def test_a_standby_stays_until_the_other_process_has_released_the_active_task() -> None:
+def test_standby_stays_until_the_active_task_is_released() -> None:
     mine = member("m", assigned("standby", TASK))
     other = member("n", assigned("active", TASK), process="q")
     waiting = step(mine, target("active", TASK), other)
@@ -155,7 +155,7 @@ BLOCKED = {
 
 @pytest.mark.parametrize(("wanted", "held", "process"), BLOCKED)
 @pytest.mark.parametrize("revoking", [False, True])
-def test_who_waits_for_whom(wanted: str, held: str, process: str, revoking: bool) -> None:
+def test_tasks_blocked_by_other_owners(wanted: str, held: str, process: str, revoking: bool) -> None:
     tasks = {"pending_revocation" if revoking else "assigned": assigned(held, TASK)}
     other = member("n", AssignedTasks(), process=process, **tasks)
     moved = step(member("m", AssignedTasks()), target(wanted, TASK), other)

@@ -40,7 +40,7 @@ def test_active_and_standby_partitions_of_everybody() -> None:
     assert (active_one, active_two) == (standby_two, standby_one)
 
 
-def test_what_did_not_change_is_told_from_memory() -> None:
+def test_unchanged_endpoints_are_not_rebuilt() -> None:
     ctx = two_members()
     before = told(ctx, "m1", 3)
     assert all(told(ctx, "m2", 3)[host] is before[host] for host in before)
@@ -50,7 +50,7 @@ def test_what_did_not_change_is_told_from_memory() -> None:
     assert served(after["elsewhere"]) == served(before["one"])
 
 
-def test_who_left_is_forgotten() -> None:
+def test_endpoints_of_departed_members_are_removed() -> None:
     ctx = two_members()
     told(ctx, "m1", 3)
     ctx.leave("m2")

@@ -111,7 +111,7 @@ def test_an_initial_delay_of_a_millisecond_is_a_delay() -> None:
     assert timer.deadline_ms == ctx.now_ms + 1
 
 
-def test_a_member_that_did_not_hear_its_new_epoch_is_sent_its_tasks_although_it_owns_them() -> None:
+def test_member_with_the_previous_epoch_is_sent_its_tasks_again() -> None:
     ctx = _Recorded()
     ctx.join("m1")
     ctx.heartbeat("m1", 2, active={"0": (0, 1, 2, 3)})

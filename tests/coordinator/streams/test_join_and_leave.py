@@ -38,7 +38,7 @@ def test_leaving_for_a_while_is_one_record_and_no_new_epoch() -> None:
     assert (ctx.state(), ctx.describe().group_epoch) == ("Reconciling", 3)
 
 
-def test_who_is_back_has_a_new_id_and_the_old_tasks_and_nobody_else_notices() -> None:
+def test_returning_static_member_keeps_its_tasks_under_a_new_id() -> None:
     ctx = away(two_static_members())
     outcome = ctx.join("a2", instance_id="a", process_id="p-a1")
     assert outcome.record_names == [
@@ -151,7 +151,7 @@ def test_the_old_id_has_no_timer_left_and_the_new_one_has_its_own() -> None:
     assert [each.member_id for each in ctx.describe().members] == ["b1"]
 
 
-def test_who_leaves_while_revoking_has_revoked() -> None:
+def test_leaving_completes_a_pending_revocation() -> None:
     ctx = CoordinatorContext()
     ctx.join("a1", instance_id="a", rebalance_timeout_ms=10_000)
     ctx.join("b1", instance_id="b")
@@ -191,7 +191,7 @@ def test_a_static_member_is_known_after_a_restart() -> None:
     assert ctx.heartbeat("a2", 3, instance_id="a").records == ()
 
 
-def test_a_member_that_takes_over_an_instance_leaves_its_own_tasks_to_others() -> None:
+def test_member_that_takes_over_an_instance_gives_up_its_own_tasks() -> None:
     """Kafka 4.4 forgets them until something else happens: nobody runs them."""
     ctx = away(two_static_members())
     outcome = ctx.join("b1", instance_id="a", process_id="p-b1")

@@ -43,7 +43,7 @@ def steady(ctx: CoordinatorContext) -> RepeatableHeartbeat:
     return memo
 
 
-def test_a_heartbeat_that_brought_something_new_is_not_remembered_and_the_next_one_is() -> None:
+def test_changing_heartbeat_is_not_memoized_but_the_next_one_is() -> None:
     ctx = CoordinatorContext()
     ctx.join("m1")
     assert remembered(ctx, "m1", 2, endpoint=("one", 1)) is None
@@ -61,7 +61,7 @@ def test_a_repeated_answer_keeps_the_session_alive() -> None:
     assert {member.member_id for member in ctx.describe().members} == {"m1", "m2"}
 
 
-def test_without_a_heartbeat_the_session_ends_counted_from_the_last_repeated_answer() -> None:
+def test_session_timeout_counts_from_the_last_memoized_answer() -> None:
     ctx = settled()
     memo = steady(ctx)
     ctx.sleep(SESSION_MS - 1)
@@ -213,7 +213,7 @@ def test_topics_that_have_to_be_created_are_asked_for_with_every_heartbeat() -> 
         assert result.repeatable is None
 
 
-def test_a_restarted_shard_knows_no_memo_and_old_ones_have_no_power_over_it() -> None:
+def test_restarted_shard_ignores_earlier_memos() -> None:
     ctx = settled()
     memo = steady(ctx)
     ctx.restart()

@@ -64,7 +64,7 @@ def test_the_operator_decides_that_all_is_read() -> None:
     assert (outcome.active, outcome.statuses) == ({"0": (0, 1, 2, 3)}, [])
 
 
-def test_the_kept_tasks_survive_a_restart_of_the_coordinator_and_of_the_application() -> None:
+def test_retained_tasks_survive_coordinator_and_application_restarts() -> None:
     ctx = running({"in": 2, "cl": 2})
     ctx.set_topics({"in": 4, "cl": 2})
     ctx.heartbeat("m1", 2)
@@ -78,13 +78,13 @@ def test_the_kept_tasks_survive_a_restart_of_the_coordinator_and_of_the_applicat
     assert (outcome.active, outcome.statuses) == ({"0": (0, 1)}, [STALE])
 
 
-def test_an_application_that_never_ran_is_told_that_its_changelog_does_not_fit() -> None:
+def test_first_start_with_an_unfitting_changelog_is_refused() -> None:
     ctx = CoordinatorContext(topics={"in": 4, "cl": 2})
     outcome = ctx.join("m1", topology=STATEFUL)
     assert (outcome.active, outcome.statuses, ctx.state()) == ({}, [WRONG_COUNT], "NotReady")
 
 
-def test_stateless_readers_take_the_new_partitions_and_write_into_what_is_there() -> None:
+def test_stateless_readers_take_new_partitions_of_a_grown_source() -> None:
     ctx = running({"in": 2, "rep": 2, "cl": 2}, TWO_STEPS)
     ctx.set_topics({"in": 3, "rep": 2, "cl": 2})
     outcome = ctx.heartbeat("m1", 2)
@@ -173,7 +173,7 @@ def test_a_topic_nobody_needs_configures_nothing_anew() -> None:
     assert soft.configured_topology(group, group.topology, ctx.image) is not before
 
 
-def test_everybody_hears_where_a_grown_topic_is_although_no_task_moved() -> None:
+def test_grown_topic_is_announced_without_task_movement() -> None:
     given = topology(subtopology(sources=("wide", "narrow"), changelogs=("cl",)))
     ctx = CoordinatorContext(topics={"wide": 3, "narrow": 1, "cl": 3})
     ctx.join("m1", topology=given, endpoint=("here", 1))
@@ -185,7 +185,7 @@ def test_everybody_hears_where_a_grown_topic_is_although_no_task_moved() -> None
     assert {each.topic: each.partitions for each in served.active_partitions} == {"narrow": (0, 1), "wide": (0, 1, 2)}
 
 
-def test_what_an_operator_is_told_of_topics() -> None:
+def test_logged_topic_changes() -> None:
     ctx = CoordinatorContext(topics={"cl": 2})
     events: list[tuple[str, str]] = []
     apply = ctx.apply

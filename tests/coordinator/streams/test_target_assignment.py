@@ -11,7 +11,7 @@ def members(ctx: CoordinatorContext) -> list[str]:
     return [member.member_id for member in ctx.describe().members]
 
 
-def test_a_lone_member_has_its_target_when_the_delay_ends_and_hears_it_at_its_next_beat() -> None:
+def test_lone_member_gets_its_target_when_the_initial_delay_ends() -> None:
     ctx = CoordinatorContext(settings=DELAY)
     joined = ctx.join("m1")
     assert (joined.epoch, joined.active, joined.statuses) == (1, {}, [5])
@@ -78,7 +78,7 @@ def test_repeated_beats_do_not_put_the_end_of_a_revocation_off() -> None:
     assert members(ctx) == ["m2"]
 
 
-def test_topics_that_come_inside_the_initial_delay_are_assigned_when_it_ends() -> None:
+def test_topics_created_in_the_initial_delay_are_assigned_at_its_end() -> None:
     ctx = CoordinatorContext(topics={}, settings=DELAY)
     joined = ctx.join("m1")
     assert joined.statuses == [5, 1]
@@ -89,7 +89,7 @@ def test_topics_that_come_inside_the_initial_delay_are_assigned_when_it_ends() -
     assert ctx.heartbeat("m1", 1).active == {"0": (0, 1)}
 
 
-def test_everybody_left_inside_the_interval_and_nothing_fires() -> None:
+def test_no_timer_fires_after_all_members_left() -> None:
     ctx = CoordinatorContext(settings={"group.streams.assignment.interval.ms": 1_000})
     ctx.join("m1")
     ctx.join("m2")

@@ -92,7 +92,7 @@ class Spy(StickyTaskAssignor):
         return super().assign(group)
 
 
-def test_the_assignor_sees_offsets_also_those_of_the_heartbeat_that_asks_it() -> None:
+def test_assignor_sees_task_offsets_of_the_current_heartbeat() -> None:
     spy = Spy()
     ctx = CoordinatorContext()
     ctx.shard = GroupCoordinatorShard(0, ctx.configuration, ctx.image, assignor=spy)

@@ -188,7 +188,7 @@ def has_narrow_group(subtopologies: list[m.Subtopology], configured: ConfiguredT
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_what_runs_keeps_its_tasks_while_sources_grow(block: int) -> None:
+def test_running_tasks_are_kept_while_sources_grow(block: int) -> None:
     """Step by step: whatever external topics grow, tasks with state stay, all others follow, and nothing stops."""
     kept = 0
     for seed in range(block * 500, block * 500 + 500):

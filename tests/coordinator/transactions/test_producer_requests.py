@@ -63,7 +63,7 @@ def test_while_markers_are_under_way_everybody_waits() -> None:
     assert shard.add(new).code is ErrorCode.none
 
 
-def test_a_commit_with_the_last_epoch_gives_a_new_producer_id_and_its_retry_the_same() -> None:
+def test_commit_at_the_last_epoch_rotates_the_producer_id_idempotently() -> None:
     shard = Shard()
     p = at_epoch(shard, LAST)
     shard.add(p)

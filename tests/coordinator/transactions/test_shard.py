@@ -101,7 +101,7 @@ def test_a_timeout_outside_the_bounds_is_refused(timeout_ms: int) -> None:
     assert Shard().init(timeout_ms=timeout_ms).code is ErrorCode.invalid_transaction_timeout
 
 
-def test_an_end_without_a_transaction_is_refused_except_an_abort_at_version_2() -> None:
+def test_end_without_transaction_is_refused_except_abort_at_version_2() -> None:
     shard = Shard()
     producer = identity(shard.init())
     assert shard.end(producer).code is ErrorCode.invalid_txn_state

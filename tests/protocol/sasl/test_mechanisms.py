@@ -54,7 +54,7 @@ def test_both_sides_believe_each_other(mechanism: object, username: str) -> None
     assert one.username == username
 
 
-def test_who_does_not_exist_is_asked_the_same_twice_and_refused_at_the_end() -> None:
+def test_unknown_user_gets_the_same_salt_and_is_refused_last() -> None:
     heard = []
     for _ in range(2):
         one = server({"user": PENCIL})

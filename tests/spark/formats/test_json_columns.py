@@ -131,7 +131,7 @@ def same(one: object, other: object) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_values_of_the_fast_reader_equal_those_of_the_reader_of_single_records(seed):
+def test_fast_reader_equals_the_single_record_reader(seed):
     records = [Records(seed * 100_000 + index).draw() for index in range(2_000)]
     batch, odd = JsonColumns(SCHEMA, "UTC").read(pa.array(records, pa.binary()), SCHEMA.names)
     table = pa.Table.from_batches([batch])

@@ -81,14 +81,14 @@ def test_overhead_above_the_target_does_not_end_in_single_records():
 
 
 @pytest.mark.parametrize("deadline_ms", [0, 3333])
-def test_a_busy_machine_gets_large_batches_though_stages_are_slow_to_begin_with(deadline_ms):
+def test_slow_first_stages_do_not_keep_batches_small(deadline_ms):
     """Two cores for twenty: half of the time is spent in stages that wait, and a record costs next to nothing."""
     controller = limits(deadline_ms=deadline_ms)
     told = run(controller, 0.002, overhead_ms=800, hidden_ms=1500)
     assert told[-1][0] > 100_000, told
 
 
-def test_a_partition_of_large_records_is_bounded_by_bytes_and_takes_nothing_from_others():
+def test_partition_of_large_records_is_bounded_by_its_own_bytes():
     """5 MB a record, 50 ms each: the time is spent on bytes. Others may take thousands of records all the same."""
     controller = limits()
     told = run(controller, 50.0, record_bytes=5 << 20)
@@ -130,7 +130,7 @@ def test_the_transactions_deadline_comes_first():
     assert controller.records == before
 
 
-def test_a_machine_that_is_late_whatever_is_in_a_batch_does_not_stay_at_single_records():
+def test_constant_batch_overhead_does_not_shrink_batches_to_one_record():
     """After failures the limit is one record, and each batch is later than its deadline: not for that record."""
     controller = limits(deadline_ms=3333)
     controller.took(BatchMeasure(largest_records=1, spent_ms=60_000, succeeded=False))

@@ -227,7 +227,7 @@ def test_a_broker_that_is_away_does_not_end_the_guard():
     assert recovery.guards
 
 
-def test_nothing_is_guarded_where_a_bad_record_ends_the_application():
+def test_on_error_fail_uses_no_guarded_plan():
     jobs = GuardingJobs()
     recovery = skipping_recovery(jobs, on_error="fail")
     recovery.recover(of_records(0, 9), failed(spark=CAST))

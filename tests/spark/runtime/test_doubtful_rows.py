@@ -155,7 +155,7 @@ EAGER = {
 
 
 @pytest.mark.parametrize("query", EAGER)
-def test_what_spark_evaluates_early_is_guarded_as_well(sessions, spark, query):
+def test_early_evaluated_expressions_are_guarded(sessions, spark, query):
     """Spark 4.3 fails on the first of these rows, where the query does not ask for the cast; so does the guard."""
     plain, guarding = sessions
     texts = [(number, f"x{number}" if number in (0, 7) else str(number), None) for number in range(20)]
@@ -302,7 +302,7 @@ def test_a_batch_with_bad_records_is_one_job(broker, make_app, running, spark):
     assert sum(row["skippedRecords"] for row in started.recentProgress) == 2 * (2 * 6 + 1)
 
 
-def test_where_the_guard_and_the_plan_disagree_the_plan_decides(broker, make_app, running, caplog):
+def test_plan_decides_when_the_guard_disagrees(broker, make_app, running, caplog):
     """Spark evaluates no cast on rows that the first filter drops, the guard does: the records stay as they are."""
     broker.create_topics({"mixed": 1, "chosen": 1})
     rows = [{"kind": "a", "text": "1"}, {"kind": "b", "text": "no number"}, {"kind": "a", "text": "x"}] * 5

@@ -135,7 +135,7 @@ def is_daemon(pid):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-def test_failed_jobs_leave_no_process_behind_and_progress_is_visible_meanwhile(broker, make_app, running, spark):
+def test_failed_jobs_leave_no_process_and_report_progress(broker, make_app, running, spark):
     """A UDF that raises ends its Python worker: in the failed job, and for each slice that is tried in the driver."""
     broker.create_topics({"numbers": 2, "out": 1})
     for partition in range(2):

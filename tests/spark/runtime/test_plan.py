@@ -72,7 +72,7 @@ def test_a_task_is_always_in_the_same_slot():
     assert (task.ranges[0].start, task.ranges[0].end) == (2, 102)
 
 
-def test_nothing_new_is_no_plan():
+def test_no_plan_without_new_records():
     assert plan_slots([running(0, 5, 5)], 2, max_records=100) == ()
 
 

@@ -76,7 +76,7 @@ def test_a_sum_that_overflows_names_the_record(numbers, make_app, running):
     assert totals(numbers) == {"a": (LARGE + 7, 2)}, "everything before it counts"
 
 
-def test_behind_a_repartition_topic_the_error_names_its_record_and_the_topics_it_is_from(numbers, make_app, running):
+def test_error_behind_a_repartition_topic_names_record_and_sources(numbers, make_app, running):
     send(numbers, ("a", LARGE), ("a", LARGE))
     with pytest.raises(RecordError) as raised:
         running(sums(make_app("sums"))).awaitTermination(90)

@@ -55,7 +55,7 @@ def command_lines() -> str:
     return "\n".join(found)
 
 
-def test_workers_restores_and_guardian_log_in_and_the_password_is_not_shown(
+def test_all_processes_authenticate_and_hide_the_password(
     make_app, running, flights, broker, access, tmp_path, caplog
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -83,12 +83,12 @@ def _raise(error):
     ("reset", "begins"),
     [("earliest", {"flights": 0, INTERNAL: 0}), ("latest", {"flights": 3, INTERNAL: 0})],
 )
-def test_reset_applies_to_source_topics_and_internal_topics_are_read_from_the_beginning(opened, reset, begins):
+def test_reset_policy_applies_to_source_topics_only(opened, reset, begins):
     """Another subtopology may write to an internal topic before this task opens: no other reader gets these rows."""
     assert opened(reset) == begins
 
 
-def test_without_a_reset_source_topics_need_a_committed_offset_and_internal_topics_do_not(opened):
+def test_missing_offset_without_reset_policy_fails_for_source_topics_only(opened):
     with pytest.raises(BrokerError, match="no committed offset for flights-0"):
         opened("none")
     assert opened("none", wanted_topics=(INTERNAL,)) == {INTERNAL: 0}
@@ -103,7 +103,7 @@ def test_latest_is_fixed_by_the_first_owner_and_kept_by_the_next(topics, opened)
 
 @pytest.mark.spark
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_with_latest_records_between_two_runs_of_an_application_are_counted(broker, make_app, flights, guarantee):
+def test_latest_counts_records_between_two_runs(broker, make_app, flights, guarantee):
     """The first run starts at the end, processes nothing and is caught up; the second run starts where it ended."""
     flights.send(broker, range(20))
     settings = {"auto_offset_reset": "latest", "processing_guarantee": guarantee}
@@ -114,7 +114,7 @@ def test_with_latest_records_between_two_runs_of_an_application_are_counted(brok
     assert {origin: row["flights"] for origin, row in counted.items()} == {"EWR": 10, "JFK": 10, "LGA": 10}
 
 
-def test_a_restore_is_retried_until_an_open_transaction_in_the_changelog_ends(topics, opened):
+def test_restore_waits_for_an_open_changelog_transaction(topics, opened):
     """The end of the changelog is looked up with READ_UNCOMMITTED; its records are readable after the transaction."""
     with NetworkClient(topics.bootstrap_servers) as client:
         transactions = Transactions(client)

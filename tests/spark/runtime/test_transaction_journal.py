@@ -83,7 +83,7 @@ def test_the_next_process_ends_transactions_left_open(tmp_path):
         assert list(broker.records("out")) == []
 
 
-def test_nothing_is_asked_where_nothing_was_left(tmp_path):
+def test_no_resolution_without_open_transactions(tmp_path):
     with NetworkClient("127.0.0.1:1", bootstrap_timeout_ms=1) as client:
         TransactionJournal(tmp_path, "delays").end_left_behind(
             client, topics=["out"], transaction_timeout_ms=TIMEOUT_MS

@@ -104,7 +104,7 @@ def old_values(numbers):
     return len(numbers), max(numbers)
 
 
-def test_an_upgrade_keeps_known_columns_and_a_downgrade_restores_the_old_program(group):
+def test_upgrade_keeps_known_columns_and_downgrade_restores_the_program(group):
     group.send(range(40))
     group.run(OLD)
     assert group.newest("count", "largest") == group.counted(old_values)

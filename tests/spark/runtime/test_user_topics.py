@@ -35,7 +35,7 @@ def policies(admin: Admin, *topics: str) -> list[str | None]:
     return [found["topic", topic]["cleanup.policy"].value for topic in topics]
 
 
-def test_topics_of_aggregates_are_created_compacted_and_topics_that_exist_stay_as_they_are() -> None:
+def test_aggregate_topics_are_created_compacted_and_existing_ones_kept() -> None:
     compiled = program(
         ("table", COUNTS), ("stream", None), ("both", COUNTS), ("both", None), ("kept", COUNTS), ("kept-too", COUNTS)
     )

@@ -53,7 +53,7 @@ def test_none_are_read_where_none_are_wanted(broker, make_app, tmp_path):
     assert list(seen.iterdir()) == []
 
 
-def test_records_that_sql_cannot_digest_do_not_keep_an_application_from_starting(broker, make_app):
+def test_warm_up_ignores_records_that_sql_cannot_process(broker, make_app):
     """The newest one is bad; it is skipped in its turn, and told once, by the micro-batch that meets it."""
     broker.produce("flights", [json.dumps({"n": n}) for n in [*range(20), 0]], partition=0)
     app = make_app()
