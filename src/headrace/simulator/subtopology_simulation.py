@@ -36,7 +36,7 @@ Places = dict[tuple[str, int], int]
 
 
 class Crash(Enum):
-    """What chaos does at a command."""
+    """A fault that chaos injects at a command."""
 
     DRIVER_BEFORE = "driver crashes before"
     DRIVER_AFTER = "driver crashes after"
