@@ -12,13 +12,13 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
 from headrace.errors import StateError
 from headrace.spark.runtime import worker_process
-from headrace.spark.runtime.operator_stage import open_store
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from headrace.spark.runtime.replicas import Replicas
 from headrace.spark.runtime.restore_stage import RestoreStep
-from headrace.spark.runtime.row_schema import StoredSchema, state_schema
+from headrace.spark.runtime.row_schema import StoredSchema, state_schema, store_of
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.stateful_operator import open_store
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.stored_schemas import publish_schema
 from headrace.spark.topology.nodes import Aggregate
@@ -59,7 +59,7 @@ class Opening:
             store = {
                 "name": "counts",
                 "changelog_topic": CHANGELOG,
-                "schema_hash": worker_process.schema_hash(COUNTS),
+                "schema_hash": state_schema(COUNTS).hash,
                 "source_topics": ["in"],
                 "fingerprint": state_schema(COUNTS).fingerprint.hex(),
             }
@@ -97,8 +97,8 @@ class Opening:
         side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
         context = StageContext(plan=plan, slot=plan.slot(0), side_path=side_path)
         if not placed:
-            list(RestoreStep(aggregates=((COUNTS, ("in",)),)).tables(context))
-        store = open_store(context, COUNTS, 0)
+            list(RestoreStep(stores=((store_of(COUNTS), ("in",)),)).tables(context))
+        store = open_store(context, store_of(COUNTS), 0)
         stands = store.position()
         assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, inputs, False)
         return {key: value.removeprefix(START) for key, value in store.values()}

@@ -20,14 +20,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
+from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.fetch_stage import FetchStep
-from headrace.spark.runtime.operator_stage import AggregateStep, BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedAggregateStep, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
+from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
+from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import (
@@ -381,13 +384,13 @@ class _Builder:
 
     def restore_stage(self) -> PythonStage | None:
         pairs = [
-            (branch.aggregate, source_topics(self._subtopology.sources[branch.source_index]))
+            (spec, source_topics(self._subtopology.sources[branch.source_index]))
             for branch in self._subtopology.branches
-            if branch.aggregate is not None
+            for spec in stores_of_branch(branch)
         ]
         if not pairs:
             return None
-        return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(aggregates=tuple(pairs)))
+        return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(stores=tuple(pairs)))
 
     def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
         fetch = f"fetch-all-{index}"
@@ -464,13 +467,13 @@ class _Builder:
     def _aggregated(
         self, frame: DataFrame, branch: Branch, aggregate: Aggregate, index: int, *before: Step
     ) -> DataFrame:
-        step = _aggregate_step(branch, aggregate, f"fetch-{index}")
+        operator = _aggregate_operator(branch, aggregate)
         columns = [(f"g{at}", kind) for at, (_name, kind) in enumerate(aggregate.group_columns)]
         columns += [(buffer.name, buffer.result_type) for buffer in aggregate.buffers]
         schema = self._schema(tuple(columns))
-        if step.key_names is not None:
+        if operator.key_names is not None:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
-        steps = (*before, TracedAggregateStep(step) if self._traced else step)
+        steps = (*before, self._stateful(operator, f"fetch-{index}"))
         stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
         return self._through(frame, stage, schema)
 
@@ -492,10 +495,13 @@ class _Builder:
         if branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
         if branch.aggregate is not None:
-            step = _aggregate_step(branch, branch.aggregate, fetch)
-            steps.append(TracedAggregateStep(step) if self._traced else step)
-            steps.append(BareResults(branch.aggregate, step.key_names is not None, traced=self._traced))
+            operator = _aggregate_operator(branch, branch.aggregate)
+            steps.append(self._stateful(operator, fetch))
+            steps.append(BareResults(branch.aggregate, operator.key_names is not None, traced=self._traced))
         return steps
+
+    def _stateful(self, operator: AggregateOperator, fetch: str) -> Step:
+        return TracedAggregateStep(operator) if self._traced else StatefulStep(operator, fetch)
 
 
 def source_schema(source: Source) -> StructType:
@@ -508,10 +514,10 @@ def source_schema(source: Source) -> StructType:
     return formats.source_schema(source)
 
 
-def _aggregate_step(branch: Branch, aggregate: Aggregate, fetch: str) -> AggregateStep:
+def _aggregate_operator(branch: Branch, aggregate: Aggregate) -> AggregateOperator:
     keyed = isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
     names = tuple(name for name, _ in aggregate.group_columns) if keyed else None
-    return AggregateStep(aggregate, fetch, names)
+    return AggregateOperator(aggregate, names)
 
 
 def _needs_input_key(branch: Branch) -> bool:

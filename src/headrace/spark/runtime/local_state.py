@@ -26,9 +26,8 @@ from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
 from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask
-from headrace.spark.runtime.row_schema import state_schema
+from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.store_records import BatchKey
-from headrace.spark.runtime.worker_process import schema_hash
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
 if TYPE_CHECKING:
@@ -56,14 +55,14 @@ def stores_of(topology: CompiledTopology) -> dict[str, tuple[StoreOfTask, ...]]:
 def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
     return tuple(
         StoreOfTask(
-            name=branch.aggregate.name,
-            changelog_topic=branch.aggregate.changelog_topic,
-            schema_hash=schema_hash(branch.aggregate),
+            name=spec.name,
+            changelog_topic=spec.changelog_topic,
+            schema_hash=spec.rows.hash,
             source_topics=tuple(source_topics(subtopology.sources[branch.source_index])),
-            fingerprint=state_schema(branch.aggregate).fingerprint.hex(),
+            fingerprint=spec.rows.fingerprint.hex(),
         )
         for branch in subtopology.branches
-        if branch.aggregate is not None
+        for spec in stores_of_branch(branch)
     )
 
 

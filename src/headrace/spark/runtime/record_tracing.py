@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import BrokerError, HeadraceError
-from headrace.spark.runtime import operator_stage, sink_stage
+from headrace.spark.runtime import sink_stage
 from headrace.spark.runtime.aggregate import StateColumn
+from headrace.spark.runtime.aggregate_operator import AggregateOperator, RowMerging
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext
+from headrace.spark.runtime.stateful_operator import by_task, open_store
 from headrace.spark.runtime.store import StorePosition
 from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
@@ -127,24 +129,24 @@ class _SizeLimit:
 
 @dataclass(frozen=True, slots=True)
 class TracedAggregateStep:
-    """In place of an AggregateStep: a row for each record, merged with the stored value as if it were alone."""
+    """In place of the step of an aggregate: a row for each record, merged with the stored value as if it were alone."""
 
-    step: operator_stage.AggregateStep
+    operator: AggregateOperator
 
     def start(self, context: StageContext) -> Operator:
-        return _TracedAggregate(operator_stage.RowMerging(self.step, context), context)
+        return _TracedAggregate(RowMerging(self.operator), context)
 
 
 class _TracedAggregate:
-    def __init__(self, merging: operator_stage.RowMerging, context: StageContext) -> None:
+    def __init__(self, merging: RowMerging, context: StageContext) -> None:
         self._merging, self._context = merging, context
         self._functions = merging.functions
         self._names = [column.name for column in self._functions.state]
         self._rows: dict[int, list[pa.Table]] = {}
-        self._limit = _SizeLimit(context, merging.aggregate.changelog_topic)
+        self._limit = _SizeLimit(context, merging.store.changelog_topic)
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
-        for task, rows in operator_stage.by_task(table):
+        for task, rows in by_task(table):
             self._rows.setdefault(task, []).append(self._merging.grouped(rows))
         return ()
 
@@ -186,7 +188,7 @@ class _TracedAggregate:
             found.append(old)
             return pa.array([b""] * len(old), pa.binary())
 
-        store = operator_stage.open_store(self._context, self._merging.aggregate, task.partition)
+        store = open_store(self._context, self._merging.store, task.partition)
         position = StorePosition(batch=self._context.plan.batch, input_offsets={}, changelog_offset=0)
         store.merge(task.committed, position, keys, read).abandon()
         values = found[-1]  # a store whose map was full asks twice

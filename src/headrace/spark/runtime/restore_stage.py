@@ -21,13 +21,12 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.spark.runtime.fetch_stage import input_name
-from headrace.spark.runtime.operator_stage import open_store
 from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.replay import Replay, committed_position, replay_all
-from headrace.spark.runtime.row_schema import state_schema
+from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.stateful_operator import open_store
 from headrace.spark.runtime.worker_process import client_for
-from headrace.spark.topology.nodes import Aggregate
 
 __all__ = ["RestoreStep", "progress_path"]
 
@@ -41,24 +40,24 @@ def progress_path(state_dir: str | Path, subtopology_id: str, partition: int) ->
 class RestoreStep:
     """A source step that yields no table: it leaves stores in place and a report per task."""
 
-    aggregates: tuple[tuple[Aggregate, tuple[str, ...]], ...]  # with the topics of the source each one reads
+    stores: tuple[tuple[StoreSpec, tuple[str, ...]], ...]  # with the topics of the source that its operator reads
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         for task in context.slot.tasks:
-            for aggregate, topics in self.aggregates:
-                _restore(context, task, aggregate, topics)
+            for spec, topics in self.stores:
+                _restore(context, task, spec, topics)
             with contextlib.suppress(OSError):
                 progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition).unlink()
         return iter(())
 
 
-def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics: tuple[str, ...]) -> None:
+def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tuple[str, ...]) -> None:
     from headrace.client.admin import Admin
 
-    store = open_store(context, aggregate, task.partition)
+    store = open_store(context, spec, task.partition)
     report = context.report(task.partition)
     committed = {input_name(r.topic, r.partition, r.topic_id): r.start for r in task.ranges if r.topic in topics}
-    where = (aggregate.changelog_topic, task.partition)
+    where = (spec.changelog_topic, task.partition)
     client = client_for(context.plan.bootstrap_servers)
     admin = Admin(client)
     first = admin.list_offsets({where: "earliest"})[where].offset
@@ -69,7 +68,7 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
     except StateError as error:
         if error.code != "state-corrupt":
             raise
-        store = open_store(context, aggregate, task.partition)  # condemned, hence set aside: a new one
+        store = open_store(context, spec, task.partition)  # condemned, hence set aside: a new one
         stands, at = False, None
     if not stands or at is None or not first <= at.changelog_offset <= end:
         start = store.begin_replay(context.plan.batch, first, end)
@@ -78,7 +77,7 @@ def _restore(context: StageContext, task: TaskPlan, aggregate: Aggregate, topics
             changelog=where,
             writer=context.plan.batch,
             position=start,
-            fingerprint=state_schema(aggregate).fingerprint,
+            fingerprint=spec.rows.fingerprint,
         )
         path = progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition)
 

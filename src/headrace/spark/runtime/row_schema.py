@@ -22,17 +22,20 @@ from headrace.errors import StateError
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY
-from headrace.spark.topology.nodes import Aggregate, CompiledTopology, RepartitionSource
+from headrace.spark.topology.nodes import Aggregate, Branch, CompiledTopology, RepartitionSource
 
 __all__ = [
     "RowColumn",
     "RowSchema",
+    "StoreSpec",
     "StoredSchema",
     "input_schema",
     "judge_changelog",
     "schemas_by_changelog",
     "state_schema",
+    "store_of",
     "stored_schema",
+    "stores_of_branch",
 ]
 
 FINGERPRINT_BYTES = 4
@@ -90,6 +93,15 @@ class RowSchema:
     def __str__(self) -> str:
         keys, values = (", ".join(map(str, columns)) or "nothing" for columns in (self.keys, self.values))
         return f"by {keys}: {values}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """One of the stores of an operator, the same in each task: its changelog, and the identity of its rows."""
+
+    name: str  # of its directory
+    changelog_topic: str
+    rows: RowSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +185,16 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
         types = " + ".join(str(column.type) for column in mine)
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
     return RowSchema(tuple(columns))
+
+
+def store_of(aggregate: Aggregate) -> StoreSpec:
+    """The store of an aggregate."""
+    return StoreSpec(name=aggregate.name, changelog_topic=aggregate.changelog_topic, rows=state_schema(aggregate))
+
+
+def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
+    """The stores of the operators of a branch."""
+    return (store_of(branch.aggregate),) if branch.aggregate is not None else ()
 
 
 def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, ...]) -> RowSchema:

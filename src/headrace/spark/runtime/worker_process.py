@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.spark.runtime.row_schema import state_schema
+from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.store import StoreIdentity, TaskStore
 from headrace.spark.runtime.store_files import path_of_store
-from headrace.spark.topology.nodes import Aggregate
 
 if TYPE_CHECKING:
     from headrace.client.network_client import NetworkClient
 
-__all__ = ["client_for", "forget_client", "reach_by", "schema_hash", "store_for", "store_path"]
+__all__ = ["client_for", "forget_client", "reach_by", "store_for", "store_path"]
 
 _clients: dict[str, NetworkClient] = {}
 _access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
@@ -52,9 +51,9 @@ def forget_client(bootstrap_servers: str) -> None:
         client.close()
 
 
-def store_path(state_dir: str | Path, subtopology_id: str, partition: int, aggregate: Aggregate) -> Path:
-    """Return the directory of the store of one of a task's aggregates."""
-    return path_of_store(state_dir, subtopology_id, partition, aggregate.name)
+def store_path(state_dir: str | Path, subtopology_id: str, partition: int, spec: StoreSpec) -> Path:
+    """Return the directory of one of the stores of a task."""
+    return path_of_store(state_dir, subtopology_id, partition, spec.name)
 
 
 def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
@@ -80,8 +79,3 @@ def _let_go() -> None:
         if not store.is_current:
             store.close()
             del _stores[path]
-
-
-def schema_hash(aggregate: Aggregate) -> str:
-    """Identity of a store's rows."""
-    return state_schema(aggregate).hash

@@ -1,0 +1,262 @@
+"""Operators with state: what one declares (`StoreSpec`), what it computes, and the step that runs it in a worker.
+
+A `StatefulOperator` is pure computation over Arrow tables: it never opens a store, knows no offsets and sends nothing.
+`StatefulStep` does all of that, for every operator alike: it hands over the rows of each task, merges what changed into
+the task's stores, sends the changes to the changelogs, and leaves the stores prepared for the driver's decision.
+A micro-batch is bracketed by `begin` and one `end` per task; nothing of it is bound at construction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import HeadraceError
+from headrace.spark.runtime.fetch_stage import input_name, name_of
+from headrace.spark.runtime.open_batch import OpenBatch
+from headrace.spark.runtime.plan import TaskPlan
+from headrace.spark.runtime.row_schema import StoreSpec
+from headrace.spark.runtime.sink_stage import now_ms, producer_for
+from headrace.spark.runtime.stages import Operator, StageContext
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
+from headrace.spark.runtime.worker_process import store_for, store_path
+from headrace.spark.topology.nodes import TASK_COLUMN
+
+__all__ = [
+    "NO_KEYS",
+    "RunningOperator",
+    "StatefulOperator",
+    "StatefulStep",
+    "StoreChange",
+    "TaskChanges",
+    "by_task",
+    "open_store",
+]
+
+NO_KEYS = pa.array([], pa.binary())
+ENOUGH_OPEN = 250_000  # keys in stores that are merged and not prepared: their pages lie in memory, 4 KB a key at worst
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreChange:
+    """Changes of a micro-batch in one store of one task.
+
+    `keys` are distinct and in byte order. `merge` gets the stored value of each, null where there is none, and returns
+    the new values, null to delete. It is called again when the store's map was full.
+    """
+
+    store: StoreSpec
+    keys: pa.Array
+    merge: Callable[[pa.Array], pa.Array]
+
+
+class TaskChanges(Protocol):
+    """Changes of a micro-batch in the stores of one task, and the rows that follow from them."""
+
+    @property
+    def stores(self) -> Sequence[StoreChange]:
+        """The stores that change; the others of the operator move on to the position of the batch unchanged."""
+
+    def results(self) -> pa.Table:
+        """Rows for the next step, asked for once, when every store is prepared."""
+
+
+class RunningOperator(Protocol):
+    """An operator in a worker, for all tasks of a slot. Mutable."""
+
+    def begin(self, batch: BatchKey) -> None:
+        """Begin a micro-batch, and forget whatever is left of an earlier one."""
+
+    def on_rows(self, partition: int, rows: pa.Table) -> None:
+        """Take rows of one task, in the order of its input."""
+
+    def end(self, partition: int) -> TaskChanges | None:
+        """End the micro-batch of one task. None: its stores do not change, and no row follows."""
+
+
+class StatefulOperator(Protocol):
+    """The pickled description of an operator with state."""
+
+    @property
+    def name(self) -> str:
+        """Kind of operator: under this name its time is reported."""
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """The stores of each task."""
+
+    def start(self) -> RunningOperator: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulStep:
+    """A step that runs an operator with state. Leaves its stores prepared."""
+
+    operator: StatefulOperator
+    fetch_stage: str  # whose report says how far the input was read
+
+    def start(self, context: StageContext) -> Operator:
+        return _Stateful(self, context)
+
+
+class _Stateful:
+    def __init__(self, step: StatefulStep, context: StageContext) -> None:
+        self._step, self._context = step, context
+        self._kind, self._stores = step.operator.name, step.operator.stores
+        self._operator = step.operator.start()
+        self._operator.begin(context.plan.batch)
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        started = time.perf_counter()
+        for partition, rows in by_task(table):
+            self._operator.on_rows(partition, rows)
+        self._context.timed(self._kind, started)
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        reached = self._reached()
+        merged: list[_Merged] = []
+        try:
+            for task in self._context.slot.tasks:
+                started = time.perf_counter()
+                changes = self._operator.end(task.partition)
+                self._context.timed(self._kind, started)
+                started = time.perf_counter()
+                one = _Merged(task.partition, changes, [])
+                merged.append(one)
+                self._merge(one, task, reached[task.partition])
+                self._context.timed("state", started)
+                if sum(one.changed for one in merged) >= ENOUGH_OPEN:
+                    yield from self._prepare(merged)
+            yield from self._prepare(merged)
+        finally:
+            for one in merged:
+                for store in one.stores:
+                    store.batch.abandon()
+
+    def _reached(self) -> dict[int, dict[str, int]]:
+        """Return how far each task's input was read.
+
+        A task without this report has a cut-off input: its fetch stage died.
+        """
+        if self._context.fetches:
+            return {task.partition: self._context.report(task.partition).reached for task in self._context.slot.tasks}
+        for report in self._context.side_path.reports():
+            if report.stage == self._step.fetch_stage and report.slot == self._context.slot.slot:
+                return {task.partition: task.reached for task in report.tasks}
+        raise HeadraceError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")
+
+    def _merge(self, one: _Merged, task: TaskPlan, reached: dict[str, int]) -> None:
+        """Merge a task's changes into its stores and send them. The stores' transactions stay open."""
+        context = self._context
+        position = StorePosition(
+            batch=context.plan.batch, input_offsets=_with_topic_ids(reached, task), changelog_offset=0
+        )
+        changes = {change.store: change for change in one.changes.stores} if one.changes is not None else {}
+        for spec in self._stores:
+            change = changes.get(spec)
+            store = open_store(context, spec, task.partition)
+            if change is None or not len(change.keys):
+                one.stores.append(_MergedStore(spec, store.merge(task.committed, position, NO_KEYS, _unchanged), 0))
+                continue
+            values = _Values(change.merge)
+            batch = store.merge(task.committed, position, change.keys, values)
+            one.stores.append(_MergedStore(spec, batch, len(change.keys)))
+            producer_for(context).send(
+                spec.changelog_topic, task.partition, change.keys, values.newest, timestamps_ms=now_ms()
+            )
+
+    def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
+        """Wait for all changelog writes, prepare the stores, and yield the changed rows. No transaction stays open."""
+        context = self._context
+        started = time.perf_counter()
+        written = producer_for(context).flush() if any(one.changed for one in merged) else {}
+        for one in merged:
+            report = context.report(one.partition)
+            for store in one.stores:
+                where = store.spec.changelog_topic, one.partition
+                store.batch.prepare(written[where] + 1 if store.changed else None)
+                report.state_updates += store.changed
+                report.changelog_records += store.changed
+                report.state_keys += store.batch.keys
+                report.state_bytes += store.batch.size_bytes
+        prepared = list(merged)
+        merged.clear()
+        context.timed("state", started)
+        for one in prepared:
+            if one.changes is not None:
+                yield one.changes.results()
+
+
+class _Values:
+    """A merge function that keeps what it returned last: the changelog gets the very values of the store."""
+
+    def __init__(self, merge: Callable[[pa.Array], pa.Array]) -> None:
+        self._merge = merge
+        self.newest: pa.Array = NO_KEYS
+
+    def __call__(self, old: pa.Array) -> pa.Array:
+        self.newest = self._merge(old)
+        return self.newest
+
+
+@dataclass(frozen=True, slots=True)
+class _MergedStore:
+    spec: StoreSpec
+    batch: OpenBatch
+    changed: int  # keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """A task whose stores are merged but not prepared."""
+
+    partition: int
+    changes: TaskChanges | None
+    stores: list[_MergedStore]
+
+    @property
+    def changed(self) -> int:
+        return sum(store.changed for store in self.stores)
+
+
+def _unchanged(old: pa.Array) -> pa.Array:
+    return old
+
+
+def by_task(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (task, its rows). A fetched table belongs to one task; one from Spark may hold rows of several."""
+    tasks = table.column(TASK_COLUMN)
+    ends = pc.min_max(tasks).as_py()
+    if ends["min"] is None:
+        return
+    if ends["min"] == ends["max"]:
+        yield ends["min"], table
+        return
+    for task in pc.unique(tasks).to_pylist():
+        yield task, table.filter(pc.equal(tasks, pa.scalar(task, pa.int32())))
+
+
+def open_store(context: StageContext, spec: StoreSpec, partition: int) -> TaskStore:
+    """Return one of the open stores of one task."""
+    plan = context.plan
+    identity = StoreIdentity(
+        changelog_topic_id=plan.topic_ids.get(spec.changelog_topic, ""),
+        schema_hash=spec.rows.hash,
+        boot_id=plan.boot_id,
+    )
+    return store_for(store_path(plan.state_dir, plan.subtopology_id, partition, spec), identity)
+
+
+def _with_topic_ids(reached: Mapping[str, int], task: TaskPlan) -> dict[str, int]:
+    """Return what a fetch stage reached, under the names that the positions of stores have."""
+    names = {
+        name_of(found.topic, found.partition): input_name(found.topic, found.partition, found.topic_id)
+        for found in task.ranges
+    }
+    return {names[name]: offset for name, offset in reached.items()}
