@@ -16,6 +16,9 @@ from pathlib import Path
 __all__ = ["Suite", "report"]
 
 ROOT = Path(__file__).parent.parent
+LONGEST_NAME = 70
+"""Characters of the name of a test."""
+
 SHORTEST_TWIN_LINES = 3
 """Helpers with fewer lines below their first one are cheaper to repeat than to import."""
 
@@ -152,6 +155,17 @@ class Suite:
                         found.append(f"{path}:{node.lineno}")
         return found
 
+    def long_names(self) -> list[str]:
+        """Tests whose names are too long to be read at a glance."""
+        return [
+            f"{path}::{node.name}"
+            for path in self.test_files
+            for node in self.trees[path].body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name.startswith("test_")
+            and len(node.name) > LONGEST_NAME
+        ]
+
     def typed(self) -> list[Path]:
         """Files that tests/mypy.ini checks."""
         configuration = configparser.ConfigParser()
@@ -175,6 +189,7 @@ def report(suite: Suite, *, findings: bool) -> str:
         "groups of helpers with the same body": [", ".join(group) for group in suite.twins()],
         "helpers that have the name of one in tests/harness": suite.shadows(),
         "waits that do not use wait_until": suite.polling_loops(),
+        f"tests with a name of more than {LONGEST_NAME} characters": suite.long_names(),
     }
     for name, found in measures.items():
         lines.append(f"{len(found):5d}  {name}")

@@ -140,7 +140,7 @@ def test_an_opening_whose_task_went_and_came_again_is_not_taken() -> None:
     assert driven.open(second) == (commands.Bind(partition=0, slot=0, number=second.number),)
 
 
-def test_after_a_loss_the_same_tasks_are_opened_when_the_micro_batch_on_them_has_ended() -> None:
+def test_lost_tasks_are_reopened_after_their_micro_batch_ended() -> None:
     driven = Driven()
     driven.run(0, 1)
     driven.feed(events.Lost())
@@ -154,7 +154,7 @@ def test_after_a_loss_the_same_tasks_are_opened_when_the_micro_batch_on_them_has
     assert check == commands.CheckEnded()
 
 
-def test_an_opening_that_failed_is_repeated_after_a_pause_while_its_tasks_are_assigned() -> None:
+def test_failed_opening_is_retried_while_its_tasks_are_assigned() -> None:
     driven = Driven()
     (opening,) = driven.assign(1, 0, 1)
     assert isinstance(opening, Open)
@@ -198,7 +198,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_nothing_runs_that_was_not_assigned_and_everything_assigned_is_opened(steps: list[tuple[str, Any]]) -> None:
+def test_exactly_the_assigned_tasks_are_opened_and_run(steps: list[tuple[str, Any]]) -> None:
     driven, wanted, found = Driven(), set[int](), list[Command]()
     for epoch, (kind, value) in enumerate(steps, start=1):
         if kind == "assign":
@@ -219,7 +219,7 @@ def test_nothing_runs_that_was_not_assigned_and_everything_assigned_is_opened(st
 # Micro-batches.
 
 
-def test_a_micro_batch_is_committed_with_the_epoch_with_which_it_was_planned() -> None:
+def test_micro_batch_is_committed_with_the_epoch_of_its_plan() -> None:
     driven = Driven()
     driven.open(*driven.assign(1, 0))
     assert driven.feed(events.Woken()) == (commands.LookUpEnds(),)

@@ -82,7 +82,7 @@ def test_a_batch_that_is_only_too_large_blames_no_record():
     assert search(lambda _, slots: widths(slots) > 50)[0] is None
 
 
-def test_remaining_prefixes_start_at_the_positions_and_exclude_newer_records():
+def test_remaining_prefixes_exclude_newer_records():
     positions = {(task, topic): start for task, topics in TASKS.items() for topic, (start, _) in topics.items()}
     found = PrefixSearch(planned(positions, most=10))
     sizes = []

@@ -80,7 +80,7 @@ def test_tasks_of_a_topic_that_was_recreated_are_opened_anew(clock, cause):
     assert opened == [[]]
 
 
-def test_records_of_a_new_topic_are_looked_through_whatever_was_looked_through_of_the_deleted_one(clock):
+def test_records_of_a_recreated_topic_are_searched_anew(clock):
     """As `test_driver_evaluation` shows on Spark, `screen` passes over what was searched already."""
     searched = []
     jobs = SimpleNamespace(find_bad_records=lambda plan, **_: searched.append(plan.tasks[0].ranges) or [])
@@ -136,7 +136,7 @@ def test_forbidden_writes_end_at_once(recovery):
         recovery.recover(PLAN, failed(FORBIDDEN))
 
 
-def test_a_worker_that_dies_repeatedly_ends_the_batch_despite_broker_outages_between(recovery):
+def test_repeated_worker_deaths_end_the_batch_despite_broker_outages(recovery):
     for _ in range(RETRIES):
         recovery.recover(PLAN, failed(AWAY))
         recovery.recover(PLAN, failed(spark=KILLED))

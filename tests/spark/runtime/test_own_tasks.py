@@ -67,7 +67,7 @@ def test_an_opening_whose_task_went_and_came_again_is_not_taken():
     assert own.running[0].assignment.member_epoch == 3
 
 
-def test_after_a_loss_the_same_tasks_are_new_and_not_opened_beside_the_batch_that_runs_on_them():
+def test_lost_tasks_are_not_reopened_during_their_running_batch():
     own = running(0, 1)
     own.lose()
     assert own.losses == 1
@@ -100,7 +100,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_nothing_runs_that_was_not_assigned_and_everything_assigned_is_opened(steps):
+def test_exactly_the_assigned_tasks_are_opened_and_run(steps):
     own, wanted, requests = OwnTasks("counts"), set(), []
     for epoch, (step, given_) in enumerate([*steps, ("take", None)], start=1):
         if step == "assign":
