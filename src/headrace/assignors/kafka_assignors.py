@@ -74,6 +74,9 @@ class RoundRobinAssignor(Assignor):
         given: dict[str, list[TopicPartition]] = {member: [] for member in members}
         topics = {member: frozenset(subscription.topics) for member, subscription in members.items()}
         subscribed = frozenset().union(*topics.values())
+        # One cursor for all topics, as in Kafka: it does not start again with each topic, or the first members would
+        # get one more of every topic. Each topic has a subscriber (`subscribed` is their union), so the inner loop
+        # ends.
         turn = cycle(sort_members(members))
         for topic in sorted(subscribed & partitions.keys()):
             for partition in range(partitions[topic]):
@@ -93,6 +96,7 @@ class StickyAssignor(Assignor):
         self._last: tuple[tuple[TopicPartition, ...], int] | None = None
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:  # noqa: ARG002
+        # Sent with every JoinGroup. A new member has nothing to claim; in Kafka it sends no user data either.
         return None if self._last is None else encode_sticky_user_data(*self._last)
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
@@ -118,6 +122,8 @@ class CooperativeStickyAssignor(Assignor):
         self._generation_id = NO_GENERATION
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:  # noqa: ARG002
+        # Owned partitions are a field of the subscription since v1, the generation only since v2 (KIP-792). The Java
+        # client therefore keeps sending the generation here, for leaders that read v1.
         return struct.pack(">i", self._generation_id)
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:  # noqa: ARG002
@@ -134,6 +140,8 @@ def exclude_claimed(
     given: Mapping[str, Sequence[TopicPartition]], members: Mapping[str, Subscription]
 ) -> dict[str, list[TopicPartition]]:
     """Return the assignment without the partitions that another member still claims; they follow once revoked."""
+    # The counterpart of `adjustAssignment` in Kafka's CooperativeStickyAssignor (KIP-429). A partition has at most one
+    # owner at any time only because the new one waits for a rebalance in which the old one does not claim it any more.
     claimed = {each for subscription in members.values() for each in subscription.owned_partitions}
     now: dict[str, list[TopicPartition]] = {}
     for member, mine in given.items():
@@ -149,6 +157,7 @@ def encode_sticky_user_data(partitions: Sequence[TopicPartition], generation_id:
 
 def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
     """Return partitions and generation of v1, or of v0, which has no generation. Raises MalformedUserData."""
+    # v0 and v1 have no version field to tell them apart: what follows the partitions is the generation, or nothing.
     reader = Reader(data)
     partitions = reader.partitions()
     return partitions, reader.int32() if reader.left >= 4 else NO_GENERATION

@@ -26,6 +26,9 @@ def resolve_owners(claims: Claims) -> dict[TopicPartition, str]:
     Args:
         claims: Member → (claimed partitions, generation).
     """
+    # Claims come from members that may have missed rebalances, so two of them can name the same partition. Kafka's
+    # AbstractStickyAssignor has the same rules: the newest generation wins, and a tie invalidates both (KAFKA-12984).
+    # Choosing one of the two by name instead would be stable but could hand a partition to a member that never had it.
     owner: dict[TopicPartition, str] = {}
     since: dict[TopicPartition, int] = {}
     disputed: set[TopicPartition] = set()
@@ -70,6 +73,8 @@ def _balance_equal_subscriptions(
     every: list[TopicPartition], members: list[str], kept: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
     """Assign n partitions to m members with the same subscription: ⌊n/m⌋ each; n mod m members get one more."""
+    # The counterpart of `constrainedAssign` in Kafka's AbstractStickyAssignor. The shares are known beforehand, so one
+    # pass over the partitions is enough; no move is searched.
     share, rest = divmod(len(every), len(members))
     owned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for partition in every:
@@ -100,6 +105,8 @@ def _balance_different_subscriptions(
     given: dict[str, list[TopicPartition]] = {member: [] for member in topics}
     for partition, member in kept.items():
         given[member].append(partition)
+    # The counterpart of `generalAssign` in Kafka's AbstractStickyAssignor. Members with different topics have no common
+    # share: a partition that only one member may read stays there, however much that member has already.
     readers = {
         topic: [member for member in topics if topic in topics[member]] for topic in dict.fromkeys(t for t, _ in every)
     }
@@ -123,8 +130,11 @@ def _move_until_balanced(
 
     Members must differ by two or more. Each move lowers the sum of squares of the loads, so this terminates.
     """
+    # 1. Members sorted by load. The rank breaks ties, so that the result depends on the order of members only, never on
+    #    the order of a set: the same input always gives the same assignment.
     order = [(len(mine), rank[member], member) for member, mine in given.items()]
     order.sort()
+    # 2. Start with the fullest member. After each move start again, since both loads have changed.
     moved = True
     while moved:
         moved = False
@@ -132,6 +142,7 @@ def _move_until_balanced(
             move = _find_move(full[2], order, given, topics, kept)
             if move is None:
                 continue
+            # 3. Apply the move, and put both members back where their new loads belong.
             partition, to = move
             given[full[2]].remove(partition)
             given[to].append(partition)
@@ -151,6 +162,7 @@ def _find_move(
 ) -> tuple[TopicPartition, str] | None:
     """Return a partition of `member` and the member to move it to; None if no move improves the balance."""
     for load, _, to in order:
+        # Targets come in order of load. If this one would end as full as the source is now, so would all that follow.
         if load + 1 >= len(given[member]):
             return None
         movable = [partition for partition in given[member] if partition[0] in topics[to]]

@@ -43,6 +43,8 @@ class Meter:
         burst.
         """
         self._roll_windows()
+        # `Rate.windowSize` in Kafka does the same: it counts at least one whole window beside the one that is being
+        # filled.
         return (self._before + self._current) / (WINDOW_SECONDS + self._clock() - self._started)
 
     def _roll_windows(self) -> None:
@@ -92,6 +94,9 @@ class Distribution:
     def percentile(self, share: float) -> float:
         """Return the time below which a `share` (0 to 1) of all times lies, within 9 %."""
         self._roll_windows()
+        # The windows are merged while counting, from the smallest bucket up. The answer is the upper bound of the
+        # bucket that holds the wanted time, so it is at most one bucket (9 %) too high, and never above the true
+        # maximum.
         wanted = share * (self._before.count + self._current.count)
         if not wanted:
             return 0.0
@@ -105,6 +110,8 @@ class Distribution:
     def _roll_windows(self) -> None:
         passed = self._clock() - self._started
         if passed >= WINDOW_SECONDS:
+            # Two windows instead of a list of samples: memory is bounded, and a value is dropped 30 to 60 s after it
+            # was added.
             self._before = self._current if passed < 2 * WINDOW_SECONDS else _Window()
             self._current = _Window()
             self._started += passed - passed % WINDOW_SECONDS
@@ -127,6 +134,7 @@ class _Window:
         self.max_ms = max(self.max_ms, time_ms)
 
     def add_all(self, times_ms: list[float]) -> None:
+        # The overhead of the calls of `add` is paid once for many times.
         buckets = self.buckets
         for bucket in map(_bucket, times_ms):
             buckets[bucket] = buckets.get(bucket, 0) + 1
@@ -138,5 +146,6 @@ class _Window:
 def _bucket(time_ms: float) -> int:
     if time_ms <= _SMALLEST_MS:
         return 0
+    # Logarithmic buckets: 8 for each doubling, so bucket bounds differ by 2 ** (1/8), about 9 %.
     bucket = int(_BUCKETS_PER_DOUBLING * math.log2(time_ms / _SMALLEST_MS))
     return bucket if bucket < _BUCKETS else _BUCKETS - 1

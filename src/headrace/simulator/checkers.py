@@ -26,6 +26,8 @@ class RuleBroken(AssertionError):
 
 def check_replay(broker: SimulatedBroker) -> None:
     """Check that the live state equals the replayed log, before and after compaction."""
+    # Both replays run, because they find different defects: the first one a state change without a record, the second
+    # one a record that relies on one which compaction removes.
     live = broker.shard.digest()
     if broker.replayed().digest() != live:
         raise RuleBroken("the live state is not the replayed log")
@@ -60,6 +62,8 @@ class CommittedOffsets:
         """Return the partitions committed since the last call. Raises RuleBroken if an offset went back."""
         entries = self._broker.log.entries
         committed: set[tuple[str, int]] = set()
+        # 1. Read on from where the last call stopped; the rules run after every event, and reading all would be
+        #    quadratic.
         for key, value in entries[self._log_read :]:
             if key[:2] not in _OFFSET_COMMIT_KEYS:
                 continue
@@ -67,10 +71,13 @@ class CommittedOffsets:
             if record is None or not isinstance(record.key, OffsetCommitKey):
                 continue
             partition = (record.key.topic, record.key.partition)
+            # 2. A tombstone: the offset expired or was deleted. The next commit may begin anywhere.
             if not isinstance(record.value, OffsetCommitValue):
                 self._offsets.pop(partition, None)
                 continue
             offset, committer = record.value.offset, self._broker.client
+            # 3. Going back is wrong only when another committer does it: that one should have been fenced. A process
+            #    that lost its partitions and got them back may repeat its own older commit.
             before, earlier = self._offsets.get(partition, (0, ""))
             if offset < before and committer != earlier and partition[0] not in self._not_judged:
                 raise RuleBroken(
@@ -89,9 +96,12 @@ def check_moves(before: Mapping[Share, str], after: Mapping[Share, str], members
     Raises:
         RuleBroken: more moved than a joiner's fair share or a leaver's own.
     """
+    # 1. A share must move if its owner left; nothing else has to.
     staying = set(after.values())
     gone = [share for share, owner in before.items() if owner not in staying]
     moved = [share for share, owner in after.items() if share in before and before[share] != owner]
+    # 2. A joiner is owed ⌈n/m⌉ at the most. Partitions of leavers and a joiner's share are not added up: those of a
+    #    leaver can be what the joiner receives.
     fair = -(-len(after) // max(1, members))
     allowed = max(len(gone), fair)
     if len(moved) > allowed:

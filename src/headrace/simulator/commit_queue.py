@@ -58,8 +58,10 @@ class CommitQueue:
         """`done`: the application waits for it, and it is made when its turn has come; None: it does not wait, and it
         is made now."""
         if done is None:
+            # commitAsync: the identity is that of the call.
             self._waiting.append((offsets, self._identity(), _nothing))
         else:
+            # commitSync: the identity is that of the moment when the request is sent; the caller waits for it.
             self._waiting.append((offsets, None, done))
         self._go_on()
 
@@ -93,14 +95,18 @@ class CommitQueue:
 
         def answered(response: object) -> None:
             code = _refused(response)
+            # 1. Success, or out of time: the next commit follows in both cases.
             if code is ErrorCode.none:
                 over()
                 return
             self._note(f"has a commit refused: {code.name}")
             if self._events.now_ms >= deadline_ms:
                 over()
+            # 2. The coordinator is loading or has moved: the same request, after the backoff.
             elif is_retriable(code):
                 again(identity)
+            # 3. A stale epoch: once more, without a delay, if the member has received a newer one meanwhile (KIP-848,
+            #    `identity_to_retry_with`). Any other error is final.
             elif (retry := identity_to_retry_with(identity, self._identity(), code)) is not None:
                 self._send(offsets, retry, over, deadline_ms)
             else:

@@ -79,21 +79,28 @@ class ConsumerCheckers:
         return group.preferred_assignor(order) or order[0]
 
     def check(self) -> None:
+        # 1. Names of topics, remembered for ever: members may still hold partitions of a topic that was deleted.
         self.checks += 1
         for topic in self._broker.topics.values():
             self._names[topic.topic_id] = topic.name
+        # 2. Rules of the log. They hold whether the group exists or not.
         committed = self.offsets.check()
         group = self.group()
         if group is None:
             self._epochs.clear()
             return
+        # 3. Rules of the group: epochs, then owners in the coordinator's view, then what the applications really work
+        #    on. The second view matters because a client that acts on a stale assignment breaks no record.
         self._check_epochs(group)
         self._has_just_moved = self._has_just_moved and not _is_stable(group)
         held = self._held_by_members(group)
         working = self._check_consumers(group, held)
+        # 4. A commit is accepted from the consumer that works on the partition. Right after the group changed its kind,
+        #    the records do not show what cooperative members still hold, so the rule waits for a stable group.
         for partition in () if self._has_just_moved else committed:
             if working.get(partition, self._broker.client) != self._broker.client:
                 raise RuleBroken(f"{self._broker.client} committed {partition}, which {working[partition]} works on")
+        # 5. Timers. A timer whose records the log refused runs again only after the shard has caught up.
         if not self._broker.is_behind:
             self._check_timers(group)
 
@@ -109,10 +116,14 @@ class ConsumerCheckers:
     # --- epochs ---
 
     def _check_epochs(self, group: Group) -> None:
+        # 1. A group that has changed its kind since the last check continues with the counter of the other kind
+        #    (KIP-848).
         restarted, self._starts = self._broker.starts > self._starts, self._broker.starts
         if self._epochs and isinstance(group, ClassicGroup) != ("generation" in self._epochs):
             self._check_migration(group)
         if isinstance(group, ClassicGroup):
+            # 2. Epochs that must not fall. A classic generation is written only with the leader's assignment, so a
+            #    restart may lose the newest one; the generation in the log must not fall either way.
             now = {"generation": group.membership.generation}
             if group.metadata is not None:
                 now["written generation"] = group.metadata.generation
@@ -153,6 +164,8 @@ class ConsumerCheckers:
             }
         else:
             known = {each.member_id: each for each in group.members.values()}
+        # Shares are decoded again only for members whose state is another object than at the last check: rules run
+        # after each event, and replayed state replaces objects instead of changing them.
         same = known.keys() == self._held.keys() and all(self._held[m][0] is of for m, of in known.items())
         if not same:
             held: dict[str, tuple[object, Held]] = {}
@@ -179,10 +192,13 @@ class ConsumerCheckers:
         for consumer in self._consumers():
             if not consumer.open or not consumer.runs or consumer.has_given_up or not _is_known(consumer, group):
                 continue
+            # 1. It works on nothing that the coordinator has not assigned to it. A consumer that has yet to receive the
+            #    present assignment is excused: a classic member learns of a rebalance with its next heartbeat.
             mine = held.get(consumer.membership.identity.member_id)
             others = sorted(consumer.open.keys() - mine) if mine is not None and _has_heard(consumer, group) else []
             if any(not self._is_unclear(consumer, group, topic) for topic, _ in others):
                 raise RuleBroken(f"{consumer.name} works on {others}, which it does not hold")
+            # 2. No other known consumer works on the same partition.
             for partition in consumer.open:
                 if partition in working and not self._has_just_moved and not self._was_made_anew(group, partition[0]):
                     raise RuleBroken(f"{consumer.name} and {working[partition]} both work on {partition}")

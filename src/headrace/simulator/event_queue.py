@@ -24,6 +24,8 @@ class EventQueue:
 
     def at(self, time_ms: int, action: Callable[[], None]) -> None:
         """Run `action` at `time_ms`, or as the next event if that time has passed."""
+        # The serial number makes the order of simultaneous events total, so a seed always repeats the same run. It also
+        # keeps heapq from comparing the actions, which have no order.
         self._serial += 1
         heapq.heappush(self._entries, (max(time_ms, self.now_ms), self._serial, action))
 
@@ -35,6 +37,8 @@ class EventQueue:
         at_once = 0
         while self._entries and self._entries[0][0] <= end_ms:
             time_ms, _, action = heapq.heappop(self._entries)
+            # Virtual time stands still while events at one instant follow each other. A retry without a delay would
+            # loop for ever; the bound turns that hang into a failure.
             at_once = at_once + 1 if time_ms == self.now_ms else 0
             if at_once > MOST_AT_ONCE:
                 raise ClockStalled(f"more than {MOST_AT_ONCE} things happen at {time_ms} ms")

@@ -74,8 +74,13 @@ class LogCleaning:
             CorruptBatch: A closed segment holds a batch with a wrong CRC.
         """
         plan = self._plan
+        # 1. Read all markers before any data: whether a record counts is decided by a marker that comes after it.
         self._read_markers()
+        # 2. Read the dirty part. Its end may come early, if the map is full or a transaction is open.
         self._build_offset_map()
+        # 3. Rewrite from the start of the log, in groups that fit one segment: small segments, left by earlier passes,
+        #    are merged (`groupSegmentsBySize` in Kafka). The clean part is rewritten too, since dirty records may hide
+        #    what is in it.
         for group in group_segments(plan.closed, end_offset=self.end_offset, max_bytes=plan.config.segment_bytes):
             old = tuple(segment.base_offset for segment in group)
             try:
@@ -83,6 +88,7 @@ class LogCleaning:
             except BaseException:
                 discard_new_segment(plan.directory, old[0], CLEANED, plan.file_system)
                 raise
+            # Nothing would change: keep the old files.
             if swap is None:
                 discard_new_segment(plan.directory, old[0], CLEANED, plan.file_system)
                 continue
@@ -121,8 +127,10 @@ class LogCleaning:
             for batch, header in self._read_segment(segment.base_offset, segment.size_bytes):
                 if header.last_offset < plan.first_dirty_offset:
                     continue
+                # The batch is left to the next pass as a whole: `end_offset` is always the end of a batch.
                 if self._offset_map.is_full or header.last_offset >= first_undecided:
                     return
+                # Aborted records and markers hide nothing: an older committed value of the same key must survive them.
                 if not header.is_control and not self._transactions.is_aborted(header):
                     _, records = raw_records(batch, header._replace(position=0))
                     for _, _, _, delta, key, _ in records:
@@ -353,6 +361,8 @@ class CleanedTransactions:
         if outcome == "other":
             return
         first = self._open.pop(header.producer_id, None)
+        # A marker without a first offset ends a transaction that wrote nothing here. Commits are not kept: what is not
+        # aborted and not open is committed.
         if outcome == "abort" and first is not None:
             firsts, markers = self._aborted.setdefault(header.producer_id, ([], []))
             firsts.append(first)
@@ -367,6 +377,8 @@ class CleanedTransactions:
         """Whether the batch belongs to an aborted transaction."""
         if not header.is_transactional or header.is_control:
             return False
+        # The first marker at or after the batch decides it, if the transaction had begun by then. A binary search,
+        # because a log may hold many aborted transactions of one producer.
         firsts, markers = self._aborted.get(header.producer_id, ([], []))
         at = bisect_left(markers, header.base_offset)
         return at < len(markers) and firsts[at] <= header.base_offset

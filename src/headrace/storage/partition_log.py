@@ -360,6 +360,8 @@ class PartitionLog:
             return None
         fields, in_crc_range = checked
         _, _, _, _, _, _, delta, _, max_timestamp, producer_id, producer_epoch, sequence, _ = fields
+        # A repeat, a gap and a new epoch are rare and need the whole check; only the next batch in sequence goes on
+        # here.
         if producer_id >= 0 and not producers.is_next_in_sequence(producer_id, producer_epoch, sequence):
             return None
         # 2. Write with the assigned offset. The CRC does not cover it, so the rest of the batch is written as it came.
@@ -396,9 +398,12 @@ class PartitionLog:
     def _write(self, data: Buffer, headers: list[BatchHeader], leader_epoch: int, now_ms: int) -> None:
         """Write validated batches with assigned offsets. Raises StorageFull, LogFailed."""
         local = self._local
+        # 1. The epoch is saved before its first batch is written: a batch whose epoch has no entry could not be found
+        #    by OffsetForLeaderEpoch (KIP-101).
         if self._epochs.assign(leader_epoch, local.log_end_offset):
             self._save_new_epoch()
         try:
+            # 2. One write for all batches, into one segment: roll first if they do not fit.
             segment = local.segments.active
             max_timestamp = max([header.max_timestamp for header in headers])
             if segment.should_roll(local.config, len(data), max_timestamp, headers[-1].last_offset):
@@ -406,6 +411,8 @@ class PartitionLog:
             segment.append(data, headers)
         except OSError as error:
             self._health.refuse(error, "did not take an append")
+        # 3. Only after the write: a refused write must leave producers at the batch before, or the retry would count as
+        #    a repeat of a batch that no log holds.
         for header in headers:
             if header.producer_id < 0:
                 continue
@@ -484,6 +491,7 @@ class PartitionLog:
         end_offset = local.high_watermark if end_offset is None else min(end_offset, local.log_end_offset)
         if offset >= end_offset:
             return None
+        # The end is searched in the index only if it lies inside the log; most reads end at the end of the log.
         stop = end_offset if end_offset < local.log_end_offset else None
         try:
             return local.segments.locate(offset, max_bytes, min_one_batch=min_one_batch, end_offset=stop)
@@ -509,11 +517,15 @@ class PartitionLog:
         segments = self._local.segments
         try:
             try:
+                # 1. Candidates between the start of the read and the last stable offset, from the transaction indexes.
+                #    A damaged index is rebuilt from the log: it holds nothing that the log does not.
                 found = segments.find_aborted(offset, end_offset)
             except IndexCorrupt as corrupt:
                 _log.error("Rebuilding the transaction indexes of %s: %s", self.directory, corrupt)
                 rebuild_transaction_indexes(segments.all)
                 found = segments.find_aborted(offset, end_offset)
+            # 2. Only those that begin before the end of what was read. That end is looked up only if there are
+            #    candidates.
             read_end = segments.offset_after(offset, size_bytes) if found else None
         except OSError as error:
             self._health.refuse(error, "could not be read")
@@ -543,6 +555,8 @@ class PartitionLog:
         if not 0 <= offset <= self.high_watermark:
             self._health.raise_out_of_range(offset, self._log_start_offset, self._local.log_end_offset)
         if offset > self._log_start_offset:
+            # Files go by whole segments. Records before the offset in the segment that holds it are hidden, not
+            # removed.
             self._log_start_offset = offset
             self._delete_oldest(self._local.segments.index_of(offset))
         return self._log_start_offset

@@ -78,6 +78,8 @@ class WeightedByLoad(Assignor):
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         if not members:
             return {}
+        # 1. What each member claims to own. `owned_partitions` is Kafka's own field and wins; the copy in the user data
+        #    serves members whose client sends a subscription without that field (v0).
         told = {member: _read_subscription(subscription) for member, subscription in members.items()}
         claims = {
             member: (subscription.owned_partitions, subscription.generation_id)
@@ -87,8 +89,11 @@ class WeightedByLoad(Assignor):
             else (known.owned, known.generation_id)
             for member, subscription in members.items()
         }
+        # 2. Weights: 1.0 for an idle member, less for a loaded one.
         racks = {member: "" if known is None else known.load.rack for member, known in told.items()}
         weights = _weights({member: None if known is None else known.load for member, known in told.items()})
+        # 3. Divide, then withhold what another member has yet to revoke: the protocol is cooperative, and its rule of
+        #    two rebalances holds whatever the balance is.
         topics = subscribed_topics(partitions, members)
         given = _divide(partitions, topics, resolve_owners(claims), weights, racks)
         now = exclude_claimed(given, members)
@@ -97,6 +102,8 @@ class WeightedByLoad(Assignor):
 
 def weight_of(load: Load, median_lag: float) -> float:
     """Return the free share of the scarcer of CPU and memory, in tenths; half of it above twice the median lag."""
+    # The scarcer resource decides: a member with idle memory and a busy CPU has no room for another partition. Lag is
+    # compared with the median and not with the mean, which one stuck member would lift for everyone.
     free = 1.0 - max(_share(load.cpu), _share(load.memory))
     behind = median_lag > 0 and load.lag > 2 * median_lag
     return max(MIN_WEIGHT, round(free * (0.5 if behind else 1.0) * STEPS) / STEPS)
@@ -150,6 +157,7 @@ def _divide(
     """Assign free partitions to the member with the fewest for its weight; then move single ones while it helps."""
     wanted = sorted(frozenset().union(*topics.values()) & partitions.keys())
     every = [(topic, number) for topic in wanted for number in range(partitions[topic])]
+    # 1. Members keep what they own and still subscribe to.
     given: dict[str, list[TopicPartition]] = {member: [] for member in topics}
     free = []
     for each in every:
@@ -162,10 +170,13 @@ def _divide(
     def filled(member: str, more: int = 0) -> float:
         return (len(given[member]) + more) / weights[member]
 
+    # 2. Each free partition goes to the reader that is filled least after it has been added.
     rank = {member: number for number, member in enumerate(topics)}
     for each in free:
         readers = [member for member in topics if each[0] in topics[member]]
         given[min(readers, key=lambda member: (filled(member, 1), rank[member]))].append(each)
+    # 3. Move single partitions while that helps. `_find_move` accepts a move only if the target ends below the level
+    #    that the source had, so the loads, sorted from the fullest, fall with each move and the loop ends.
     while True:
         move = _find_move(given, topics, filled, rank, racks)
         if move is None:
@@ -184,6 +195,8 @@ def _find_move(
 ) -> tuple[TopicPartition, str, str] | None:
     """Return a move that leaves the target less filled than the source was, so that moving terminates; None if none."""
     for source in sorted(given, key=lambda member: (-filled(member), rank[member])):
+        # From the fullest source to the least filled target. The rack decides only between targets that are equally
+        # filled: moving within a rack is cheaper, but balance is what this assignor is for.
         targets = [member for member in given if filled(member, 1) < filled(source)]
         for target in sorted(targets, key=lambda m: (filled(m, 1), racks[m] != racks[source], rank[m])):
             movable = [each for each in given[source] if each[0] in topics[target]]

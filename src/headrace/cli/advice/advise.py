@@ -61,6 +61,7 @@ def advise(given: GivenConfiguration, situation: Situation) -> Advice:
     corrected = given
     findings: list[Finding] = []
     for rule in RULES:
+        # The tuple is made before the first change: a rule judges one configuration, not one that changes under it.
         for finding in tuple(rule.check(corrected, situation)):
             findings.append(finding)
             corrected = corrected.with_values(finding.changes)
@@ -74,13 +75,17 @@ def _stage(given: GivenConfiguration, situation: Situation, findings: list[Findi
     change stops only what moves. 3: commits are the program's own, so that work may be apart from polls. 4: members
     keep their names, so that a restart moves nothing.
     """
+    # 1. Anything worse than a hint is a risk. Eager assignment is a hint only because it needs a rollout to change, and
+    #    it stops all members at each change.
     if any(finding.level != "hint" or finding.rule == "eager-assignor" for finding in findings):
         return 1
+    # 2. Untouched timeouts show that no thought was given to pauses, unless the work is handed to other threads.
     chosen = [
         name for name in ("session.timeout.ms", "max.poll.interval.ms") if given.text(name) != given.default(name)
     ]
     if not chosen and not situation.hands_over:
         return 1
+    # 3. With automatic commits a poll counts as success, so work cannot be apart from polls.
     if given.flag("enable.auto.commit"):
         return 2
     return 4 if given.given("group.instance.id") else 3

@@ -68,6 +68,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
 
     The group exists and is in the way, unless a file says that an upgrade has begun.
     """
+    # 1. No file: a new upgrade. The members must have stopped, or they would commit after their positions were saved.
     if found is None:
         state.check_empty()
         saved = state.saved(at=at)
@@ -82,6 +83,8 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
             resumed=False,
             notes=(*lost, *_notes_of_group(state)),
         )
+    # 2. A file: an upgrade that was interrupted, continued where it stopped. The file must be of this group and
+    #    cluster, and not of an upgrade that was finished.
     _check_same(state, found, path)
     if found.finished_at is not None:
         raise HeadraceError(
@@ -91,6 +94,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
             path=str(path),
         )
     state.check_empty()
+    # 3. A client that committed since then would lose its progress to the older positions of the file.
     _check_unchanged(state, found, path)
     restore, notes = _restorable(state, found)
     plan = Plan(
@@ -105,6 +109,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
     )
     if found.state is None:
         return plan
+    # 4. Internal topics that the interrupted run has replaced already are recognised by their ids.
     present = {name: str(topic.topic_id) for name, topic in state.topics.items() if topic.topic_id is not None}
     return with_state(plan, found.state.in_present_topics(present))
 
@@ -158,6 +163,8 @@ def _check_same(state: GroupState, found: SaveFile, path: Path) -> None:
 
 def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
     """An upgrade was begun: the group has the file's positions, some of them, or none any more."""
+    # A position may be the saved one, or the one that an interrupted run has set; both are ours. Any other was
+    # committed by a client. While the old group exists, a saved position that is missing was deleted by someone else.
     saved = found.committed()
     targets = found.state.forward_positions() if found.state is not None else {}
     changed = [

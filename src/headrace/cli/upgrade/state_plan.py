@@ -54,6 +54,8 @@ def plan_state(
     Raises:
         StateError: `state-schema-changed` without a choice, or when the choice is not possible.
     """
+    # 1. Same columns: the new version continues with the changelogs, and nothing is planned. `recompute` may be
+    #    chosen without a change of columns.
     changed = [topic for topic in internal if topic.is_changed]
     if not changed and choice != "recompute":
         return None
@@ -64,13 +66,19 @@ def plan_state(
             "Choose --state recompute (empty the state, read the sources again from their beginning) or --state keep "
             "(take over what both versions keep, begin new aggregates now); --dry-run shows what each one means.",
         )
+    # 2. `keep` converts rows. It is refused here, before anything is changed, if a column cannot be converted or if
+    #    records wait in a repartition topic that the new version cannot read.
     if choice == "keep":
         for changelog in changed:
             _check_kept(state, changelog)
+    # 3. `recompute` replaces every internal topic, because a store that stayed would count the sources a second time.
+    #    `keep` replaces what changed, with the repartition topic that feeds it.
     everything = choice == "recompute"
     replaced = {topic.name for topic in (internal if everything else changed)}
     replaced |= {_repartition_of(topic) for topic in changed}
     topics = tuple(_saved(state, topic, replaced=topic.name in replaced) for topic in internal)
+    # 4. Where the new version starts to read: sources from their first record if all is computed anew, and replaced
+    #    repartition topics from 0, since a new topic has no other offset.
     targets = dict(first) if everything else {}
     for topic in topics:
         if topic.kind == "repartition" and topic.replaced:
