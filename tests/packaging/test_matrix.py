@@ -52,6 +52,13 @@ def test_each_version_has_a_cell(matrix: ModuleType) -> None:
     assert named == versions - {f"{axis}={version}" for axis, version in MATRIX["default"].items()}
 
 
+def test_the_compatibility_page_says_what_was_run_of_each_version() -> None:
+    ran = {(axis, version) for row in MATRIX["ran"] for axis, listed in row["versions"].items() for version in listed}
+    assert ran == {
+        (axis, version) for axis, default in MATRIX["default"].items() for version in MATRIX[axis] if version != default
+    }
+
+
 def test_a_cell_follows_the_command_line(matrix: ModuleType) -> None:
     versions, tests = matrix.parsed(["python=3.12", "pyspark=4.1.4"])
     assert versions == MATRIX["default"] | {"python": "3.12", "pyspark": "4.1.4"}

@@ -160,7 +160,13 @@ def compatibility_page(repository: Path) -> str:
     """Return the page; the versions are those of `.ci/matrix.toml` in the working tree `repository`."""
     matrix = tomllib.loads((repository / ".ci" / "matrix.toml").read_text(encoding="utf-8"))
     versions = {name: ", ".join(matrix[name]) for name in ("python", "pyspark", "kafka")}
-    return _template("compatibility").format(default=matrix["default"], **versions)
+    names = {"python": "Python", "pyspark": "PySpark", "kafka": "Apache Kafka"}
+    ran = [
+        f"| {names[axis]} {', '.join(listed)} | {row['tests']} | {row['result']} |"
+        for row in matrix["ran"]
+        for axis, listed in row["versions"].items()
+    ]
+    return _template("compatibility").format(default=matrix["default"], ran="\n".join(ran), **versions)
 
 
 def broker_apis_page() -> str:
