@@ -1,7 +1,7 @@
 """Operators with state: what one declares (`StoreSpec`), what it computes, and the step that runs it in a worker.
 
 A `StatefulOperator` is pure computation over Arrow tables: it never opens a store, knows no offsets and sends nothing.
-`StatefulStep` does all of that, for every operator alike: it hands over the rows of each task, merges what changed into
+`StatefulStep` does all of that, for every operator alike: it passes the rows of each task, merges what changed into
 the task's stores, sends the changes to the changelogs, and leaves the stores prepared for the driver's decision.
 A micro-batch is bracketed by `begin` and one `end` per task; nothing of it is bound at construction.
 """
