@@ -49,6 +49,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "verify": _entry("verify", _APPLICATION, "Recompute results as one Spark batch and compare.", extra="spark"),
     "top": _entry("top", _APPLICATION, "Watch a streams group: tasks, owners, lag."),
     "upgrade": _entry("upgrade", _APPLICATION, "Keep a group's positions for a changed topology."),
+    "capacity": _entry("capacity", _APPLICATION, "Estimate what an application needs of Spark and Kafka."),
     "prepare": _entry("prepare", _APPLICATION, "Make applications start faster on this machine.", extra="spark"),
     "broker": _entry("broker", _SERVER, "Run the broker on one data directory."),
     "advise": _entry("advise", _SERVER, "Check a client's configuration and write a corrected file."),
