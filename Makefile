@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks coverage
+.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks coverage capacity
 
 help:           ## what one can do here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -97,6 +97,9 @@ soak-app: $(STAMP) ## an application for many micro-batches, memory of every pro
 
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0 KIND=streams (or KIND=subtopology: the machine of the Spark runtime)
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
+
+capacity: $(STAMP) ## 1,000 instances and 10,000 tasks in virtual time, 3 minutes: make capacity ARGS='--instances 100 --tasks 1000'
+	@$(BIN)/python -m headrace.simulator.capacity_world $(ARGS)
 
 structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings; of the tests: ARGS=--tests
 	@$(BIN)/python -m tests.structure $(PACKAGE) $(ARGS)

@@ -12,11 +12,15 @@ bandwidth   no instance receives and no broker sends more bytes than its link ca
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
+from statistics import median
 
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
@@ -71,7 +75,7 @@ class StepFigures:
         settled_s: seconds until the group is Stable and every standby task is current, too.
         tasks_moved: tasks that run at another instance than before.
         restored_bytes: changelog bytes that instances received.
-        longest_pause_s: longest time that a task did not run.
+        median_pause_s: median of the times that a task did not run; `longest_pause_s`: the longest.
         paused_task_s: seconds without processing, summed over tasks.
         requests_per_s: requests to the coordinator per second of virtual time; `busiest`: in the busiest second.
         describes: of these, descriptions of the whole group (StreamsGroupDescribe).
@@ -85,6 +89,7 @@ class StepFigures:
     settled_s: float
     tasks_moved: int
     restored_bytes: int
+    median_pause_s: float
     longest_pause_s: float
     paused_task_s: float
     requests_per_s: float
@@ -205,6 +210,7 @@ class CapacityWorld:
             settled_s=(settled_ms - began_ms) / 1000,
             tasks_moved=moved,
             restored_bytes=round(sum(self.links.received.values()) - sum(received.values())),
+            median_pause_s=median(self._pauses_ms or [0]) / 1000,
             longest_pause_s=max(self._pauses_ms, default=0) / 1000,
             paused_task_s=sum(self._pauses_ms) / 1000,
             requests_per_s=round(sum(self._requests.values()) / max(elapsed_s, 1e-9), 1),
@@ -362,3 +368,34 @@ def run_course(size: WorldSize, seed: int = 1) -> Iterator[StepFigures]:
     yield world.measure("broker failover", world.fail_broker_over, most_moves=0)
     lost = sum(instance.rack == "rack-0" for instance in world.instances)
     yield world.measure("lost rack", world.lose_rack, most_moves=lost * share)
+
+
+def main() -> int:
+    """Run a course, print its figures as lines of JSON, and return the exit code."""
+    size = WorldSize()
+    parser = argparse.ArgumentParser(prog="python -m headrace.simulator.capacity_world", description=main.__doc__)
+    parser.add_argument("--instances", type=int, default=size.instances)
+    parser.add_argument("--tasks", type=int, default=size.tasks)
+    parser.add_argument("--brokers", type=int, default=size.brokers)
+    parser.add_argument("--standbys", type=int, choices=(0, 1, 2), default=size.standbys)
+    parser.add_argument("--dynamic", action="store_true", help="instances without group.instance.id")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    size = WorldSize(
+        instances=asked.instances,
+        tasks=asked.tasks,
+        brokers=asked.brokers,
+        standbys=asked.standbys,
+        static=not asked.dynamic,
+    )
+    try:
+        for figures in run_course(size, asked.seed):
+            print(json.dumps(asdict(figures)), flush=True)
+    except RuleBroken as rule:
+        print(f"broken: {rule}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
