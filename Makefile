@@ -98,7 +98,7 @@ soak-app: $(STAMP) ## an application for many micro-batches, memory of every pro
 simulate: $(STAMP) ## random worlds from seeds: make simulate SEEDS=10000 FIRST=0 KIND=streams (or KIND=subtopology: the machine of the Spark runtime)
 	@$(BIN)/python -m headrace.simulator --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(KIND),--groups $(KIND))
 
-capacity: $(STAMP) ## 1,000 instances and 10,000 tasks in virtual time, 3 minutes: make capacity ARGS='--instances 100 --tasks 1000'
+capacity: $(STAMP) ## 1,000 instances and 10,000 tasks in virtual time, 3 minutes: make capacity ARGS=--dynamic
 	@$(BIN)/python -m headrace.simulator.capacity_world $(ARGS)
 
 structure: $(STAMP) ## sizes, importers, comments, wording and cycles of the source: make structure PACKAGE=broker ARGS=--findings; of the tests: ARGS=--tests
