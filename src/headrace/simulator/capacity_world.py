@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -81,7 +80,6 @@ class StepFigures:
         describes: of these, descriptions of the whole group (StreamsGroupDescribe).
         assignments: runs of the task assignor.
         lost_copies: tasks that lost their active and every standby copy at once.
-        cpu_s: CPU seconds of the simulation, coordinator and members together.
     """
 
     step: str
@@ -97,7 +95,6 @@ class StepFigures:
     describes: int
     assignments: int
     lost_copies: int
-    cpu_s: float
 
 
 class CapacityWorld:
@@ -187,7 +184,7 @@ class CapacityWorld:
             act: performs the step; each `yield` waits until every task runs and every standby is current.
             most_moves: how many tasks a balanced, sticky assignment moves at most.
         """
-        began_ms, cpu_s, before = self.events.now_ms, time.process_time(), dict(self.owner)
+        began_ms, before = self.events.now_ms, dict(self.owner)
         received, sent = Counter(self.links.received), Counter(self.links.sent)
         copies = self._copies()
         self._pauses_ms, self._requests = [], Counter()
@@ -218,7 +215,6 @@ class CapacityWorld:
             describes=self._looks() - looks,
             assignments=self.assignments - assignments,
             lost_copies=lost_copies,
-            cpu_s=round(time.process_time() - cpu_s, 1),
         )
 
     def start_all(self) -> Iterator[None]:
