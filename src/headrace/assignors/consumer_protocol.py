@@ -33,6 +33,9 @@ class MalformedUserData(ValueError):
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
     """Encode a subscription, version first. `instance_id` is left out: it is a field of JoinGroup."""
+    # Every version has the fields of the one before it, in the same order, and adds its own at the end: owned
+    # partitions (v1, KIP-429), generation (v2, KIP-792), rack (v3, KIP-881). An old leader reads what it knows and
+    # ignores the rest.
     topics = sorted(subscription.topics)
     parts = [struct.pack(">hi", version, len(topics)), *map(encode_string, topics), _bytes(subscription.user_data)]
     if version >= 1:
@@ -73,6 +76,7 @@ def decode_assignment(data: bytes) -> Assignment:
     if not data:
         return Assignment()
     reader = Reader(data)
+    # All versions of an assignment have the same fields; the number is checked and not needed.
     reader.version()
     partitions = reader.partitions()
     return Assignment(partitions=partitions, user_data=reader.nullable_bytes())
@@ -80,6 +84,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     """Encode an array of (topic, array of partitions), topics in the order of their first partition."""
+    # A dict keeps the order of first insertion, which is the order of Kafka's encoder for assignments.
     grouped: dict[str, list[int]] = {}
     for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)
@@ -116,6 +121,8 @@ class Reader:
     def count(self, entry_bytes: int) -> int:
         """Read the length of an array whose entries take at least `entry_bytes` each."""
         number = self.int32()
+        # Checked before any entry is read: a length of two billion in a short message must not reserve memory or keep
+        # the coordinator busy.
         if number < 0 or number * entry_bytes > self.left:
             raise MalformedUserData(f"an array of {number} entries at byte {self._at} does not fit")
         return number

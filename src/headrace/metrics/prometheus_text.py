@@ -85,6 +85,7 @@ def _family(kind: Literal["counter", "gauge"], mbean: str, attribute: str, text:
 
 def exporter_name(mbean: str, attribute: str) -> str:
     """Return the name in Prometheus of an attribute; properties of `mbean` after the type are labels."""
+    # The first property is always `type=…`; it becomes part of the name, and the others are labels already.
     domain, _, properties = mbean.partition(":")
     kind = properties.split(",")[0].partition("=")[2]
     return _NOT_ALLOWED.sub("_", f"{domain}_{kind}_{attribute}")
@@ -108,6 +109,7 @@ def prometheus_text(families: Iterable[Family]) -> str:
         by_name.setdefault(family.name, []).append(family)
     lines: list[str] = []
     for name, same in by_name.items():
+        # In a HELP line only backslash and line feed have escapes; quotes are escaped in label values alone.
         lines.append(f"# HELP {name} {same[0].help.replace(chr(92), chr(92) * 2)}")
         lines.append(f"# TYPE {name} {same[0].kind}")
         lines.extend(f"{sample_name(family, each)} {each.value!r}" for family in same for each in family.samples)
@@ -115,4 +117,5 @@ def prometheus_text(families: Iterable[Family]) -> str:
 
 
 def _escape(value: str) -> str:
+    # The backslash first, or the backslashes of the other escapes would be doubled.
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

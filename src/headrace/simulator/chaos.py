@@ -84,7 +84,9 @@ class Chaos:
         broker = self._simulated.broker
         if not broker.is_up:
             return False
+        # The expensive rule runs here, right before the state is rebuilt, and not after each event.
         check_replay(broker)
+        # Half of the crashes meet a compacted log: a restart must not depend on records that compaction removes.
         if self._random.random() < 0.5:
             broker.log.entries[:] = broker.compacted()
             self._simulated.checkers.offsets.log_was_compacted()

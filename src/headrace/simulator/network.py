@@ -66,12 +66,16 @@ class Connection:
         if chance() < weather.request_lost:
             self._later(sent_ms + self._time_to_notice(), failed)
             return
+        # Requests of one TCP connection arrive in the order in which they were sent, however long each one takes.
         arrival_ms = max(sent_ms + self._delay(), self._last_arrival_ms)
         self._last_arrival_ms = arrival_ms
         twice, lost, back_ms = chance() < weather.twice, chance() < weather.answer_lost, self._delay()
 
         def answer(response: object | None) -> None:
             now_ms = self._events.now_ms
+            # Three ways in which an answer does not come: the broker went away, the answer was lost, or it is later
+            # than the client waits. All of them look alike to the client, which cannot know whether the request took
+            # effect.
             if response is None:
                 self._later(now_ms + back_ms, failed)
             elif lost or back_ms >= REQUEST_TIMEOUT_MS:
@@ -82,6 +86,8 @@ class Connection:
         def arrive() -> None:
             if self._cut:
                 return
+            # The second copy of a request is what a client's retry looks like after its first answer was lost: rules
+            # must be idempotent. No client waits for its answer.
             serve(answer)
             if twice:
                 serve(_unheard)

@@ -112,6 +112,7 @@ class SimulatedBroker:
         if self.is_up:
             return
         self.starts += 1
+        # A new shard: soft state is lost in a crash, and hard state comes back only through the log.
         self.shard = GroupCoordinatorShard(0, self.configuration, self._image)
         runner = ShardRunner(self.shard, self.log)
         self._behind, self._armed_ms = False, None
@@ -123,6 +124,7 @@ class SimulatedBroker:
     def crash(self) -> None:
         self._runner = None
         self._note("the broker crashes")
+        # Parked requests end with their connections. Each client notices and tries again.
         unanswered, self._unanswered = self._unanswered, {}
         for answer in unanswered.values():
             answer(None)
@@ -143,6 +145,7 @@ class SimulatedBroker:
 
     def serve(self, request: object, client: str, answer: Answer, *, api_version: int = 1) -> None:
         """Answers at once, or later when the rule parks the request."""
+        # Down: the caller learns of it as of a closed connection.
         runner = self._runner
         if runner is None:
             answer(None)
@@ -154,6 +157,7 @@ class SimulatedBroker:
         self._tokens += 1
         token, now_ms = self._tokens, self._events.now_ms
         context = RequestContext(token=token, client_id=client, client_host="/127.0.0.1", api_version=api_version)
+        # Timers that are due run before the request, whatever order the event queue has for this instant.
         self._fire_due(runner)
         self.client = client
         if isinstance(request, m.streams_group_describe_request.StreamsGroupDescribeRequest):
@@ -161,6 +165,7 @@ class SimulatedBroker:
             response = m.streams_group_describe_response
             answer(response.StreamsGroupDescribeResponse(throttle_time=from_ms(0), groups=groups))
             return
+        # The answer is registered before the rule runs, since the outcome of this very request may contain its reply.
         self._unanswered[token] = answer
         try:
             outcome = runner.run(
@@ -224,6 +229,8 @@ class SimulatedBroker:
             for outcome in outcomes:
                 self._took_effect(outcome)
         except AppendFailed:
+            # The log refused a record, as a full disk would. Timers stay due until an append succeeds; one retry is
+            # enough for all of them.
             if not self._behind:
                 self._behind = True
                 self._events.after(RETRY_MS, self._catch_up)
@@ -241,6 +248,8 @@ class SimulatedBroker:
         if wanted and not self.creations_fail:
             self._events.after(self._random.randint(1, 80), lambda: self._create(wanted))
         self._arm()
+        # The rules are checked before any client receives an answer: a broken rule is reported at the step that broke
+        # it.
         self._watch()
         for reply in outcome.replies:
             answer = self._unanswered.pop(reply.token, None)
@@ -264,6 +273,8 @@ class SimulatedBroker:
         self._armed_ms = deadline_ms
 
         def wake() -> None:
+            # Events cannot be removed from the queue. One whose deadline was replaced, or whose broker has crashed,
+            # does nothing.
             if self._runner is runner and self._armed_ms == deadline_ms:
                 self._armed_ms = None
                 self._fire_due(runner)

@@ -63,6 +63,8 @@ class _IndexFile:
     def write(self) -> None:
         """Write the entries that are not in the file yet. If the disk refuses, the next call tries again."""
         with self._lock:
+            # 1. Entries are counted once: a thread that appends may add more meanwhile, and they count for the next
+            #    write.
             count, position = len(self), self._written * self.entry_bytes
             if count <= self._written:
                 return
@@ -71,6 +73,8 @@ class _IndexFile:
                 self._open().write_at(self._bytes(self._written, count), position)
             except OSError as error:
                 _log.warning("Failed to write index entries of %s; the next write tries again: %s", self.path, error)
+                # 2. A partial write would leave an entry that is shorter than the others; cut the file back to whole
+                #    entries. The append itself succeeded and stays, since an index can be rebuilt from its segment.
                 try:
                     self._open().truncate(position)
                 except OSError:

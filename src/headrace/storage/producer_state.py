@@ -127,6 +127,8 @@ class ProducerBudget:
     def add_partition(self, partition: ProducerState) -> None:
         """Count a partition from now on, with all that it knows already."""
         self._partitions.add(partition)
+        # An upper bound instead of a count, so that no place that forgets a producer has to report it here. The true
+        # number is computed when the bound seems to be reached.
         self._at_most += partition.idle
         if self._at_most > self.most:
             self._forget_down_to(self.most)
@@ -242,6 +244,9 @@ class ProducerState:
             known = self._producers.get(header.producer_id)
             if known is None:
                 continue
+            # With transactions v2 (KIP-890) each transaction has an epoch of its own, and the marker has the next one.
+            # A marker with the epoch of the open transaction belongs to an earlier transaction and must not end this
+            # one.
             may_be_late = (
                 transaction_version >= EPOCH_BUMP_VERSION and header.is_control and known.transaction_start >= 0
             )
@@ -291,6 +296,7 @@ class ProducerState:
         return len(forgotten)
 
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
+        # A new epoch starts at sequence 0, and so does the batch after the largest sequence number (it wraps).
         if header.producer_epoch < epoch:
             self._refuse_epoch(header, epoch)
         expected = 0 if header.producer_epoch > epoch or sequence == LARGEST_SEQUENCE else sequence + 1

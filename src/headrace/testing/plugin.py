@@ -34,7 +34,7 @@ _ALLOWED = frozenset({"topics", "config", "clock"})
 _NOT_FOR_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 _MAX_NAME_LENGTH = 150
 _numbers = itertools.count(1)
-_SESSION_BROKER: pytest.StashKey[Any] = pytest.StashKey()
+_SESSION_BROKER: pytest.StashKey[EmbeddedBroker] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,6 +79,8 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """
     arguments = _marker_arguments(request)
     topics = dict(arguments.get("topics") or {})
+    # An embedded broker is thrown away with its topics. On a cluster that stays, the fixture cleans up what it created,
+    # and refuses to touch what it did not.
     with _broker(request.config, arguments) as broker:
         if not request.config.getoption("--kafka"):
             broker.create_topics(topics)
@@ -106,6 +108,7 @@ def kafka_session_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBro
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Clear the faults of the shared broker, and start it again if the test stopped it."""
     broker = item.config.stash.get(_SESSION_BROKER, None)
+    # `tryfirst`: before the finalizers of other fixtures, which may need a broker without faults to clean up.
     if broker is not None and not item.config.getoption("--kafka"):
         broker.faults.clear()
         broker.start()
@@ -128,6 +131,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
         return name
 
     yield create
+    # A broker of this test alone takes its topics with it.
     if made and (fixture == "kafka_session_broker" or request.config.getoption("--kafka")):
         broker.delete_topics(made)
 
@@ -141,6 +145,7 @@ def kafka_group(request: pytest.FixtureRequest) -> Callable[[], str]:
 def _broker(config: pytest.Config, arguments: Mapping[str, Any]) -> Any:
     cluster = config.getoption("--kafka")
     if cluster is None:
+        # Imported by the first test that needs a broker, not when pytest loads the plugin.
         from headrace.broker.embedded import EmbeddedBroker
 
         return EmbeddedBroker(config=arguments.get("config"), clock=arguments.get("clock"))
@@ -158,6 +163,7 @@ def _marker_arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     for mark in request.node.iter_markers("kafka_broker"):
         if mark.args or not _ALLOWED.issuperset(mark.kwargs):
             pytest.fail(f"The mark is written as {_MARKER}", pytrace=False)
+        # `iter_markers` yields the nearest marker first, so what is known already takes precedence over the next one.
         arguments = mark.kwargs | arguments
     return arguments
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 import pytest
 
@@ -64,12 +64,15 @@ class RealCluster:
     def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
         """Create the topics that do not exist, and wait until they can be used."""
         if topics:
+            # Kafka answers CreateTopics before every broker has the new metadata, so a produce right after it may fail.
+            # `known_topics` waits.
             given = {name: dict(configs or {}) for name in topics}
             self._admin.create_topics(topics, configs=given, exist_ok=True)
             self._admin.client.known_topics(list(topics))
 
     def create_new_topics(self, topics: Mapping[str, int]) -> None:
         """Create topics that the test will delete; fail the test if one exists, since it is not the test's own."""
+        # The topics are deleted after the test. One that exists already may hold data of another application.
         there = sorted(self._admin.describe_topics(topics)) if topics else []
         if there:
             pytest.fail(
@@ -83,6 +86,8 @@ class RealCluster:
         """Delete topics and wait, for at most 20 s, until they are gone: Kafka deletes in the background."""
         doomed = list(names)
         self._admin.delete_topics(doomed, missing_ok=True)
+        # DeleteTopics returns when the deletion is recorded. A test that creates the name again must not meet the old
+        # topic.
         deadline = time.monotonic() + TOPIC_DELETION_TIMEOUT_SECONDS
         while self._admin.describe_topics(doomed) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -107,6 +112,7 @@ class RealCluster:
         """Return all records of a topic, ordered by partition and offset."""
         described = self._admin.describe_topics([topic])
         partitions = [(topic, index) for index in range(len(described[topic].partitions))] if described else []
+        # From the first offset that exists: retention or DeleteRecords may have removed the beginning.
         starts = self._admin.list_offsets(dict.fromkeys(partitions, "earliest"))
         found = consume(self._admin.client, {key: each.offset for key, each in starts.items()})
         return sorted(
@@ -141,12 +147,12 @@ class RealCluster:
         _skip("looks into the broker's data directory")
 
     @property
-    def faults(self) -> Any:
+    def faults(self) -> NoReturn:
         """Skip the test: fault injection needs a broker in this process."""
         _skip("injects faults")
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> NoReturn:
         """Skip the test: moving the clock needs a broker in this process."""
         _skip("moves the broker's clock")
 
