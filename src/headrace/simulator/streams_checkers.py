@@ -42,11 +42,14 @@ class StreamsCheckers:
 
     def check(self) -> None:
         self.checks += 1
+        # 1. Rules of the log.
         self.offsets.check()
         group = self.group()
         if group is None:
             self._epochs.clear()
             return
+        # 2. Rules of the group: epochs, then holders in the coordinator's view, then what the applications really run.
+        #    An application that acts on a stale assignment breaks no record, so the records alone would not show it.
         self._check_epochs(group)
         holders = _check_holders(group)
         self._check_applications(group, holders)
@@ -102,6 +105,7 @@ def unsettled(
     for application in applications:
         if not application.runs or application.name not in group.members:
             return f"{application.name} is not back yet"
+    # The running applications decide, not the assignment: a task that is assigned and not opened is not settled.
     running = Counter(task for application in applications for task in application.open)
     missing = [task for task in tasks if running[task] != 1]
     if missing or sum(running.values()) != len(set(running)):
@@ -111,9 +115,12 @@ def unsettled(
 
 def check_balance(group: StreamsGroup, shape: Shape, tasks: Iterable[Task]) -> None:
     """Check that active tasks are balanced and that each stateful task has its standbys. Raises RuleBroken."""
+    # 1. Active tasks: with n tasks and m members no member has more than one task more than another.
     loads = sorted(len(member.assigned.active) for member in group.members.values())
     if loads[-1] - loads[0] > 1:
         raise RuleBroken(f"active tasks are not balanced: {loads}")
+    # 2. Standbys: a replica in the process of the active task or of another replica would be lost with it, so there are
+    #    at most as many as there are other processes. Only stateful tasks have any.
     processes = len({member.process_id for member in group.members.values()})
     configs = dict(group.metadata.last_assignment_configs or ())
     replicas = min(int(configs.get("num.standby.replicas", "0")), processes - 1)

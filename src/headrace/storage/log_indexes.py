@@ -177,6 +177,8 @@ class OffsetIndex(_IndexFile):
 
     def position_for(self, offset: int) -> int:
         """Return a position at or before the batch of `offset`; 0 if no entry helps."""
+        # The index is sparse (`index.interval.bytes`): take the last entry at or before the offset; the caller scans on
+        # from there.
         i = bisect_right(self._offsets, offset - self._base_offset)
         return self._positions[i - 1] if i else 0
 

@@ -186,6 +186,8 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
 
 def _restorable(state: GroupState, found: SaveFile) -> tuple[dict[TopicPartition, CommittedOffset], tuple[str, ...]]:
     """Positions in topics that are gone, or that were made anew, mean nothing any more."""
+    # A topic of the same name with another id is another topic: its offsets have nothing in common with the saved ones.
+    # Internal topics that the upgrade itself re-creates are not reported as lost.
     restore, lost = {}, []
     made_anew = {topic.name for topic in found.state.topics} if found.state is not None else set()
     for position in found.positions:
