@@ -61,8 +61,8 @@ def simulate_subtopology(
     broken: str | None = None
     try:
         world.run()
-    except (RuleBroken, ClockStalled, AssertionError) as rule:
-        broken = str(rule) or repr(rule)
+    except (RuleBroken, ClockStalled, AssertionError, KeyError) as rule:
+        broken = repr(rule) if isinstance(rule, KeyError) else str(rule)
         world.note(f"BROKEN: {broken}")
     return Outcome(
         seed=seed,
@@ -174,7 +174,9 @@ class _Driver:
         self.slots: dict[int, int] = {}
         self._found: dict[tuple[int, int], int] = {}  # of opened tasks: number and task
         self.in_batch: frozenset[int] = frozenset()  # tasks of the micro-batch under way
-        self._identities: dict[int, int] = {}
+        self._identities: dict[int, int] = {}  # slot → epoch of the next transaction
+        self._epochs: dict[int, int] = {}  # slot → epoch of the micro-batch under way
+        self._is_unknown = False  # outcomes of finished transactions
         self._run: commands.Run | None = None
         self._planned: dict[int, dict[int, tuple[int, int]]] = {}  # slot → task → start, end
         self._waiting = 0  # number of the wait that is under way
@@ -212,7 +214,7 @@ class _Driver:
             case commands.Open() | commands.Bind() | commands.Release():
                 self._change_tasks(command)
             case commands.MarkUnknown():
-                self._identities.clear()
+                self._is_unknown = True
             case commands.CancelOpenings():
                 pass
             case commands.Fail(error=error):
@@ -359,9 +361,13 @@ class _Driver:
             start = self.positions[task]
             end = self.world.random.randint(start + 1, broker.ends[task])
             self._planned.setdefault(self.slots[task], {})[task] = (start, end)
+        if self._is_unknown:
+            self._identities.clear()
+            self._is_unknown = False
         for slot in self._planned:
             if slot not in self._identities:
                 self._identities[slot] = broker.initialise(self._id(slot))
+        self._epochs = {slot: self._identities[slot] for slot in self._planned}
         self.in_batch = run.partitions
         slots = {
             slot: {task: {_input(task): start} for task, (start, _) in tasks.items()}
@@ -370,7 +376,7 @@ class _Driver:
         self.feed(events.Began(batch=run.batch, slots=slots))
         if not self.is_alive:
             return
-        job = _Job(self, run.batch, self._planned, dict(self._identities))
+        job = _Job(self, run.batch, self._planned, self._epochs)
         job.start(crash)
 
     def _commit(self, batch: int, crash: Crash | None) -> events.Event:
@@ -379,7 +385,8 @@ class _Driver:
         assignment = self._run.assignment
         for slot, tasks in self._planned.items():
             offsets = {task: end for task, (_, end) in tasks.items()}
-            epoch = self._identities.pop(slot)
+            self._identities.pop(slot, None)
+            epoch = self._epochs[slot]
             half = crash is Crash.WORKER or self.world.chance(0.05)  # TxnOffsetCommit took effect, EndTxn was lost
             try:
                 self.world.broker.commit(
