@@ -32,6 +32,7 @@ __all__ = ["Crash", "simulate_subtopology"]
 NAME = "counts"
 CHAOS_MS = 4_000
 CALM_MS = 60_000
+TRANSACTION_TIMEOUT_MS = 3_000
 Places = dict[tuple[str, int], int]
 
 
@@ -85,7 +86,8 @@ class _Transaction:
 class _Broker:
     """Offsets, rows and transactions. Mutable; what was answered survives a crash."""
 
-    def __init__(self, partitions: int, *, transactional: bool) -> None:
+    def __init__(self, queue: EventQueue, partitions: int, *, transactional: bool) -> None:
+        self._queue = queue
         self.ends = dict.fromkeys(range(partitions), 0)
         self.committed = dict.fromkeys(range(partitions), -1)
         self.rows: list[Counter[int]] = [Counter() for _ in range(partitions)]
@@ -108,7 +110,7 @@ class _Broker:
                 self.rows[task][offset] += 1
             return
         self._check_epoch(transactional_id, epoch)
-        self._open.setdefault(transactional_id, _Transaction()).rows += rows
+        self._transaction(transactional_id).rows += rows
 
     def commit(
         self, transactional_id: str, epoch: int, member: tuple[str, int], offsets: Mapping[int, int], *, end: bool
@@ -121,7 +123,7 @@ class _Broker:
         if not self._transactional:
             self._take(offsets)
             return
-        transaction = self._open.setdefault(transactional_id, _Transaction())
+        transaction = self._transaction(transactional_id)
         transaction.offsets |= offsets
         if not end:
             return
@@ -132,6 +134,17 @@ class _Broker:
             if self.rows[task][offset] > 1:
                 raise RuleBroken(f"row {offset} of task {task} is committed twice")
         self._take(transaction.offsets)
+
+    def _transaction(self, transactional_id: str) -> _Transaction:
+        """Return the open transaction of this id; begin it if there is none."""
+        if transactional_id not in self._open:
+            self._open[transactional_id] = begun = _Transaction()
+            self._queue.after(TRANSACTION_TIMEOUT_MS, lambda: self._abort_overdue(transactional_id, begun))
+        return self._open[transactional_id]
+
+    def _abort_overdue(self, transactional_id: str, begun: _Transaction) -> None:
+        if self._open.get(transactional_id) is begun:
+            self.initialise(transactional_id)
 
     def epoch(self, transactional_id: str) -> int:
         return self._epochs[transactional_id]
@@ -283,6 +296,7 @@ class _Driver:
             case commands.Commit(batch=batch):
                 return events.CommitOutcome(batch=batch, errors=dict.fromkeys(self._planned, error))
             case commands.Abort(batch=batch):
+                self._forget_identities()
                 return events.Aborted(batch=batch)
             case _:
                 error.facts["retriable"] = True
@@ -321,10 +335,14 @@ class _Driver:
         return events.OffsetsRead(batch=command.batch, offsets={_input(task): broker.committed[task] for task in tasks})
 
     def _abort(self, command: commands.Abort) -> events.Event:
+        self._forget_identities()
         for slot in self._planned:
-            self._identities.pop(slot, None)
             self.world.broker.initialise(self._id(slot))
         return events.Aborted(batch=command.batch)
+
+    def _forget_identities(self) -> None:
+        for slot in self._planned:
+            self._identities.pop(slot, None)
 
     def _advance(self, command: commands.Advance) -> events.Event:
         for planned in self._planned.values():
@@ -470,7 +488,7 @@ class _World:
         self.transactional = transactional
         self.partitions = self.random.randint(1, 4)
         self.slots = self.random.randint(1, 3)
-        self.broker = _Broker(self.partitions, transactional=transactional)
+        self.broker = _Broker(self.queue, self.partitions, transactional=transactional)
         self.drivers: list[_Driver] = []
         self.did: Counter[str] = Counter()
         self.moved = 0

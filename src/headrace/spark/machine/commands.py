@@ -138,7 +138,11 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """Abort what the batch has open, as a best effort. Answered by Aborted."""
+    """Abort what the batch has open, as a best effort. Answered by Aborted.
+
+    The producer identities of its slots must not be used again, even if no broker was reached: InitProducerId, or the
+    transaction timeout, then aborts what is open.
+    """
 
     batch: int
 
