@@ -1,4 +1,4 @@
 """State machine of one subtopology on one instance: events in, commands out.
 
-Pure: no clock, no I/O, no threads, no logging. `runtime/batch_runner.py` and `headrace.simulator` drive it.
+Pure: no clock, no I/O, no threads, no logging. Driven by `headrace.simulator` only: the runtime does not use it yet.
 """
