@@ -31,6 +31,7 @@ __all__ = [
     "compiled",
     "java",
     "kafka_jars",
+    "spark_avro",
     "unpacked",
 ]
 
@@ -41,6 +42,7 @@ JARS = Path(__file__).parents[2] / ".jars"
 
 _KAFKA = "org.apache.kafka"
 _COMPILER = "ecj-3.38.0"
+_SPARK_AVRO = "spark-avro-4.0.1"
 
 
 class _Jar(NamedTuple):
@@ -80,6 +82,7 @@ VERSIONS: dict[str, tuple[_Jar, ...]] = {
         _LOGGING,
     ),
     _COMPILER: (_Jar("org.eclipse.jdt", "ecj", "3.38.0"),),
+    _SPARK_AVRO: (_Jar("org.apache.spark", "spark-avro_2.13", "4.0.1"),),
 }
 
 
@@ -100,6 +103,11 @@ def java() -> str:
 def kafka_jars(version: str) -> Path:
     """The directory with Kafka's jars and all they need. Raises KafkaUnavailable."""
     return _made_once(version, lambda target: _download(version, target))
+
+
+def spark_avro() -> Path:
+    """The jar of Spark's own Avro format. Raises KafkaUnavailable."""
+    return next(kafka_jars(_SPARK_AVRO).glob("spark-avro_*.jar"))
 
 
 def compiled(sources: Path) -> Path:
