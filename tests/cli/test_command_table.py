@@ -56,4 +56,4 @@ def test_extras_of_commands_are_those_of_the_distribution() -> None:
         for requirement in requirements
         if not requirement.startswith("headrace[")
     }
-    assert {name: EXTRAS.get(name.removesuffix("-api")) for name in declared} == declared
+    assert {name: EXTRAS.get(name.removesuffix("-api").replace("-", "_")) for name in declared} == declared
