@@ -52,7 +52,7 @@ class InstanceProfile:
 
 
 class TaskLedger(Protocol):
-    """Where instances report the tasks they run. The world checks it."""
+    """The tasks that instances report to run; the world checks it."""
 
     def task_runs(self, task: Task, instance: str) -> None: ...
     def task_stops(self, task: Task, instance: str) -> None: ...
