@@ -59,7 +59,7 @@ class HeadraceError(Exception):
 
     def _describe(self) -> str:
         lines = [f"code   {self.code}  (headrace explain {self.code})", *self._labelled()]
-        # Indented: `X: text` at the start of a line would be taken for the end of a traceback by whoever parses one.
+        # Indented: `X: text` at the start of a line would look like the end of a traceback to its parsers.
         return "\n".join("  " + line for text in lines for line in text.splitlines())
 
     def _labelled(self) -> list[str]:
@@ -136,7 +136,7 @@ class BrokerError(HeadraceError):
 
 
 class Fenced(BrokerError):
-    """member-fenced, instance-fenced, producer-fenced: somebody else owns what we held."""
+    """member-fenced, instance-fenced, producer-fenced: another process owns what this one held."""
 
 
 class MaxPollExceeded(BrokerError):

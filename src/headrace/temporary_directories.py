@@ -38,7 +38,7 @@ class OwnedDirectory:
         remove_abandoned(prefix, parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._owner = os.getpid()
-        # Locked before it gets its name: nobody finds the lock free while the owner is alive.
+        # Locked before it gets its name: no process finds the lock free while the owner is alive.
         aside = self.path / f"{_OWNER}.new"
         self._lock = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

@@ -28,7 +28,7 @@ _PLAIN = (str, bytes, int, float, list, dict, tuple, set, frozenset, type(None),
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one parameter accepts, also as a person reads it; `choices`: the texts, where it takes certain ones."""
+    """Rule for one parameter, with its wording for messages; `choices`: the texts, where it takes certain ones."""
 
     accepts: Predicate
     described: str
@@ -158,7 +158,7 @@ def _check_container(origin: Any, arguments: tuple[Any, ...]) -> Predicate | Non
 
 
 def _check_tuple(inner: list[Predicate | None]) -> Predicate:
-    """Of a fixed length; a list serves as well, and a named tuple."""
+    """Check a tuple of a fixed length; a list serves as well, and a named tuple."""
 
     def check(value: object) -> bool:
         if not isinstance(value, (tuple, list)) or len(value) != len(inner):
