@@ -359,6 +359,25 @@ def test_rows_that_the_schema_has_no_place_for(kind: Any, column: pa.Array, reas
         encode_avro(pa.record_batch({"a": column}), ["a"], Avro(schema=json.dumps(record(a=kind))))
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (["int", "long"], [1, 2**40]),
+        (["null", "int", "long"], [1, None, 2**40]),
+        (["int", "null", "long"], [None, 2**40]),
+        (["long", "int", "null"], [None, -(2**40)]),
+        (["float", "double"], [0.1]),
+        (["double", "null", "float"], [None, 0.1]),
+    ],
+)
+def test_unions_of_numbers_are_written_to_the_wider_branch(kind: Any, values: list[Any]) -> None:
+    avro = Avro(schema=json.dumps(record(a=kind)))
+    column = pa.array(values, pa.float64() if "double" in kind else pa.int64())
+    written = encode_avro(pa.record_batch({"a": column}), ["a"], avro)
+    assert [avro_row_reader(avro)(value) for value in written.to_pylist()] == [({"a": each}, None) for each in values]
+    assert decode_avro(written, avro, ["a"])[0].to_pylist() == [{"a": each} for each in values]
+
+
 @pytest.mark.parametrize("unscaled", [0, 1, -1, 127, 128, -128, -129, 255, 256, 10**37, -(10**37)])
 @pytest.mark.parametrize("kind", [{"type": "bytes"}, *({"type": "fixed", "name": "F", "size": n} for n in (16, 20))])
 def test_decimals_round_trip(unscaled: int, kind: dict[str, Any]) -> None:

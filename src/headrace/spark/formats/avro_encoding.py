@@ -172,11 +172,11 @@ class _DecimalPart(_Part):
 
 
 class _OptionalPart(_Part):
-    """A union of null and one type: the branch's number, then the values that are there."""
+    """A union: the number of the values' branch, or of null, then the values that are there."""
 
-    def __init__(self, there: NDArray[np.bool_], values: _Part, branch: int) -> None:
+    def __init__(self, there: NDArray[np.bool_], values: _Part, branch: int, null: int) -> None:
         self._there, self._values = there, values
-        self._branches = _VarintPart(np.where(there, branch, 1 - branch))
+        self._branches = _VarintPart(np.where(there, branch, null))
         self.sizes = self._branches.sizes.copy()
         self.sizes[there] += values.sizes
 
@@ -224,18 +224,15 @@ class _ItemsPart(_Part):
 def _part(column: pa.Array, kind: AvroType, path: str) -> _Part:
     """Return the part of a column; `kind` may be a union with null."""
     value, nullable = without_null(kind)
-    if kind.kind == "union":
-        if not nullable:
-            return _branch_of_one(column, value, path)
-        there = column.is_valid().to_numpy(zero_copy_only=False)
-        branch = next(i for i, found in enumerate(kind.branches) if found.kind != "null")
-        return _OptionalPart(there, _value_part(column.drop_null(), value, path), branch)
-    return _value_part(_without_nulls(column, path), value, path)
-
-
-def _branch_of_one(column: pa.Array, kind: AvroType, path: str) -> _Part:
-    values = _value_part(_without_nulls(column, path), kind, path)
-    return _OptionalPart(np.ones(len(column), np.bool_), values, 0)
+    if kind.kind != "union":
+        return _value_part(_without_nulls(column, path), value, path)
+    if not nullable:
+        column = _without_nulls(column, path)
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    branches = [branch.kind for branch in kind.branches]
+    null = branches.index("null") if nullable else -1
+    # Of int and long, and of float and double, the wider one: it has room for every value of the column.
+    return _OptionalPart(there, _value_part(column.drop_null(), value, path), branches.index(value.kind), null)
 
 
 def _without_nulls(column: pa.Array, path: str) -> pa.Array:
