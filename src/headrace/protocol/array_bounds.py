@@ -27,6 +27,7 @@ __all__ = [
     "TooManyItems",
     "array_walk",
     "compact_length",
+    "encode_unsigned_varint",
     "entity_walk",
     "fields_of",
     "is_entity",
@@ -280,6 +281,15 @@ def unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
     raise ValueError("a varint of more than five bytes")
 
 
+def encode_unsigned_varint(number: int) -> bytes:
+    """Write a number as `unsigned_varint` reads it."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
 _COUNTED = ItemBudget(0)  # of primitives, which have no items; the walk before has counted all arrays
 
 _Part = tuple[bytes, int]
@@ -345,14 +355,6 @@ def _kept_tagged_fields(known: dict[int, tuple[dataclasses.Field[Any], Any]], fr
             raise ValueError("a tagged field ends behind the frame")
         if tag in known:
             content, _ = _field(*known[tag], frame, position, in_tag=True)
-            kept.append(_varint(tag) + _varint(len(content)) + content)
+            kept.append(encode_unsigned_varint(tag) + encode_unsigned_varint(len(content)) + content)
         position += size
-    return b"".join((_varint(len(kept)), *kept)), position
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
+    return b"".join((encode_unsigned_varint(len(kept)), *kept)), position

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from headrace.protocol.array_bounds import encode_unsigned_varint
+
 __all__ = ["MemberBytes"]
 
 FEWEST_MEMBERS = 20
 """Smaller groups are written by kio: the splice writes the group three times without its members."""
 
 MOST_KEPT = 20_000
-_NO_ELEMENTS, _SEVEN_BITS = 0x01, 0x7F
+_NO_ELEMENTS = 0x01  # a compact length is stored as length + 1
 
 
 class MemberBytes:
@@ -52,7 +54,7 @@ class MemberBytes:
             return None  # another layout: kio writes it
         tail = empty[begin + 1 :]
         # 2. A member's bytes are those between head and tail of a group that has only this member.
-        parts = [empty[:begin], _compact_length(len(group.members))]
+        parts = [empty[:begin], encode_unsigned_varint(len(group.members) + 1)]
         for member in group.members:
             key = (api_version, id(member))
             known = self._kept.get(key)
@@ -65,13 +67,3 @@ class MemberBytes:
         while len(self._kept) > max(MOST_KEPT, len(group.members)):
             del self._kept[next(iter(self._kept))]
         return b"".join(parts)
-
-
-def _compact_length(count: int) -> bytes:
-    """Return the length of a compact array: `count + 1` as an unsigned varint."""
-    value, parts = count + 1, bytearray()
-    while value > _SEVEN_BITS:
-        parts.append(value & _SEVEN_BITS | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)

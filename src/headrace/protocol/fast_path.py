@@ -17,6 +17,7 @@ from uuid import UUID
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.array_bounds import encode_unsigned_varint
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.framing import RequestHeader
 from headrace.protocol.kio_units import to_ms
@@ -287,12 +288,7 @@ def _length(size: int) -> bytes:
     """A compact length."""
     if size < _FEW:
         return _LENGTHS[size]
-    value, encoded = size + 1, bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_unsigned_varint(size + 1)
 
 
 def _leader_is_told(leader: m.produce_response.LeaderIdAndEpoch) -> bool:
