@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from headrace.client.admin_access import AclBinding
-from headrace.spark.topology.nodes import CompiledTopology, DeadLetter, TopicSink, TopicSource
+from headrace.spark.topology.nodes import CompiledTopology, DeadLetter, TopicSource
 
 __all__ = ["as_commands", "rules_for"]
 
@@ -67,7 +67,6 @@ def _written(compiled: CompiledTopology) -> dict[str, bool]:
         for source in part.sources:
             if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
                 found[source.on_error.topic] = True
-        for branch in part.branches:
-            if isinstance(branch.sink, TopicSink):
-                found[branch.sink.topic] = found.get(branch.sink.topic, False) or branch.sink.partitions is not None
+    for sink in compiled.topic_sinks():
+        found[sink.topic] = found.get(sink.topic, False) or sink.partitions is not None
     return dict(sorted(found.items()))

@@ -58,11 +58,9 @@ def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: Ne
     sources = [source for part in compiled.subtopologies for source in part.sources if isinstance(source, TopicSource)]
     for source in sources:
         yield from _source_topics(source, known, app.bootstrap_servers)
-    for part in compiled.subtopologies:
-        for branch in part.branches:
-            if isinstance(branch.sink, TopicSink):
-                yield from _sink_topic(branch.sink, known)
-                yield from _guarded(lambda sink=branch.sink: _sink_schema(sink))  # type: ignore[misc]
+    for sink in compiled.topic_sinks():
+        yield from _sink_topic(sink, known)
+        yield from _guarded(lambda sink=sink: _sink_schema(sink))  # type: ignore[misc]
     yield from _guarded(lambda: _internal_topics(app, compiled, admin))
     for source in sources:
         if all(topic in known for topic in source.topics):

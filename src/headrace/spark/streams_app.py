@@ -32,7 +32,6 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     ErrorPolicy,
     FormatName,
-    TopicSink,
     TopicSource,
     ValueFormat,
 )
@@ -363,12 +362,11 @@ def _avro_columns_of(avro: Avro, schema: object, topics: tuple[str, ...], where:
 
 def _register_schemas(compiled: CompiledTopology) -> None:
     """Register the schemas of sinks before anything runs, so that a registry that refuses one leaves nothing behind."""
-    for part in compiled.subtopologies:
-        for branch in part.branches:
-            if isinstance(branch.sink, TopicSink) and branch.sink.avro is not None and branch.sink.avro.registry:
-                from headrace.spark.formats.schema_registry import registered_id
+    for sink in compiled.topic_sinks():
+        if sink.avro is not None and sink.avro.registry is not None:
+            from headrace.spark.formats.schema_registry import registered_id
 
-                registered_id(branch.sink.avro)
+            registered_id(sink.avro)
 
 
 def _without_place(source: TopicSource) -> tuple[object, ...]:

@@ -228,6 +228,11 @@ class CompiledTopology:
         parts = sorted(self.subtopologies, key=lambda subtopology: subtopology.subtopology_id)
         return Topology(epoch=0, subtopologies=tuple(_describe(subtopology) for subtopology in parts))
 
+    def topic_sinks(self) -> tuple[TopicSink, ...]:
+        """Return the sinks that write to user topics, of all subtopologies in order."""
+        sinks = [branch.sink for part in self.subtopologies for branch in part.branches]
+        return tuple(sink for sink in sinks if isinstance(sink, TopicSink))
+
     def subtopology(self, subtopology_id: str) -> CompiledSubtopology:
         for subtopology in self.subtopologies:
             if subtopology.subtopology_id == subtopology_id:
