@@ -7,22 +7,60 @@ transaction by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import CannotConnect, Fenced, HeadraceError
 from headrace.spark.machine.events import TopicPartition
 
-__all__ = ["Batch", "is_retriable"]
+__all__ = ["Batch", "TaskOutcome", "first_trouble", "is_retriable", "outcome_by_offsets"]
 
 Offsets = Mapping[TopicPartition, int]
+TaskOutcome: TypeAlias = Literal["unchanged", "committed", "reopen"]
 _ENDED_BY_THE_COORDINATOR = frozenset({"UNKNOWN_SERVER_ERROR", "INVALID_TXN_STATE"})
 
 
 def is_retriable(error: HeadraceError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, CannotConnect) or bool(getattr(error, "retriable", False))
+
+
+def outcome_by_offsets(starts: Offsets, reached: Offsets | None, found: Offsets) -> TaskOutcome:
+    """Return what became of a task's part of a batch, by the stable offsets that are committed now.
+
+    Args:
+        starts: Where each input began.
+        reached: Where those inputs ended that had records; None if the task did not report it.
+        found: The committed offset of each input, -1 for none.
+    """
+    # 1. -1 means that the group never committed an offset for this input: the task began at its start offset by the
+    #    reset policy.
+    stands = {where: found[where] if found[where] >= 0 else at for where, at in starts.items()}
+    # 2. Unchanged: the batch did not count. The task continues from memory, and its store rolls back by its undo
+    #    record.
+    if stands == starts:
+        return "unchanged"
+    # 3. Exactly the batch's end: it counted. Any other offset was committed by another owner or by a tool, so neither
+    #    the positions in memory nor the store are valid, and the task is opened again.
+    return "committed" if reached is not None and stands == {**starts, **reached} else "reopen"
+
+
+def first_trouble(errors: Sequence[HeadraceError]) -> HeadraceError | None:
+    """Return the first error, each marked retriable if it concerns only the finished transaction.
+
+    Two errors of EndTxn are of this kind, because the coordinator ends overdue transactions by itself.
+    UNKNOWN_SERVER_ERROR is returned while it does so (Apache Kafka 4.3.1 logs an IllegalStateException).
+    INVALID_TXN_STATE is returned afterwards: the epoch has advanced, as after a commit whose response was lost, but the
+    transaction was aborted. The offsets, read before this call, show which tasks were committed. Retries are bounded: a
+    coordinator that keeps refusing also refuses new identities for the slots.
+    """
+    for error in errors:
+        is_over = error.facts.get("api") == "EndTxn" and error.facts.get("kafka_name") in _ENDED_BY_THE_COORDINATOR
+        if (error.facts.get("transaction") == "abortable" or is_over) and error.code != "not-authorized":
+            error.facts["retriable"] = True
+    return errors[0] if errors else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,41 +99,25 @@ class Batch:
     def decide_by_offsets(self, slots: Iterable[int], found: Offsets) -> None:
         """Decide the tasks of these slots by stable offsets that were read behind new producer identities."""
         for task in self.tasks_of(slots):
-            starts = self.starts[task]
-            # 1. -1 means that the group never committed an offset for this input: the task began at its start offset
-            #    by the reset policy.
-            stands = {where: found[where] if found[where] >= 0 else at for where, at in starts.items()}
-            # 2. Unchanged: the batch did not count. The task continues from memory, and its store rolls back by its
-            #    undo record.
-            if stands == starts:
+            outcome = outcome_by_offsets(self.starts[task], self.reached.get(task), found)
+            if outcome == "unchanged":
                 continue
-            # 3. Exactly the batch's end: it counted. Any other offset was committed by another owner or by a tool, so
-            #    neither the positions in memory nor the store are valid, and the task is opened again.
-            if task in self.reached and stands == {**starts, **self.reached[task]}:
-                self.committed.add(task)
-            else:
-                self.reopen.add(task)
+            (self.committed if outcome == "committed" else self.reopen).add(task)
             self.resolved.add(task)
-        # 4. A fenced member is notified by its next heartbeat. Until then its tasks are opened again, not run.
+        # A fenced member is notified by its next heartbeat. Until then its tasks are opened again, not run.
         fenced = [slot for slot, error in self.errors.items() if isinstance(error, Fenced)]
         self.reopen |= self.tasks_of(fenced) - self.committed
 
     def trouble(self, *, transactional: bool) -> HeadraceError | None:
         """Return the first error that concerns a task which is not committed; None if all are obsolete or of fencing.
 
-        Two errors of EndTxn concern only the finished transaction, because the coordinator ends overdue transactions by
-        itself. UNKNOWN_SERVER_ERROR is returned while it does so (Apache Kafka 4.3.1 logs an IllegalStateException).
-        INVALID_TXN_STATE is returned afterwards: the epoch has advanced, as after a commit whose response was lost, but
-        the transaction was aborted. They are marked retriable. Retries are bounded: a coordinator that keeps refusing
-        also refuses new identities for the slots.
+        Exactly once, errors that concern only a finished transaction are marked retriable: see `first_trouble`.
         """
         errors = [
             error
             for slot, error in sorted(self.errors.items())
             if not isinstance(error, Fenced) and not self.slots[slot] <= self.committed
         ]
-        for error in errors if transactional else ():
-            is_over = error.facts.get("api") == "EndTxn" and error.facts.get("kafka_name") in _ENDED_BY_THE_COORDINATOR
-            if (error.facts.get("transaction") == "abortable" or is_over) and error.code != "not-authorized":
-                error.facts["retriable"] = True
+        if transactional:
+            return first_trouble(errors)
         return errors[0] if errors else None

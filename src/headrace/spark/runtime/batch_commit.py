@@ -17,6 +17,7 @@ from headrace.client.admin_results import CommittedOffset
 from headrace.client.group_offsets import commit_offsets, fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
+from headrace.spark.machine.batch_outcome import first_trouble, outcome_by_offsets
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskPlan, TaskReport
 from headrace.spark.runtime.slot_transactions import SlotTransactions
 from headrace.spark.runtime.table_sinks import metadata_of
@@ -153,7 +154,7 @@ class ExactlyOnce:
         return Committed(
             tasks=good | decided.tasks,
             reopen=decided.reopen | lost,
-            trouble=decided.trouble or _trouble(undecided),
+            trouble=decided.trouble or first_trouble(undecided),
         )
 
     def doubt(self) -> None:
@@ -206,22 +207,14 @@ def _by_offsets(
     reports: Mapping[int, TaskReport],
     stands: Mapping[TopicPartition, int],
 ) -> Committed:
-    committed, reopen = set(), set()
+    committed: set[int] = set()
+    reopen: set[int] = set()
     for task in (task for slot in slots for task in slot.tasks):
         start = {(found.topic, found.partition): found.start for found in task.ranges}
-        # -1 means that the group never committed an offset for this input: the task began at `start` by the reset
-        # policy.
-        found = {where: stands[where] if stands[where] >= 0 else at for where, at in start.items()}
-        # Unchanged: the batch did not count. The task continues from memory, and its store rolls back by its undo
-        # record.
-        if found == start:
-            continue
-        # Exactly the batch's end: it counted. Any other offset was committed by another owner or by a tool, so neither
-        # the positions in memory nor the store are valid, and the task is opened again.
-        if task.partition in reports and found == start | _reached(task, reports):
-            committed.add(task.partition)
-        else:
-            reopen.add(task.partition)
+        reached = _reached(task, reports) if task.partition in reports else None
+        outcome = outcome_by_offsets(start, reached, stands)
+        if outcome != "unchanged":
+            (committed if outcome == "committed" else reopen).add(task.partition)
     if committed or reopen:
         log.warning(
             "%s: of batch %d tasks %s are committed, %s are opened anew",
@@ -245,22 +238,3 @@ def _reached(task: TaskPlan, reports: Mapping[int, TaskReport]) -> dict[TopicPar
 
 def _tasks(slots: Iterable[SlotPlan]) -> frozenset[int]:
     return frozenset(task.partition for slot in slots for task in slot.tasks)
-
-
-_ENDED_BY_THE_COORDINATOR = frozenset({"UNKNOWN_SERVER_ERROR", "INVALID_TXN_STATE"})
-
-
-def _trouble(errors: list[HeadraceError]) -> HeadraceError | None:
-    """Return the first error, marked retriable if it concerns only the finished transaction.
-
-    Two errors of EndTxn are of this kind, because the coordinator ends overdue transactions by itself.
-    UNKNOWN_SERVER_ERROR is returned while it does so (Apache Kafka 4.3.1 logs an IllegalStateException).
-    INVALID_TXN_STATE is returned afterwards: the epoch has advanced, as after a commit whose response was lost, but the
-    transaction was aborted. The offsets, read before this call, show which tasks were committed. Retries are bounded: a
-    coordinator that keeps refusing also refuses new identities for the slots.
-    """
-    for error in errors:
-        is_over = error.facts.get("api") == "EndTxn" and error.facts.get("kafka_name") in _ENDED_BY_THE_COORDINATOR
-        if (error.facts.get("transaction") == "abortable" or is_over) and error.code != "not-authorized":
-            error.facts["retriable"] = True
-    return errors[0] if errors else None

@@ -21,6 +21,7 @@ from headrace.client.admin import Admin
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.runtime.batch_commit import Committed, Patience
 from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.batch_outcome import complete, measure
@@ -444,8 +445,7 @@ class SubtopologyRunner:
 
     def _bear(self, error: HeadraceError) -> None:
         """Back off on retriable errors; raise fatal ones."""
-        retriable = isinstance(error, CannotConnect) or getattr(error, "retriable", False)
-        if not retriable:
+        if not is_retriable(error):
             raise error
         log.warning("%s: %s; trying again", self.name, error)
         with self._lock:

@@ -29,7 +29,8 @@ from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_markers import MarkerCheck
 from headrace.client.transaction_resolution import resolve_transactions
 from headrace.client.transactions import Transactions, transaction_version
-from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.errors import HeadraceError
+from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
 
 __all__ = ["SlotTransactions"]
@@ -250,7 +251,7 @@ class SlotTransactions:
                 transaction_timeout_ms=self._timeout_ms,
             )
             for tid, error in outcomes.items():
-                if isinstance(error, CannotConnect) or (isinstance(error, BrokerError) and error.retriable):
+                if error is not None and is_retriable(error):
                     raise error
                 if error is not None:
                     log.warning("%s: what %s had open is left to Kafka: %s", self._subtopology_id, tid, error)
