@@ -73,18 +73,10 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     bad: Sequence[BadRow] = ()
     tombstones = None
     columns: dict[str, pa.Array] = {}
-    if source.value_format == "json":
-        used = None if source.columns_needed is None else [name for name in wanted if name != COORDINATES_COLUMN]
-        values = _column(records, "value")
-        batch, bad = decode_json(values, source.schema_json, source.time_zone, used)
-        tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    elif source.avro is not None:
-        from headrace.spark.formats.avro import decode_avro  # needs libraries that only Avro needs
-
+    if source.value_format in {"json", "avro"}:
         values = _column(records, "value")
         used = [name for name in wanted if name != COORDINATES_COLUMN]
-        batch, bad = decode_avro(values, source.avro, used)
+        batch, bad = _objects(values, source, used)
         tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     elif source.value_format == "string":
@@ -99,6 +91,14 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
         return Decoded(batch=_rows_only(records.num_rows), bad_rows=tuple(bad), tombstones=tombstones)
     batch = pa.RecordBatch.from_arrays(chosen, names=wanted)
     return Decoded(batch=batch, bad_rows=tuple(bad), tombstones=tombstones)
+
+
+def _objects(values: pa.Array, source: TopicSource, used: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
+    if source.avro is None:
+        return decode_json(values, source.schema_json, source.time_zone, used)
+    from headrace.spark.formats.avro import decode_avro  # needs libraries that only Avro needs
+
+    return decode_avro(values, source.avro, used)
 
 
 def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink) -> pa.Array:

@@ -14,17 +14,22 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, MissingExtra
 from headrace.formats import Avro
+from headrace.spark.formats.arrow_buffers import bytes_of
 from headrace.spark.formats.avro_decoding import avro_reader
 from headrace.spark.formats.avro_encoding import avro_writer, check_record_writable
 from headrace.spark.formats.avro_schema import AvroSchemaError, avro_of, parse_schema, spark_type
 from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
-from headrace.spark.formats.schema_registry import UnknownSchema, latest_schema, registered_id, schema_of_id
+from headrace.spark.formats.schema_registry import (
+    HEADER_BYTES,
+    MAGIC,
+    UnknownSchema,
+    latest_schema,
+    registered_id,
+    schema_of_id,
+)
 from headrace.spark.refusals import refusal
 
-__all__ = ["avro_columns", "decode_avro", "encode_avro", "sink_avro", "source_avro", "warm_up"]
-
-_MAGIC = 0
-_HEADER_BYTES = 5  # a zero byte, then the schema's id, high byte first
+__all__ = ["avro_columns", "decode_avro", "encode_avro", "sink_avro", "source_avro"]
 
 
 def source_avro(avro: Avro, topics: Sequence[str], where: str) -> tuple[Avro, StructType]:
@@ -130,7 +135,8 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
         wanted: The columns to build.
     """
     assert avro.schema is not None
-    data, starts, ends = _spans(values)
+    data, offsets = bytes_of(values)
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     there = values.is_valid().to_numpy(zero_copy_only=False)
     reasons: dict[int, str] = {}
     groups: list[tuple[str, Any]] = []
@@ -138,7 +144,7 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
         groups.append((avro.schema, np.flatnonzero(there)))
     else:
         groups = _by_writer(avro, data, starts, ends, there, reasons)
-        starts = starts + _HEADER_BYTES
+        starts = starts + HEADER_BYTES
     pieces, order = [], []
     for writer, rows in groups:
         try:
@@ -163,15 +169,15 @@ def _by_writer(
 ) -> list[tuple[str, Any]]:
     """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one."""
     assert avro.registry is not None
-    framed = there & (ends - starts >= _HEADER_BYTES)
+    framed = there & (ends - starts >= HEADER_BYTES)
     rows = np.flatnonzero(framed)
-    framed[rows] = data[starts[rows]] == _MAGIC
+    framed[rows] = data[starts[rows]] == MAGIC
     reasons |= dict.fromkeys(
         np.flatnonzero(there & ~framed).tolist(), "it does not begin with a zero byte and the id of a schema"
     )
     rows = np.flatnonzero(framed)
     ids = np.zeros(len(rows), np.int64)
-    for i in range(1, _HEADER_BYTES):
+    for i in range(1, HEADER_BYTES):
         ids = ids << 8 | data[starts[rows] + i]
     groups = []
     for schema_id in np.unique(ids).tolist():
@@ -200,19 +206,6 @@ def _in_order(
     return pa.RecordBatch.from_arrays(columns, names=list(wanted))
 
 
-def _spans(values: pa.Array) -> tuple[Any, Any, Any]:
-    """Return (bytes, where each value begins, where it ends)."""
-    large = pa.types.is_large_binary(values.type)
-    _, offsets, body = values.buffers()
-    width = np.dtype(np.int64 if large else np.int32)
-    if offsets is None or not len(values):
-        nothing = np.zeros(len(values), np.int64)
-        return np.zeros(0, np.uint8), nothing, nothing
-    bounds = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize).astype(np.int64)
-    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(0, np.uint8)
-    return data, bounds[:-1].copy(), bounds[1:].copy()
-
-
 def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa.Array:
     """Return the rows as Avro values, as a binary array.
 
@@ -226,14 +219,5 @@ def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa
         HeadraceError: if the schema cannot be registered.
     """
     assert avro.schema is not None
-    prefix = b"" if avro.registry is None else bytes([_MAGIC]) + registered_id(avro).to_bytes(4, "big")
+    prefix = b"" if avro.registry is None else bytes([MAGIC]) + registered_id(avro).to_bytes(4, "big")
     return avro_writer(avro.schema).encode(batch, columns, prefix)
-
-
-def warm_up() -> None:
-    """Compile these kernels, or load them from numba's cache."""
-    schema = (
-        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string"}]}'
-    )
-    batch = pa.record_batch({"a": pa.array([1]), "b": pa.array(["x"])})
-    decode_avro(encode_avro(batch, ["a", "b"], Avro(schema=schema)), Avro(schema=schema), ["a", "b"])

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.protocol.arrow_kernels import copy_slices
 from headrace.spark.formats import avro_kernels as kernels
+from headrace.spark.formats.arrow_buffers import slices_array, validity
 
 __all__ = ["Bytes", "Column", "Constant", "Decimal", "Entries", "Enum", "Flat", "List", "Storage", "Struct"]
 
@@ -63,10 +63,6 @@ class Entries:
         return found
 
 
-def _validity(there: Any) -> pa.Buffer | None:
-    return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-
-
 @dataclass(slots=True)
 class Column:
     """How the entries of a slot become an Arrow array.
@@ -115,7 +111,7 @@ class Flat(Column):
             body = np.packbits(numbers.astype(np.bool_), bitorder="little")
         else:
             body = numbers.astype(f"i{self.kind.bit_width // 8}")
-        return pa.Array.from_buffers(self.kind, length, [_validity(there), pa.py_buffer(body)])
+        return pa.Array.from_buffers(self.kind, length, [validity(there), pa.py_buffer(body)])
 
 
 def _floats(numbers: Any, widths: Any) -> Any:
@@ -134,14 +130,9 @@ class Bytes(Column):
 
     path: str
 
-    def array(self, entries: Entries, length: int) -> pa.Array:
-        sizes, there = entries.sizes(self.slot), entries.there(self.slot)
-        ends = np.zeros(length + 1, np.int64)
-        np.cumsum(sizes, out=ends[1:])
-        offsets, packed = ends.astype(np.int32), np.empty(int(ends[-1]), np.uint8)
-        copy_slices(entries.data, entries.numbers(self.slot), offsets, packed)
-        buffers = [_validity(there), pa.py_buffer(offsets), pa.py_buffer(packed)]
-        found = pa.Array.from_buffers(pa.binary(), length, buffers)
+    def array(self, entries: Entries, _length: int) -> pa.Array:
+        at, sizes, there = entries.numbers(self.slot), entries.sizes(self.slot), entries.there(self.slot)
+        found = slices_array(pa.binary(), entries.data, at, sizes, there)
         return found if pa.types.is_binary(self.kind) else self._texts(found, entries)
 
     def _texts(self, found: pa.Array, entries: Entries) -> pa.Array:
@@ -174,7 +165,7 @@ class Decimal(Column):
         kernels.read_decimals(entries.data, entries.numbers(self.slot), entries.sizes(self.slot), there, words, fits)
         # Integers first: a cast from decimal(38, scale) is checked against the digits of the column's own type.
         found = pa.Array.from_buffers(
-            pa.decimal128(38, self.kind.scale), length, [_validity(there), pa.py_buffer(words)]
+            pa.decimal128(38, self.kind.scale), length, [validity(there), pa.py_buffer(words)]
         )
         found, wrong = _narrowed(found, self.kind)
         wrong |= ~fits
@@ -247,5 +238,5 @@ class List(Column):
         if self.keys is not None:
             pairs = [self.kind.key_field, self.kind.item_field]
             items = pa.StructArray.from_arrays([self.keys.array(entries, total), items], fields=pairs)
-        buffers = [_validity(there), pa.py_buffer(ends.astype(np.int32))]
+        buffers = [validity(there), pa.py_buffer(ends.astype(np.int32))]
         return pa.Array.from_buffers(self.kind, length, buffers, children=[items])

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.spark.formats import avro_kernels as kernels
+from headrace.spark.formats.arrow_buffers import read_only
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.avro_columns import Column, Entries, Storage, Struct
 from headrace.spark.formats.avro_resolution import ProgramCompiler
@@ -24,7 +25,6 @@ from headrace.spark.formats.avro_schema import (
     parse_schema,
     spark_type,
 )
-from headrace.spark.formats.json_encoding import read_only
 
 __all__ = ["AvroReader", "avro_reader"]
 

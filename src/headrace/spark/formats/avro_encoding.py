@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pyspark.sql.types import DataType
 
 from headrace.spark.formats import avro_kernels as kernels
+from headrace.spark.formats.arrow_buffers import binary_array, read_only
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.avro_schema import (
-    INSTANTS,
-    LOCAL_TIMES,
+    MICROS_OF,
     MISSING,
     AvroSchemaError,
     AvroType,
@@ -28,11 +28,9 @@ from headrace.spark.formats.avro_schema import (
     spark_type,
     without_null,
 )
-from headrace.spark.formats.json_encoding import read_only
 
 __all__ = ["AvroWriter", "NotOfAvroSchema", "avro_writer", "check_writable"]
 
-_MOST_BYTES: Final = 2**31 - 1  # of an array with 32-bit offsets
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 
 
@@ -80,11 +78,7 @@ class AvroWriter:
             target[at + i] = byte
         at += len(prefix)
         row.write(at, target)
-        if len(target) > _MOST_BYTES:
-            return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(target)])
-        return pa.Array.from_buffers(
-            pa.binary(), rows, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(target)]
-        )
+        return binary_array(offsets, target)
 
 
 class _Part:
@@ -197,10 +191,10 @@ class _ItemsPart(_Part):
         self._counts, self._items = counts, items
         self._filled = counts > 0
         self._heads = _VarintPart(counts[self._filled])
-        self._ends = np.cumsum(counts)
         reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
-        self._bytes = reached[self._ends] - reached[self._ends - counts]
-        self._starts = reached[:-1]
+        ends = np.cumsum(counts)
+        self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
+        self._bytes = reached[ends] - self._begins
         self.sizes = self._bytes + 1
         self.sizes[self._filled] += self._heads.sizes
 
@@ -208,14 +202,7 @@ class _ItemsPart(_Part):
         heads = at[self._filled]
         self._heads.write(heads, target)
         at[self._filled] = heads
-        first_item = self._ends - self._counts
-        shift = (
-            at - np.where(self._filled, self._starts[np.minimum(first_item, len(self._starts) - 1)], 0)
-            if len(self._starts)
-            else at
-        )
-        positions = np.repeat(shift, self._counts) + self._starts
-        self._items.write(positions, target)
+        self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
         at += self._bytes
         target[at] = 0
         at += 1
@@ -303,7 +290,7 @@ def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
     if pa.types.is_date32(column.type):
         return column.view(pa.int32()).cast(pa.int64()).to_numpy()
     if pa.types.is_timestamp(column.type):
-        unit = {**INSTANTS, **LOCAL_TIMES}[kind.logical]
+        unit = MICROS_OF[kind.logical]
         micros = column.view(pa.int64()).to_numpy()
         if unit > 1 and (micros % unit).any():  # Spark's serializer cuts them off silently
             raise NotOfAvroSchema(
@@ -338,7 +325,7 @@ def check_writable(kind: AvroType, column: DataType, path: str) -> None:
         case "int":
             allowed = ("date",) if value.logical else _INTEGERS[:3]
         case "long":
-            allowed = (wanted.simpleString(),) if value.logical in {**INSTANTS, **LOCAL_TIMES} else _INTEGERS
+            allowed = (wanted.simpleString(),) if value.logical in MICROS_OF else _INTEGERS
         case "enum":
             allowed = ("string",)
         case _ if value.logical == "decimal":

@@ -8,7 +8,7 @@ teams more often than their contents do. Fields that the writer has and the read
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,8 +18,7 @@ from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.avro_columns import Bytes, Column, Constant, Decimal, Enum, Flat, List, Struct
 from headrace.spark.formats.avro_schema import (
-    INSTANTS,
-    LOCAL_TIMES,
+    MICROS_OF,
     MISSING,
     AvroField,
     AvroSchemaError,
@@ -150,24 +149,35 @@ class ProgramCompiler:
         3. A branch that the reader has no place for gets no piece of program: records that take it are bad. So does a
            second record, array or map, since fields that it lacks could have other defaults.
         """
-        at, _ = self.entries([-1] * len(writer.branches))
-        self.emit(kernels.UNION, -1, at, len(writer.branches), path=path)
-        jumps, nested = [], False
-        for index, branch in enumerate(writer.branches):
-            first = len(self.program)
+        nested = False
+
+        def compile_branch(branch: AvroType) -> bool:
+            nonlocal nested
             if branch.kind == "null" and nullable:
                 self.emit(kernels.NULLS, -1, *self.entries(column.slots()), path=path)
-            elif branch.kind != "null" and _resolves(branch, wanted) and not nested:
-                self._plain(branch, wanted, path, column)
-                nested = branch.kind in {"record", "array", "map"}
-            else:
-                continue
-            self.table[at + index] = first
-            jumps.append(self.emit(kernels.JUMP, path=path))
-        if not jumps:
+                return True
+            if branch.kind == "null" or nested or not _resolves(branch, wanted):
+                return False
+            self._plain(branch, wanted, path, column)
+            nested = branch.kind in {"record", "array", "map"}
+            return True
+
+        if not self._branches(writer, path, compile_branch):
             raise AvroSchemaError(f"{path}: {_named(writer)} cannot be read as {_named(wanted)}")
+
+    def _branches(self, writer: AvroType, path: str, compile_branch: Callable[[AvroType], bool]) -> int:
+        """Compile each branch of a union with `compile_branch`, which says whether it did; return how many it did."""
+        at, _ = self.entries([-1] * len(writer.branches))
+        self.emit(kernels.UNION, -1, at, len(writer.branches), path=path)
+        jumps = []
+        for index, branch in enumerate(writer.branches):
+            first = len(self.program)
+            if compile_branch(branch):
+                self.table[at + index] = first
+                jumps.append(self.emit(kernels.JUMP, path=path))
         for jump in jumps:
             self.program[jump] = (kernels.JUMP, -1, len(self.program), 0)
+        return len(jumps)
 
     def _plain(self, writer: AvroType, wanted: AvroType, path: str, column: Column) -> None:
         """Compile a value whose writer's type is no union."""
@@ -193,13 +203,13 @@ class ProgramCompiler:
         return self.entries(places)[0], len(places)
 
     def _flat(self, writer: AvroType, wanted: AvroType, slot: int, path: str) -> None:
-        step, a, b = _STEPS[writer.kind], 0, 0
+        step, a, b = _STEPS[writer.kind], 1, 0
         if step == kernels.FIXED:
             a = writer.size
         elif step == kernels.LONG:
-            units = {**INSTANTS, **LOCAL_TIMES}
-            a = units.get(writer.logical) or units.get(wanted.logical) or 1
-            a, b = (a if wanted.logical in units else 1), int(writer.kind == "int")
+            if wanted.logical in MICROS_OF:
+                a = MICROS_OF.get(writer.logical, MICROS_OF[wanted.logical])
+            b = int(writer.kind == "int")
         self.emit(step, slot, a, b, path=path)
 
     def _loop_begins(self, slot: int, writer: AvroType, path: str) -> int:
@@ -233,15 +243,12 @@ class ProgramCompiler:
                 self.skip(writer.element, path)
                 self._loop_ends(block, path)
             case "union":
-                at, _ = self.entries([-1] * len(writer.branches))
-                self.emit(kernels.UNION, -1, at, len(writer.branches), path=path)
-                jumps = []
-                for index, branch in enumerate(writer.branches):
-                    self.table[at + index] = len(self.program)
+
+                def skip_branch(branch: AvroType) -> bool:
                     self.skip(branch, path)
-                    jumps.append(self.emit(kernels.JUMP, path=path))
-                for jump in jumps:
-                    self.program[jump] = (kernels.JUMP, -1, len(self.program), 0)
+                    return True
+
+                self._branches(writer, path, skip_branch)
             case "enum":
                 symbols = range(len(writer.symbols))
                 self.emit(kernels.ENUM, -1, self.entries(list(symbols))[0], len(symbols), path=path)
@@ -305,7 +312,7 @@ def _default_of(kind: AvroType, default: Any, path: str) -> Any:
                     return found
                 return decimal.Decimal(int.from_bytes(found, "big", signed=True)).scaleb(-wanted.scale)
             case "int" | "long" if wanted.logical:
-                unit = {**INSTANTS, **LOCAL_TIMES}.get(wanted.logical, 1)
+                unit = MICROS_OF.get(wanted.logical, 1)
                 return (
                     pa.scalar(int(default) * unit, pa.int32() if wanted.kind == "int" else pa.int64())
                     .cast(arrow_type(spark_type(wanted)))

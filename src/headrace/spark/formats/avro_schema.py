@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 __all__ = [
-    "AVRO_NAME",
+    "MICROS_OF",
     "MISSING",
     "AvroField",
     "AvroSchemaError",
@@ -48,20 +48,21 @@ __all__ = [
     "without_null",
 ]
 
-AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MISSING: Final = object()  # a field without a default; null is a default
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _KINDS: Final = _PRIMITIVES | {"record", "error", "array", "map", "enum", "fixed"}
 _MOST_NESTED = 32
 _MOST_DIGITS = 38  # of Spark's decimals
-INSTANTS: Final = {"timestamp-millis": 1000, "timestamp-micros": 1}
-LOCAL_TIMES: Final = {"local-timestamp-millis": 1000, "local-timestamp-micros": 1}
+_INSTANTS: Final = {"timestamp-millis": 1000, "timestamp-micros": 1}
+_LOCAL_TIMES: Final = {"local-timestamp-millis": 1000, "local-timestamp-micros": 1}
+MICROS_OF: Final = {**_INSTANTS, **_LOCAL_TIMES}  # microseconds in the unit of a time
 # Which primitive each logical type may annotate. Others are ignored, as the specification asks for.
 _ANNOTATES: Final = {
     "date": ("int",),
     "decimal": ("bytes", "fixed"),
     "uuid": ("string",),
-    **dict.fromkeys((*INSTANTS, *LOCAL_TIMES), ("long",)),
+    **dict.fromkeys(MICROS_OF, ("long",)),
 }
 
 
@@ -236,9 +237,9 @@ def _flat_spark_type(kind: AvroType) -> DataType:
         return DecimalType(kind.precision, kind.scale)
     if kind.logical == "date":
         return DateType()
-    if kind.logical in INSTANTS:
+    if kind.logical in _INSTANTS:
         return TimestampType()
-    if kind.logical in LOCAL_TIMES:
+    if kind.logical in _LOCAL_TIMES:
         return TimestampNTZType()
     types: dict[str, DataType] = {
         "boolean": BooleanType(), "int": IntegerType(), "long": LongType(), "float": FloatType(),
@@ -265,7 +266,7 @@ def _record_of(columns: StructType, name: str, path: str) -> dict[str, Any]:
     fields = []
     for field in columns.fields:
         where = f"{path}.{field.name}" if path else field.name
-        if not AVRO_NAME.fullmatch(field.name):
+        if not _NAME.fullmatch(field.name):
             raise AvroSchemaError(f'"{where}" is no name in Avro: letters, digits and underscores, no digit first')
         kind = _avro_type(field.dataType, f"{name}_{field.name}", where)
         fields.append({"name": field.name, "type": ["null", kind], "default": None})

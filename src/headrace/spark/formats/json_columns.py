@@ -35,9 +35,10 @@ from pyspark.sql.types import (
 
 from headrace.protocol.arrow_kernels import copy_slices
 from headrace.spark.formats import json_kernels as kernels
+from headrace.spark.formats.arrow_buffers import bytes_of, read_only, slices_array, validity
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.instants import local_times
-from headrace.spark.formats.json_encoding import encode_json, read_only
+from headrace.spark.formats.json_encoding import encode_json
 
 __all__ = ["JsonColumns", "warm_up"]
 
@@ -87,7 +88,7 @@ class JsonColumns:
     def read(self, values: pa.Array, wanted: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
         """Read records: (one row per value with the columns `wanted`, mask of odd rows, whose content is undefined)."""
         rows, fields = len(values), len(self._types)
-        data, offsets = _bytes_of(values)
+        data, offsets = bytes_of(values)
         found = np.empty((fields, rows), np.uint8)
         numbers = np.empty((fields, rows), np.int64)
         doubles = np.empty((fields, rows), np.float64)
@@ -131,21 +132,6 @@ def warm_up() -> None:
     encode_json(batch, ["a", "b"])
 
 
-def _bytes_of(values: pa.Array) -> tuple[Any, Any]:
-    """Return the bytes of a binary column and the end offset of each row. A null is an empty row, which is odd."""
-    if pa.types.is_large_binary(values.type):
-        values = values.cast(pa.binary())
-    _, ends, body = values.buffers()
-    if ends is None or not len(values):
-        return read_only(np.zeros(0, np.uint8)), read_only(np.zeros(len(values) + 1, np.int32))
-    offsets = np.frombuffer(ends, np.int32, len(values) + 1, values.offset * 4)
-    if values.null_count:
-        # What stands behind a null is not looked at: such rows are read from nowhere.
-        return _bytes_of(values.fill_null(b""))
-    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(0, np.uint8)
-    return read_only(data), read_only(offsets)
-
-
 def _is_text(values: pa.Array) -> bool:
     try:
         values.cast(pa.string())
@@ -156,13 +142,7 @@ def _is_text(values: pa.Array) -> bool:
 
 def _texts(data: Any, there: Any, at: Any, sizes: Any) -> pa.Array:
     lengths = np.where(there == kernels.PRESENT, sizes, 0)
-    ends = np.zeros(len(there) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    offsets = ends.astype(np.int32)
-    packed = np.empty(int(ends[-1]), np.uint8)
-    copy_slices(data, np.where(lengths > 0, at, 0), offsets, packed)
-    buffers = [_validity(there), pa.py_buffer(offsets), pa.py_buffer(packed)]
-    return pa.Array.from_buffers(pa.string(), len(there), buffers)
+    return slices_array(pa.string(), data, np.where(lengths > 0, at, 0), lengths, there)
 
 
 def _numbers(there: Any, numbers: Any, kind: pa.DataType) -> pa.Array:
@@ -170,7 +150,7 @@ def _numbers(there: Any, numbers: Any, kind: pa.DataType) -> pa.Array:
         body = np.packbits(np.where(there == kernels.PRESENT, numbers, 0).astype(np.bool_), bitorder="little")
     else:
         body = numbers.astype(f"i{kind.bit_width // 8}")
-    return pa.Array.from_buffers(kind, len(there), [_validity(there), pa.py_buffer(body)])
+    return pa.Array.from_buffers(kind, len(there), [validity(there), pa.py_buffer(body)])
 
 
 def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Array:
@@ -180,7 +160,7 @@ def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Arr
         texts = _texts(data, np.ones(len(rows), np.uint8), at[rows], sizes[rows])
         doubles = doubles.copy()
         doubles[rows] = texts.cast(pa.float64()).to_numpy()
-    return pa.Array.from_buffers(pa.float64(), len(there), [_validity(there), pa.py_buffer(np.array(doubles))])
+    return pa.Array.from_buffers(pa.float64(), len(there), [validity(there), pa.py_buffer(np.array(doubles))])
 
 
 def _converted(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
@@ -227,8 +207,3 @@ def _binaries(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _as_one_list(texts: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-
-
-def _validity(there: Any) -> pa.Buffer | None:
-    valid = there != kernels.ABSENT
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

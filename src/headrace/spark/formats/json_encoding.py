@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.formats import json_text_kernels as kernels
+from headrace.spark.formats.arrow_buffers import binary_array, read_only
 from headrace.spark.formats.java_text import java_double, java_float, quoted
 
-_MOST_BYTES = 2**31 - 1  # of an array with 32-bit offsets
 _SPECIAL = r'[\x00-\x1f"\\]'
 
 
@@ -45,11 +45,7 @@ def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
         else:
             kernels.write_texts(part.values, part.data, part.there, part.label, part.quoted, cursors, target)
     kernels.close_rows(offsets, target)
-    if len(target) > _MOST_BYTES:
-        return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(target)])
-    return pa.Array.from_buffers(
-        pa.binary(), rows, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(target)]
-    )
+    return binary_array(offsets, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +80,6 @@ def _bytes_of(texts: pa.Array) -> tuple[Any, Any]:
     _, ends, body = texts.buffers()
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
     return read_only(np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)), read_only(data)
-
-
-def read_only(array: Any) -> Any:
-    """A view that compiled loops take whether its memory is Arrow's, which cannot be written, or NumPy's."""
-    view = array.view()
-    view.setflags(write=False)
-    return view
 
 
 def text_of(column: pa.Array) -> pa.Array:

@@ -19,8 +19,19 @@ from headrace.formats import Avro, SchemaRegistry
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-__all__ = ["UnknownSchema", "check_registrable", "close_clients", "latest_schema", "registered_id", "schema_of_id"]
+__all__ = [
+    "HEADER_BYTES",
+    "MAGIC",
+    "UnknownSchema",
+    "check_registrable",
+    "close_clients",
+    "latest_schema",
+    "registered_id",
+    "schema_of_id",
+]
 
+MAGIC: Final = 0  # the first byte of each value
+HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
 _WAITS_S: Final = (0.2, 0.5, 1.0, 2.0)
 _UNAVAILABLE: Final = (429, 500, 502, 503, 504)
 _NOT_AUTHORIZED: Final = (401, 403)
@@ -81,10 +92,15 @@ def registered_id(avro: Avro) -> int:
     Raises:
         HeadraceError: schema-incompatible, schema-missing, registry-unreachable, registry-refused.
     """
+    return _registered_id(*_registration(avro), avro.auto_register)
+
+
+def _registration(avro: Avro) -> tuple[str, tuple[tuple[str, str], ...], str, str]:
+    """Return where, under which subject and with which schema a sink registers."""
     assert avro.registry is not None
     assert avro.schema is not None
     assert avro.subject is not None
-    return _registered_id(avro.registry.url, _key(avro.registry), avro.subject, avro.schema, avro.auto_register)
+    return avro.registry.url, _key(avro.registry), avro.subject, avro.schema
 
 
 @lru_cache(maxsize=256)
@@ -146,14 +162,11 @@ def check_registrable(avro: Avro) -> None:
     """
     from confluent_kafka.schema_registry import Schema
 
-    assert avro.registry is not None
-    assert avro.schema is not None
-    assert avro.subject is not None
     if not avro.auto_register:
         registered_id(avro)
         return
-    url, subject, schema = avro.registry.url, avro.subject, Schema(avro.schema, "AVRO")
-    client = _client(url, _key(avro.registry))
+    url, config, subject, text = _registration(avro)
+    client, schema = _client(url, config), Schema(text, "AVRO")
     try:
         compatible = _asked(url, lambda: client.test_compatibility(subject, schema))
     except _Refused as refused:
