@@ -2,10 +2,9 @@
 
     python benchmarks/json_decoding.py [--records 20000] [--rounds 5] [--json]
 
-`spark/formats/json_decoding.py` tries a compiled pass first, gives what that is not sure of to pyarrow's reader, and
-what is left to the reader of single records. Each shape of record is decoded twice, by turns: as the product does it,
-and without pyarrow's reader (the middle way), which shows what keeping that way is worth. One process, CPU time,
-medians.
+`spark/formats/json_decoding.py` tries a compiled pass first, gives doubtful records to pyarrow's reader, and the rest
+to the reader of single records. Each shape of record is decoded twice, by turns: as the product does it, and without
+pyarrow's reader (the middle way). The ratio is the value of that way. One process, CPU time, medians.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headrace.spark.formats.json_decoding import _JsonDecoder
 FLAT = StructType([StructField("k", StringType()), StructField("n", LongType()), StructField("x", DoubleType())])
 INNER = StructType([StructField("a", LongType()), StructField("b", ArrayType(StringType()))])
 NESTED = StructType([*FLAT.fields, StructField("inner", INNER)])
-# What the shape is called, its schema, and what differs from a flat record in record number i.
+# Name of the shape, its schema, and the fields in which record number i differs from a flat one.
 SHAPES: tuple[tuple[str, StructType, Callable[[int], dict[str, Any]]], ...] = (
     ("flat", FLAT, lambda i: {}),
     ("an escape in 1 % of records", FLAT, lambda i: {} if i % 100 else {"k": f'a"{i}'}),

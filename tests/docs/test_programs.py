@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from tests.docs.pages import PAGES, ROOT, fences
-from tests.interop.kafka_jars import KafkaUnavailable
+from tests.interop.kafka_jars import skip_without_kafka
 from tests.interop.schema_registry import RunningSchemaRegistry
 
 from headrace.spark import session
@@ -23,16 +23,11 @@ ORDER = """{"type": "record", "name": "Order", "fields": [{"name": "customer", "
 @pytest.fixture(scope="module")
 def registry() -> Iterator[str]:
     """The address of a schema registry that knows the topics of the pages."""
-    try:
-        with RunningSchemaRegistry() as running:
-            with SchemaRegistryClient({"url": running.url}) as client:
-                client.register_schema("orders-value", Schema(ORDER, "AVRO"))
-            yield running.url
-            close_clients()
-    except KafkaUnavailable as missing:
-        if os.environ.get("CI"):
-            raise  # a skip is not a pass
-        pytest.skip(str(missing))
+    with skip_without_kafka(), RunningSchemaRegistry() as running:
+        with SchemaRegistryClient({"url": running.url}) as client:
+            client.register_schema("orders-value", Schema(ORDER, "AVRO"))
+        yield running.url
+        close_clients()
 
 
 @pytest.mark.spark

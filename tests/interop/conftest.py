@@ -10,7 +10,7 @@ import pytest
 from tests.harness.commands import CommandResult
 from tests.interop.both_tools import Cluster, Headrace
 from tests.interop.kafka_broker import KafkaBroker
-from tests.interop.kafka_jars import TOOLS_VERSION, KafkaUnavailable, java, kafka_jars
+from tests.interop.kafka_jars import TOOLS_VERSION, java, kafka_jars, skip_without_kafka
 from tests.interop.kafka_tools import ToolServer
 
 from headrace.broker.embedded import EmbeddedBroker
@@ -20,13 +20,9 @@ from headrace.cli.main import run
 @pytest.fixture(scope="session")
 def kafka_tools() -> None:
     """Kafka's jars are there and can be run; else the test is skipped with what is missing (in CI it fails)."""
-    try:
+    with skip_without_kafka():
         java()
         kafka_jars(TOOLS_VERSION)
-    except KafkaUnavailable as missing:
-        if os.environ.get("CI"):
-            raise  # a skip is not a pass
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What members of classic and consumer groups share: leaving, fatal errors, a coordinator that moves."""
+"""Rules that members of classic and consumer groups share: leaving, fatal errors, a coordinator that moves."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_server_error_that_the_endpoint_causes_ends_nothing() -> None:
 
 
 def test_endpoint_refused_repeatedly_with_all_topics_present_is_fatal() -> None:
-    """The member would stand still otherwise: it joins with and without its endpoint by turns, and has no tasks."""
+    """Otherwise the member would join with and without its endpoint by turns, and never have tasks."""
     script = joined_without_endpoint()
     script.answer()
     for _ in range(5):
