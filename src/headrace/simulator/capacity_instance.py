@@ -13,11 +13,12 @@ from random import Random
 from typing import Protocol
 
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import AssignmentSnapshot, Tasks
+from headrace.client.membership.assignment import AssignmentSnapshot, task_ids
 from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
 from headrace.client.membership.streams_membership import StreamsMembership
 from headrace.client.membership.topology import Topology
+from headrace.coordinator.assignors.task_assignor import by_subtopology
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Connection, NetworkConditions
 from headrace.simulator.restore_links import RestoreLinks
@@ -132,9 +133,7 @@ class CapacityInstance:
     def kill(self) -> None:
         """End the process, and everything it had under way, without a leave."""
         self._drop_tasks()
-        self._link.cut()
-        self.alive = False
-        self._life += 1
+        self.end_process()
 
     def end_process(self) -> None:
         """End a process that has left."""
@@ -207,7 +206,7 @@ class CapacityInstance:
                 case e.Assigned(assignment=assignment) | e.AssignmentChanged(assignment=assignment):
                     self._take(assignment)
                 case e.TargetSeen(target=target, to_come=to_come):
-                    self._ahead = _flat(to_come) | _flat(target.standby)
+                    self._ahead = task_ids(to_come) | task_ids(target.standby)
                     self._restore_missing()
                 case e.Lost():
                     self._drop_tasks()
@@ -217,7 +216,7 @@ class CapacityInstance:
                     pass
 
     def _take(self, assignment: AssignmentSnapshot) -> None:
-        self._active, self._standby = _flat(assignment.active), _flat(assignment.standby)
+        self._active, self._standby = task_ids(assignment.active), task_ids(assignment.standby)
         self._ahead -= self._active | self._standby
         for task in self.running - self._active - self._closing.keys():
             self._closing[task] = self._events.now_ms
@@ -301,9 +300,7 @@ class CapacityInstance:
         self._ledger.task_stops(task, self.name)
 
     def _acknowledge(self) -> None:
-        owned: dict[str, list[int]] = {}
-        for subtopology_id, partition in sorted(self._active | self._closing.keys()):
-            owned.setdefault(subtopology_id, []).append(partition)
+        owned = dict(by_subtopology(sorted(self._active | self._closing.keys())))
         self._membership.report_offsets(self._positions())
         self._membership.acknowledge(owned, self._events.now_ms)
         self._look()
@@ -323,7 +320,3 @@ class CapacityInstance:
         """Return changelog offsets: any number that grows with time shows which store is the newest."""
         now_ms = self._events.now_ms
         return {task: now_ms if task in self.current else since_ms for task, since_ms in self.stores.items()}
-
-
-def _flat(tasks: Tasks) -> frozenset[Task]:
-    return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)

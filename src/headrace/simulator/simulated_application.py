@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import Tasks
+from headrace.client.membership.assignment import Tasks, task_ids
 from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
 from headrace.client.membership.streams_membership import StreamsMembership
@@ -203,7 +203,7 @@ class SimulatedApplication:
                     pass
 
     def _take(self, added: Tasks, revoked: Tasks) -> None:
-        given, taken = _flat(added), _flat(revoked)
+        given, taken = task_ids(added), task_ids(revoked)
         for task in given:
             if task in self._closing or task not in self.open:
                 self._opening.add(task)
@@ -318,7 +318,3 @@ class SimulatedApplication:
 
     def _note(self, text: str) -> None:
         self._tell_world(f"{self.name} {text}")
-
-
-def _flat(tasks: Tasks) -> frozenset[Task]:
-    return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)

@@ -13,6 +13,7 @@ __all__ = [
     "Tasks",
     "difference",
     "is_subset",
+    "task_ids",
     "tasks_of",
     "tasks_text",
     "union",
@@ -38,6 +39,11 @@ def tasks_of(tasks: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
     """Return the tasks sorted, without duplicates and without empty subtopologies."""
     ordered = ((name, tuple(sorted(set(tasks[name])))) for name in sorted(tasks))
     return {name: partitions for name, partitions in ordered if partitions}
+
+
+def task_ids(tasks: Mapping[str, Iterable[int]]) -> frozenset[tuple[str, int]]:
+    """Return the tasks as (subtopology id, partition)."""
+    return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)
 
 
 def union(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:

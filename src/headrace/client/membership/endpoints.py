@@ -88,12 +88,15 @@ class OwnEndpoint:
 
     def for_heartbeat(self, *, is_ready: bool) -> Endpoint | None:
         """Return the endpoint for a later heartbeat; None unless it had to be left out of the join."""
-        return self._take() if self._is_held_back and is_ready and not self._is_told else None
+        return self._take() if self._is_missing(is_ready=is_ready) else None
 
     def needs_rejoin(self, *, is_ready: bool) -> bool:
         """Return whether the endpoint was left out of the join and the coordinator could use it now."""
         if not is_ready:
             self._rejoins = 0
+        return self._is_missing(is_ready=is_ready)
+
+    def _is_missing(self, *, is_ready: bool) -> bool:
         return self._is_held_back and is_ready and not self._is_told
 
     def on_rejoin_with_endpoint(self) -> None:

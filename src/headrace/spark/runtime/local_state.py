@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.guardian_link import GuardianLink
-from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, union
+from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, task_ids, union
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
@@ -142,7 +142,7 @@ class LocalState:
     def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
         """Return the assignment for the runners: the coordinator's, plus tasks whose revocation is delayed."""
         self._snapshot = snapshot
-        held = self._running() - _listed(snapshot.active)
+        held = self._running() - task_ids(snapshot.active)
         self._kept_back = self._handover.hold(held) if not self._runtime.is_stopping else frozenset()
         return self._wider(snapshot)
 
@@ -220,13 +220,13 @@ class LocalState:
         snapshot = self._snapshot
         wanted: set[Task] = set()
         if snapshot is not None:
-            wanted |= _listed(snapshot.standby) | _listed(snapshot.warmup) | self._to_come(snapshot)
+            wanted |= task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._to_come(snapshot)
         self.replicas.follow(task for task in wanted - self._in_use() if task[0] in self._stores)
 
-    def _to_come(self, snapshot: AssignmentSnapshot) -> set[Task]:
+    def _to_come(self, snapshot: AssignmentSnapshot) -> frozenset[Task]:
         if self._target is None or time.monotonic() - self._target[1] > TARGET_AGE_S:
-            return set()
-        return _listed(self._target[0].active) - _listed(snapshot.active)
+            return frozenset()
+        return task_ids(self._target[0].active) - task_ids(snapshot.active)
 
     def _running(self) -> set[Task]:
         runners = self._runtime.runners
@@ -234,7 +234,7 @@ class LocalState:
 
     def _in_use(self) -> set[Task]:
         opening = {(name, task) for name in self._stores for task in self._opening(name)}
-        active = _listed(self._snapshot.active) if self._snapshot is not None else set()
+        active = task_ids(self._snapshot.active) if self._snapshot is not None else frozenset()
         return self._running() | opening | active
 
     def bring_near(
@@ -288,14 +288,10 @@ class LocalState:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        here = self._in_use() | _listed(snapshot.standby) | _listed(snapshot.warmup) | self._to_come(snapshot)
+        here = self._in_use() | task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._to_come(snapshot)
         for task, freed in self._runtime.directory.clean_up(here, self._cleanup_delay_s):
             self._dormant.pop(task, None)
             log.info("the state of %s_%d is deleted, the task went away: %d bytes", *task, freed)
-
-
-def _listed(tasks: Mapping[str, Iterable[int]]) -> set[Task]:
-    return {(name, partition) for name, partitions in tasks.items() for partition in partitions}
 
 
 def progress_of(copy: ReplicaProgress) -> dict[str, Any]:
