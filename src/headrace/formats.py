@@ -29,6 +29,12 @@ class SchemaRegistry:
     config: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
+        if "@" in self.url:  # addresses are shown in errors and logs
+            raise ConfigError(
+                "bad-value",
+                "the address of the schema registry must not hold a user and a password",
+                'write SchemaRegistry("https://host:8081", {"basic.auth.user.info": "user:password"})',
+            )
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
                 "bad-value",

@@ -465,5 +465,9 @@ def test_formats_check_their_arguments_and_hide_passwords() -> None:
         SchemaRegistry("localhost:8081")
     with pytest.raises(ConfigError, match="subject"):
         Avro(schema="{}", subject="s")
+    for url in ("http://user:secret@h:1", "http://h:1,https://user:secret@i:1"):  # errors and logs show addresses
+        with pytest.raises(ConfigError, match="password") as raised:
+            SchemaRegistry(url)
+        assert "secret" not in str(raised.value) + "".join(raised.value.__notes__)
     registry = SchemaRegistry("http://h:1", {"basic.auth.user.info": "user:secret"})
     assert "secret" not in repr(Avro(registry=registry))
