@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -48,8 +49,6 @@ def encoded(schema: dict[str, Any], rows: list[dict[str, Any]]) -> list[bytes]:
 
 def decoded(values: Sequence[bytes | None], writer: dict[str, Any], reader: dict[str, Any] | None = None) -> Any:
     """Return (rows, {row: reason}) of values without a registry, by way of the reader of one pair of schemas."""
-    import numpy as np
-
     wanted = [field["name"] for field in (reader or writer)["fields"]]
     array = pa.array(values, pa.binary())
     ends = np.cumsum([len(value or b"") for value in values]).astype(np.int64)
@@ -176,9 +175,41 @@ def test_damaged_bytes_are_refused_or_read_as_fastavro_reads_them(data: Any) -> 
         return
     assert same(found[0], rows[0])
     assert same(found[2], rows[2])
-    row, reason = avro_row_reader(Avro(schema=json.dumps(schema)))(bytes(written[1]))
+    avro = Avro(schema=json.dumps(schema))
+    row, reason = avro_row_reader(avro)(bytes(written[1]))
     if 1 not in bad and reason is None:
         assert same(found[1], row), (found[1], row)
+    names = [field["name"] for field in schema["fields"]]
+    some = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
+    _, refused = decode_avro(pa.array([bytes(value) for value in written], pa.binary()), avro, some)
+    assert {row.index: row.reason for row in refused} == bad
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value"),
+    [
+        ("bytes", "string", b"\xff\xfe"),
+        ({"type": "array", "items": "bytes"}, {"type": "array", "items": "string"}, [b"a", b"\xff"]),
+        (
+            "bytes",
+            {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0},
+            (10**6).to_bytes(4, "big"),
+        ),
+    ],
+)
+def test_a_record_is_bad_whichever_columns_are_wanted(written: Any, read: Any, value: Any) -> None:
+    [bad] = encoded(record(a="int", b=written), [{"a": 7, "b": value}])
+    source = Avro(schema=json.dumps(record(a="int", b=read)))
+    found = [decode_avro(pa.array([bad], pa.binary()), source, wanted) for wanted in (["a", "b"], ["b"], ["a"], [])]
+    assert [[row.index for row in refused] for _, refused in found] == [[0]] * 4
+    assert len({refused[0].reason for _, refused in found}) == 1
+    assert avro_row_reader(source)(bad)[0] is None
+
+
+def test_texts_of_the_writer_alone_need_not_be_utf8() -> None:
+    writer, reader = record(gone="string", a="int"), record(a="int")
+    [value] = encoded(record(gone="bytes", a="int"), [{"gone": b"\xff", "a": 7}])
+    assert decoded([value], writer, reader) == ([{"a": 7}], {})
 
 
 # -- resolution --------------------------------------------------------------------------------------------------------

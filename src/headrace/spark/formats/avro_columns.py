@@ -85,6 +85,10 @@ class Column:
         """Return the slots that get an entry where the whole value is null."""
         return [self.slot]
 
+    def checked(self) -> list[Column]:
+        """Return the columns within it, or itself, whose bytes are judged only when they become an array."""
+        return []
+
 
 @dataclass(slots=True)
 class Constant(Column):
@@ -135,6 +139,9 @@ class Bytes(Column):
         found = slices_array(pa.binary(), entries.data, at, sizes, there)
         return found if pa.types.is_binary(self.kind) else self._texts(found, entries)
 
+    def checked(self) -> list[Column]:
+        return [] if pa.types.is_binary(self.kind) else [self]
+
     def _texts(self, found: pa.Array, entries: Entries) -> pa.Array:
         try:
             return found.cast(pa.string())
@@ -173,6 +180,9 @@ class Decimal(Column):
             why = f"it is not Avro of its schema: {self.path}: more than {self.kind.precision} digits"
             entries.refuse(np.flatnonzero(wrong), why, self.loops)
         return found
+
+    def checked(self) -> list[Column]:
+        return [self]
 
 
 def _narrowed(found: pa.Array, kind: Any) -> tuple[pa.Array, NDArray[np.bool_]]:
@@ -221,6 +231,9 @@ class Struct(Column):
         inner = [slot for column in self.columns for slot in column.slots()]
         return [slot for slot in (self.slot, *inner) if slot >= 0]  # constants have none
 
+    def checked(self) -> list[Column]:
+        return [leaf for column in self.columns for leaf in column.checked()]
+
 
 @dataclass(slots=True)
 class List(Column):
@@ -240,3 +253,6 @@ class List(Column):
             items = pa.StructArray.from_arrays([self.keys.array(entries, total), items], fields=pairs)
         buffers = [validity(there), pa.py_buffer(ends.astype(np.int32))]
         return pa.Array.from_buffers(self.kind, length, buffers, children=[items])
+
+    def checked(self) -> list[Column]:
+        return [*([] if self.keys is None else self.keys.checked()), *self.items.checked()]

@@ -83,6 +83,9 @@ class AvroReader:
         entries, bad, bad_step = self._run(data, starts, ends)
         reasons = {int(row): self._reason(int(bad[row]), int(bad_step[row])) for row in np.flatnonzero(bad)}
         columns = [self._columns[name].array(entries, rows) for name in wanted]
+        for name in self._columns.keys() - set(wanted):  # a query's columns must not decide which records are bad
+            for leaf in self._columns[name].checked():
+                leaf.array(entries, len(entries.there(leaf.slot)))
         for at, slot_reasons in entries.unreadable(rows):
             reasons.setdefault(at, slot_reasons)
         if reasons:

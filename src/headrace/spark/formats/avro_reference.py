@@ -55,7 +55,8 @@ def _decoded(value: bytes, writer: str) -> Any:
     from fastavro import schemaless_reader
 
     source = io.BytesIO(value)
-    row = schemaless_reader(source, _parsed(writer), None)
+    # Texts that are no UTF-8 are bad only where the reader's schema has a text for them: see `_conformed`.
+    row = schemaless_reader(source, _parsed(writer), None, handle_unicode_errors="surrogateescape")
     if source.read(1):
         raise ValueError("bytes are left over")
     return row
@@ -74,19 +75,32 @@ def _conformed(value: Any, reader: AvroType) -> Any:
         case "array":
             return [_conformed(item, wanted.element) for item in value]
         case "map":
-            return {key: _conformed(item, wanted.element) for key, item in value.items()}
+            return {_text(key): _conformed(item, wanted.element) for key, item in value.items()}
         case "float" | "double":
             return float(value)
         case "enum" if value not in wanted.symbols:
             if wanted.default_symbol is None:
                 raise ValueError(f"no symbol {value}")
             return wanted.default_symbol
-        case "string" if isinstance(value, bytes):
-            return value.decode()
-        case "bytes" if isinstance(value, str):
-            return value.encode()
+        case "string" | "bytes" | "fixed":
+            return _conformed_bytes(value, wanted)
         case _:
             return value
+
+
+def _conformed_bytes(value: Any, wanted: AvroType) -> Any:
+    if wanted.logical == "decimal":
+        if value and value.adjusted() >= wanted.precision - wanted.scale:  # fastavro has rounded it
+            raise ValueError(f"more than {wanted.precision} digits")
+        return value
+    if wanted.kind == "string":
+        return value.decode() if isinstance(value, bytes) else _text(value)
+    return value.encode(errors="surrogateescape") if isinstance(value, str) else value
+
+
+def _text(value: str) -> str:
+    value.encode()  # bytes that were no UTF-8 are surrogates, which cannot be encoded
+    return value
 
 
 def _conformed_record(value: dict[str, Any], wanted: AvroType) -> dict[str, Any]:
