@@ -122,7 +122,7 @@ def test_a_wrong_type(case):
 def test_an_unknown_name(kind):
     given = next((name for name in reversed(methods_of(kind)) if len(name) > 3 and name != "__init__"), None)
     with pytest.raises(UnknownName) as caught:
-        kind_without_columns(kind).frobnicate()
+        kind_without_columns(kind).frobnicate()  # type: ignore[attr-defined]
     assert caught.value.code == "unknown-name"
     assert isinstance(caught.value, AttributeError)
     assert_explained(caught.value)
@@ -210,7 +210,7 @@ def test_no_spark_was_started():
 
 def test_a_mistake_in_the_users_own_function_stays_what_it_is():
     def handler(record):
-        return len(5)
+        return len(5)  # type: ignore[arg-type]
 
     app = object.__new__(headrace.Stream)
     with pytest.raises(TypeError, match="object of type 'int' has no len"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.client.transaction_ends import read, write
@@ -32,7 +33,7 @@ def test_late_commit_after_describing_an_ongoing_transaction_counts(txn_client, 
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["kept"]})
     after_the_first_look(monkeypatch, lambda: transactions.end([identity], commit=True))
-    known = {}
+    known: dict[str, bool] = {}
     told = resolve_transactions(
         txn_client, ["x"], group_id="readers", topics=["a"], committed=known, transaction_timeout_ms=10_000
     )
@@ -43,7 +44,7 @@ def test_late_commit_after_describing_an_ongoing_transaction_counts(txn_client, 
 def test_late_commit_after_the_abort_of_a_transaction_is_refused(txn_client, transactions):
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["not to be"]})
-    known = {}
+    known: dict[str, bool] = {}
     assert note_decisions(transactions, ["x", "never used"], known) == {}
     assert known == {"x": False}
     late = transactions.end([identity], commit=True)["x"]
@@ -84,7 +85,7 @@ def test_no_resolution_while_a_written_partition_has_no_leader(txn_client, trans
     identity = transactions.initialise(["x"])["x"]
     write(txn_client, transactions, identity, {("a", 0): ["kept"]})
     transactions.end([identity], commit=True)
-    given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
+    given: dict[str, Any] = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
     views_in_turn(monkeypatch, LEADERLESS)
     with pytest.raises(BrokerError, match="a-0") as caught:
         resolve_transactions(txn_client, ["x"], leader_wait_ms=0, **given)
@@ -101,7 +102,7 @@ def test_no_resolution_while_a_written_partition_has_no_leader(txn_client, trans
 
 def test_resolving_is_repeated_when_a_leader_changed_meanwhile(txn_client, transactions, monkeypatch):
     transactions.initialise(["x"])
-    given = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
+    given: dict[str, Any] = {"group_id": "readers", "topics": ["a"], "transaction_timeout_ms": 10_000}
     left = views_in_turn(monkeypatch, {}, LEADERLESS, {}, {})
     assert resolve_transactions(txn_client, ["x"], **given) == {"x": None}
     assert left == [], "two rounds of two looks"

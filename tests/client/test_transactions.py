@@ -98,7 +98,7 @@ def test_a_broker_that_is_away_makes_the_outcome_unknown(txn_client, transaction
 
 
 def test_a_round_ends_with_an_outcome_for_each():
-    round_ = Round(what="to commit", api="EndTxn", ids=("a", "b", "c", "d"))
+    round_: Round[int] = Round(what="to commit", api="EndTxn", ids=("a", "b", "c", "d"))
     round_.answered("a", ErrorCode.none, 1)
     round_.answered("b", ErrorCode.concurrent_transactions, 2)
     round_.answered("c", ErrorCode.producer_fenced, 3)

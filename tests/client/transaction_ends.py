@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.sender import Sender
@@ -14,8 +16,8 @@ def write(client, transactions, identity, rows, **queue):
     if not transactions.renews_identities:
         register = lambda partitions: transactions.add_partitions(identity, partitions)  # noqa: E731
     produced = Sender(client, identity=identity, register=register, **queue)
-    for where, values in rows.items():
-        produced.add(*where, encode_batch([PlainRecord(value=value.encode()) for value in values]))
+    for (topic, partition), values in rows.items():
+        produced.add(topic, partition, encode_batch([PlainRecord(value=value.encode()) for value in values]))
     produced.flush()
     return produced
 
@@ -24,7 +26,7 @@ def read(client, *wheres):
     """What a reader of committed records gets up to the last stable offset, and where that is."""
     with Admin(client) as admin:
         ends = admin.list_offsets(dict.fromkeys(wheres, "latest"), isolation_level="read_committed")
-    found = {where: [] for where in wheres}
+    found: dict[Any, Any] = {where: [] for where in wheres}
     for batch in Fetcher(client).fetch_ranges({where: (0, end.offset) for where, end in ends.items()}):
         found[batch.topic, batch.partition] += [v.decode() for v in batch.table.column("value").to_pylist()]
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-__all__ = ["not_none"]
+__all__ = ["instance_of", "not_none"]
 
 T = TypeVar("T")
 
@@ -12,4 +12,12 @@ T = TypeVar("T")
 def not_none(value: T | None) -> T:
     """Return `value`; fail the test if it is None."""
     assert value is not None, "expected a value"
+    return value
+
+
+def instance_of(kind: type[T], value: object) -> T:
+    """Return `value`; fail the test if it is no `kind`, with an error in its place as the cause."""
+    if isinstance(value, Exception) and not isinstance(value, kind):
+        raise AssertionError(f"expected {kind.__name__}, got an error") from value
+    assert isinstance(value, kind), f"expected {kind.__name__}, got {value!r}"
     return value

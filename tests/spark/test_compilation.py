@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -36,10 +37,10 @@ def test_a_count_behind_a_repartition(app):
     assert [call.method for call in branch.before] == ["where"]
     assert branch.projection.key_sql == (("g0", "origin"),)
     assert (branch.projection.input_sql, branch.projection.bare) == ((), False)
-    columns = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
+    columns: dict[str, Any] = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
     assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", **columns)
     # What fails behind the repartition topic follows the policy of the stream that writes it.
-    policy = {"on_error": DeadLetter("bad"), "origins": ("flights",)}
+    policy: dict[str, Any] = {"on_error": DeadLetter("bad"), "origins": ("flights",)}
     expected = RepartitionSource(topic="demo-by-origin-repartition", **columns, **policy)
     assert behind.sources == (expected,)
     [branch] = behind.branches

@@ -1,5 +1,7 @@
 """Progress bars of long restores."""
 
+from typing import Any
+
 
 class Restoring:
     """A running application of which only its restores are looked at."""
@@ -14,7 +16,7 @@ class Restoring:
 def test_bars_come_with_a_long_restore_and_go_with_it(capsys):
     from headrace.spark.restore_bar import SHOWN_AFTER, RestoreBar
 
-    app = Restoring()
+    app: Any = Restoring()
     bar = RestoreBar(app, is_terminal=True)
     app.now = {("counts", 1): (1500, 500, 750_000.0)}
     for _ in range(SHOWN_AFTER - 1):

@@ -1,6 +1,7 @@
 """An application from topic to topic: results, commits, progress, restarts."""
 
 import json
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -96,7 +97,8 @@ def test_results_that_need_spark_sql(broker, make_app, running, flights):
 
 def test_foreach_batch_sees_each_row(broker, make_app, running, flights):
     flights.send(broker, range(100))
-    seen, numbers = [], []
+    seen: list[Any] = []
+    numbers: list[Any] = []
 
     def take(frame, number):
         numbers.append(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -113,7 +114,7 @@ def test_queries_without_results_still_fetch(spark, flights, airports):
     ]
     for stream in nothing:
         sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
-        plan = PreparedPlan(lambda stream=stream: through_tasks(spark, stream), sides)
+        plan = PreparedPlan(functools.partial(through_tasks, spark, stream), sides)
         assert plan.collect() == []
         assert "MapInArrow" in operators(plan.kept())[0]
     until_when = flights.where(F.current_date() < F.lit("2100-01-01"))

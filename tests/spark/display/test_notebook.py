@@ -9,6 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from tests.harness.values import not_none
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Jupyter's own packages, about each other
@@ -79,7 +80,7 @@ def test_streams_and_tables_show_their_source_and_columns(executed):
 def test_progress_is_updated_while_the_application_runs(executed):
     states = [re.search(r": ([a-z-]+) · \d+ tasks · ([\d,]+) records", text) for text in executed.states]
     assert all(states), executed.states
-    seen = [(state[1], int(state[2].replace(",", ""))) for state in states]
+    seen = [(state[1], int(state[2].replace(",", ""))) for state in map(not_none, states)]
     assert "running" in {state for state, _ in seen}
     assert seen[-1] == ("stopped", RECORDS)
     counts = [count for _, count in seen]

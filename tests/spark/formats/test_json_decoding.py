@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from tests.harness.values import not_none
 from tests.spark.formats.generated_values import generated
 
 from headrace.spark import formats
@@ -268,7 +269,7 @@ def test_a_record_without_a_value_is_no_row():
     values = pa.array([b'{"a":1}', None, b'{"a":2}', None], pa.binary())
     found = formats.decode(pa.table({"value": values}), replace(source, columns_needed=("a",)), topic="x", partition=0)
     assert not found.bad_rows
-    assert found.tombstones.tolist() == [False, True, False, True]
+    assert not_none(found.tombstones).tolist() == [False, True, False, True]
     text = replace(source, value_format="string", schema_json=StructType().add("value", "string").json())
     found = formats.decode(
         pa.table({"value": values}), replace(text, columns_needed=("value",)), topic="x", partition=0

@@ -5,9 +5,11 @@ import math
 import pickle
 import random
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.harness.values import not_none
 
 from headrace.errors import UserCodeError
 from headrace.spark.arrow_types import arrow_type
@@ -45,7 +47,7 @@ def aggregate(calls, groups=(("g", '"string"'), ("f", '"double"'))):
     for index, (function, column) in enumerate(calls):
         kind = INPUTS[column][0] if column else None
         default = {"count": '"long"', "avg": '"double"'}.get(function, kind)
-        result = RESULTS.get((function, kind), default)
+        result = not_none(RESULTS.get((function, str(kind)), default))
         buffers.append(Buffer(name=f"b{index}", function=function, input=column, input_type=kind, result_type=result))
     return Aggregate(
         name="t", group_columns=groups, buffers=tuple(buffers), results=(), output_schema_json="", changelog_topic="c"
@@ -60,7 +62,8 @@ def same(left, right):
 
 def in_micro_batches(functions, table, cuts):
     """As the operator does it: partials per task, merged with what a store holds."""
-    store, newest = {}, {}
+    store: dict[bytes, bytes] = {}
+    newest: dict[Any, Any] = {}
     for start, end in zip([0, *cuts], [*cuts, table.num_rows], strict=True):
         if start == end:
             continue

@@ -22,7 +22,8 @@ def stops(app):
 
 def wait_for_the_opener(monkeypatch):
     """Another subtopology's micro-batch takes its time, and the restore breaks off before the opener is closed."""
-    broke_off, open_tasks, close = threading.Event(), TaskOpener._open, TaskOpener.close
+    broke_off, armed = threading.Event(), threading.Event()
+    open_tasks, close = TaskOpener._open, TaskOpener.close
 
     def opens(opener, request):
         try:
@@ -32,22 +33,21 @@ def wait_for_the_opener(monkeypatch):
             raise
 
     def closes(opener):
-        if opener._restore is not None and broke_off.armed:
+        if opener._restore is not None and armed.is_set():
             assert broke_off.wait(30)
             time.sleep(0.2)  # until its thread has told of it
         close(opener)
 
-    broke_off.armed = False
     monkeypatch.setattr(TaskOpener, "_open", opens)
     monkeypatch.setattr(TaskOpener, "close", closes)
-    return broke_off
+    return broke_off, armed
 
 
 @pytest.mark.parametrize("by", ["the replica process", "a stage"])
 def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, spark, flights, tmp_path):
     if by == "a stage":
         monkeypatch.setattr(LocalState, "start", lambda _state: None)
-    broke_off = wait_for_the_opener(monkeypatch)
+    broke_off, armed = wait_for_the_opener(monkeypatch)
     flights.send(broker, range(300))
     with flights.count_by_origin(make_app(instance="a")).start() as first:
         first.wait_until("caught-up", timeout=60)
@@ -63,9 +63,9 @@ def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, s
             app._wait(lambda: {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(group)}, None, "restoring")
         else:
             app._wait(lambda: app._runtime.state.replicas.is_asked, None, "restoring")
-        broke_off.armed = True
+        armed.set()
         assert stops(app)
-        broke_off.armed = False
+        armed.clear()
     assert broke_off.is_set()
     assert app.exception() is None
     flights.send(broker, range(300, 420))

@@ -11,7 +11,7 @@ TASKS = {0: {"left": (0, 40), "right": (5, 5)}, 1: {"left": (7, 500), "right": (
 
 
 def planned(positions, most=1000):
-    slots = {}
+    slots: dict[int, list[TaskPlan]] = {}
     for task, topics in TASKS.items():
         ranges = tuple(
             InputRange(

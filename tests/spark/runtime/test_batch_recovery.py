@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def clock():
 
 @pytest.fixture
 def recovery(clock):
-    nobody = None  # Spark is not asked about what a stage has said of itself, nor about no records
+    nobody: Any = None  # Spark is not asked about what a stage has said of itself, nor about no records
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
     return BatchRecovery(flights, nobody, tasks={}, reopen=nobody, tick=nobody, now_s=clock)
 
@@ -73,19 +74,26 @@ RECREATED = [
 @pytest.mark.parametrize("cause", RECREATED, ids=lambda error: type(error).__name__)
 def test_tasks_of_a_topic_that_was_recreated_are_opened_anew(clock, cause):
     """Their positions belong to the deleted topic: the same plan again would meet the same refusal."""
-    opened = []
+    opened: list[Any] = []
+    unused: Any = None
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
-    recovery = BatchRecovery(flights, None, tasks={}, reopen=opened.append, tick=None, now_s=clock)
+    recovery = BatchRecovery(flights, unused, tasks={}, reopen=opened.append, tick=unused, now_s=clock)
     recovery.recover(PLAN, failed(cause))
     assert opened == [[]]
 
 
 def test_records_of_a_recreated_topic_are_searched_anew(clock):
     """As `test_driver_evaluation` shows on Spark, `screen` passes over what was searched already."""
-    searched = []
-    jobs = SimpleNamespace(find_bad_records=lambda plan, **_: searched.append(plan.tasks[0].ranges) or [])
+    searched: list[Any] = []
+
+    def find_bad_records(plan, **_):
+        searched.append(plan.tasks[0].ranges)
+        return []
+
+    jobs: Any = SimpleNamespace(find_bad_records=find_bad_records)
+    unused: Any = None
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
-    recovery = BatchRecovery(flights, jobs, tasks={}, reopen=None, tick=None, now_s=clock)
+    recovery = BatchRecovery(flights, jobs, tasks={}, reopen=unused, tick=unused, now_s=clock)
 
     def screen(topic_id, end):
         found = InputRange(topic="flights", partition=0, start=0, end=end, topic_id=topic_id)
@@ -171,7 +179,8 @@ class GuardingJobs:
 def skipping_recovery(jobs, on_error="skip"):
     source = TopicSource(name="flights", topics=("flights",), value_format="json", schema_json="{}", on_error=on_error)
     flights = CompiledSubtopology(subtopology_id="flights", sources=(source,), branches=())
-    return BatchRecovery(flights, jobs, tasks={}, reopen=None, tick=None)
+    unused: Any = None
+    return BatchRecovery(flights, jobs, tasks={}, reopen=unused, tick=unused)
 
 
 def of_records(start, end):

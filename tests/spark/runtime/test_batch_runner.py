@@ -146,7 +146,7 @@ def test_the_users_foreach_batch_function_may_fail(numbers, make_app, running):
 def workers_of(spark):
     """The forked Python workers of the session's JVM."""
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    children = {}
+    children: dict[int, list[int]] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])

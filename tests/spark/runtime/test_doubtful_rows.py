@@ -6,11 +6,13 @@ import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
+from tests.harness.values import not_none
 
 from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
@@ -94,7 +96,9 @@ def random_plan(seed):
     """Projections and filters at random, in most of which a row can fail."""
     chance = random.Random(seed)
     given = ["id", "text", "n", "flag", "at", "price", "items", "day"]
-    numbers, made, steps = ["n", "cast(text AS int)", "cast(id AS int)"], [], []
+    numbers = ["n", "cast(text AS int)", "cast(id AS int)"]
+    made: list[str] = []
+    steps: list[tuple[str, tuple[str, ...]]] = []
     for level in range(chance.randrange(1, 4)):
         if chance.random() < 0.6:
             steps.append(("where", (random_truth(chance, numbers),)))
@@ -160,7 +164,7 @@ def test_early_evaluated_expressions_are_guarded(sessions, spark, query):
     plain, guarding = sessions
     texts = [(number, f"x{number}" if number in (0, 7) else str(number), None) for number in range(20)]
     rows = spark.createDataFrame(texts, "id long, text string, none int").coalesce(1)
-    found = PreparedPlan(lambda: guarded_rows(rows, EAGER[query]).frame, session=guarding).kept()
+    found = PreparedPlan(lambda: not_none(guarded_rows(rows, EAGER[query])).frame, session=guarding).kept()
     failed = [row.failed[0] for row in found.collect() if row.failed is not None]
     assert failed == [0, 7]
     assert {row for row, _ in failing_rows(DriverRows(plain, rows), EAGER[query], most=99)} <= {0, 7}  # fewer in 4.0
@@ -198,10 +202,10 @@ def test_every_type_goes_through_a_guarded_plan(spark):
     def sql(frame):
         return frame.selectExpr("cast(text AS int) AS text", *names)
 
-    guarded = guarded_rows(rows, sql)
+    guarded = not_none(guarded_rows(rows, sql))
     found = guarded.frame.toArrow()
-    failed = []
-    context = SimpleNamespace(failed_rows=failed)
+    failed: list[pa.Table] = []
+    context: Any = SimpleNamespace(failed_rows=failed)
     [good] = GuardedRowsStep(guarded.columns, guarded.inputs).start(context).push(found)
     wanted = sql(rows.where("text <> 'x'"))
     assert good.equals(wanted.toArrow().cast(good.schema))
@@ -247,7 +251,7 @@ def test_failed_rows_leave_the_stage_and_reach_the_driver(tmp_path, monkeypatch)
     side_path.write_failed_rows("sink-1", 0, pa.concat_tables(context.failed_rows))
     side_path.write_failed_rows("sink-1", 1, pa.table({"text": ["y"]}))
     side_path.write_failed_rows("sink-11", 0, pa.table({"text": ["z"]}))
-    assert side_path.failed_rows("sink-1").column("text").to_pylist() == ["x", None, "y"]
+    assert not_none(side_path.failed_rows("sink-1")).column("text").to_pylist() == ["x", None, "y"]
     assert side_path.failed_rows("sink-2") is None
     with pytest.raises(Exception, match="more than 3 rows"):
         push((None, {"c0": "y"}), (None, {"c0": "z"}))

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.harness.brokers import broker_fixture
+from tests.harness.values import not_none
 from tests.longer import LONG
 from tests.spark.edits import EDITS, record, recount
 
@@ -27,7 +28,7 @@ broker = broker_fixture({"flights": 2}, config={"group.streams.initial.rebalance
 
 @pytest.fixture(scope="module")
 def matrix():
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     yield rows
     print(f"\n{'kind of edit':52} {'expected':10} {'seen'}")
     for row in rows:
@@ -55,7 +56,8 @@ def program(spark, broker, tmp_path, request):
                 group, spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / instance
             )
             stream = app.stream
-            app.stream = lambda _topic, **settings: stream(topic, name="flights", **settings)
+            renamed = lambda _topic, **settings: stream(topic, name="flights", **settings)  # noqa: E731
+            app.stream = renamed  # type: ignore[method-assign, assignment]
             version.build(app).to_topic(f"out-{group}", partitions=2)
             return app
 
@@ -163,7 +165,7 @@ def test_two_versions_that_found_a_group_at_once_do_not_mix(program):
         while all(app.isActive for app in running) and time.monotonic() < deadline:
             time.sleep(0.1)
         [lost] = [number for number, app in enumerate(running) if not app.isActive]
-        assert running[lost].exception().code == "state-schema-changed"
+        assert not_none(running[lost].exception()).code == "state-schema-changed"
         won = 1 - lost
         running[won].wait_until("caught-up", timeout=120)
     finally:

@@ -5,10 +5,12 @@ import logging
 import threading
 
 import pytest
+from tests.harness.values import instance_of
 from tests.longer import longer
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.errors import CannotConnect
 from headrace.spark.runtime import task_opener
@@ -136,7 +138,8 @@ def test_undecided_offsets_of_another_owner_are_waited_for(broker, make_app, run
     flights.send(broker, range(200))
     with NetworkClient(broker.bootstrap_servers) as client:
         of_the_dead = Transactions(client, transaction_timeout_ms=800_000)
-        [identity] = of_the_dead.initialise(["each-dead-flights-0"]).values()
+        [outcome] = of_the_dead.initialise(["each-dead-flights-0"]).values()
+        identity = instance_of(TransactionalIdentity, outcome)
         pending = {("flights", partition): 0 for partition in range(4)}
         told = of_the_dead.commit_offsets("each", {identity: pending}, member_id="", member_epoch=-1)
         assert set(told.values()) == {None}
@@ -200,7 +203,7 @@ def test_an_identity_that_was_taken_away_is_replaced(broker, make_app, running, 
     with NetworkClient(broker.bootstrap_servers) as client:
         known = Transactions(client, transaction_timeout_ms=10_000).initialise(link._ending_ids[:1])
     [identity] = known.values()
-    assert identity.producer_id >= 0
+    assert instance_of(TransactionalIdentity, identity).producer_id >= 0
     # what now runs with the older identity is shut out, and the application finds its way back
     flights.send(broker, range(100, 200))
     app.wait_until("caught-up", timeout=60)

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 from tests.harness.brokers import broker_fixture
+from tests.harness.values import instance_of
 
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
 from headrace.client.selector import wait_for
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.spark.runtime import input_watch
 from headrace.spark.runtime.input_watch import InputWatch
@@ -71,7 +73,7 @@ def test_existing_records_end_the_wait_at_once(broker, watch):
 def test_a_transaction_counts_when_it_is_committed(broker, watch):
     with NetworkClient(broker.bootstrap_servers) as client:
         transactions = Transactions(client, transaction_timeout_ms=MINUTE_MS)
-        [identity] = transactions.initialise(["t"]).values()
+        identity = instance_of(TransactionalIdentity, transactions.initialise(["t"])["t"])
         with waiting(watch, {FIRST: 0}) as ended:
             writer = Producer(client, identity=identity)
             writer.send("in", 0, None, pa.array([b"one"]))
@@ -104,7 +106,12 @@ def test_other_places_are_asked_for_while_the_old_ones_stand(broker, watch):
 def test_records_that_stay_untaken_end_the_wait_only_after_a_pause(broker, watch, monkeypatch):
     """A task may stand before a record that nobody takes: that must not become a loop without rest."""
     pauses = []
-    monkeypatch.setattr(input_watch, "wait_for", lambda *given: pauses.append(given[-1]) or wait_for(*given))
+
+    def counted_wait(*given):
+        pauses.append(given[-1])
+        return wait_for(*given)
+
+    monkeypatch.setattr(input_watch, "wait_for", counted_wait)
 
     broker.produce("in", ["one"], partition=0)
     for _ in range(6):

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.values import not_none
 
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.spark.runtime.own_tasks import OwnTasks
@@ -20,7 +21,7 @@ def opened(request, partitions=None):
 def running(*tasks):
     """With these at work."""
     own = OwnTasks("counts")
-    request = own.assign(assignment(1, *tasks))
+    request = not_none(own.assign(assignment(1, *tasks)))
     own.take()
     own.opened(request, opened(request))
     own.take()
@@ -30,7 +31,7 @@ def running(*tasks):
 
 def test_new_tasks_are_opened_once_and_run_from_the_next_batch():
     own = OwnTasks("counts")
-    request = own.assign(assignment(1, 0, 2))
+    request = not_none(own.assign(assignment(1, 0, 2)))
     assert request.partitions == (0, 2)
     assert own.take() is None, "it was asked for already"
     assert own.opening == [0, 2]
@@ -43,7 +44,7 @@ def test_new_tasks_are_opened_once_and_run_from_the_next_batch():
 
 def test_tasks_that_stay_get_the_newest_epoch_and_are_not_opened_again():
     own = running(0, 1)
-    request = own.assign(assignment(2, 1, 3))
+    request = not_none(own.assign(assignment(2, 1, 3)))
     assert request.partitions == (3,)
     assert not own.has_taken(assignment(2, 1, 3)), "task 0 is still at work"
     own.take()
@@ -54,9 +55,9 @@ def test_tasks_that_stay_get_the_newest_epoch_and_are_not_opened_again():
 
 def test_an_opening_whose_task_went_and_came_again_is_not_taken():
     own = OwnTasks("counts")
-    first = own.assign(assignment(1, 0))
+    first = not_none(own.assign(assignment(1, 0)))
     own.assign(assignment(2))
-    second = own.assign(assignment(3, 0))
+    second = not_none(own.assign(assignment(3, 0)))
     assert not own.is_wanted(first)
     assert own.is_wanted(second)
     own.opened(first, opened(first))

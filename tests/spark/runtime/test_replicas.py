@@ -8,6 +8,7 @@ import confluent_kafka
 import pytest
 from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
@@ -138,7 +139,7 @@ def test_a_restore_waits_for_open_transactions(broker, changelog, tmp_path):
         assert replay_all(client, [replay], {where: end})
         ending.join()
     assert dict(store.values()) == {b"b": b"2"}
-    assert store.position().changelog_offset == end
+    assert not_none(store.position()).changelog_offset == end
     store.close()
 
 
@@ -171,7 +172,7 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     )
     taken = BatchKey(incarnation="replay", batch_id=1)
     store.begin_replay(taken, 2, 2)
-    store.place(stands.batch, stands.input_offsets, over=store.position())
+    store.place(stands.batch, stands.input_offsets, over=not_none(store.position()))
     store.close()
     assert replicas.find([("counts", 0), ("counts", 1)]) == {("counts", 0): 2}
     assert brought_near(replicas) == 0

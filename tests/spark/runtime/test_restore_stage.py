@@ -5,6 +5,7 @@ and was then said to hold all of a changelog to which the next owner had written
 """
 
 import pytest
+from tests.harness.values import not_none
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -99,7 +100,7 @@ class Opening:
         if not placed:
             list(RestoreStep(stores=((store_of(COUNTS), ("in",)),)).tables(context))
         store = open_store(context, store_of(COUNTS), 0)
-        stands = store.position()
+        stands = not_none(store.position())
         assert (stands.batch, dict(stands.input_offsets), stands.restoring) == (batch, inputs, False)
         return {key: value.removeprefix(START) for key, value in store.values()}
 

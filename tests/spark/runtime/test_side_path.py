@@ -26,7 +26,7 @@ def test_the_side_path_keeps_attempts_apart(tmp_path):
 def test_errors_of_others_keep_their_words(tmp_path):
     path = SidePath(tmp_path, "s", BATCH)
     try:
-        {}["x"]
+        raise KeyError("x")
     except KeyError as error:
         path.write_error("sink-0", 0, error)
     [found] = path.errors()

@@ -8,6 +8,7 @@ the matrix. `pytest -s` prints it: cells (row × column) that equal the batch's,
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -220,7 +221,7 @@ def _run(spark, broker, make_app, tmp_path):
     schema = StructType.fromDDL(SCHEMA)
     broker.create_topics({"rows": 2})
     broker.produce("rows", [r[0] for r in frame.select(F.to_json(F.struct("*"), JSON_OPTIONS)).collect()])
-    batches = []
+    batches: list[Any] = []
     # Its micro-batches are wide: on a loaded machine one takes longer than the default of 10 s, is repeated, and
     # `foreachBatch`, which is at least once, sees its rows twice.
     app = make_app(config={"transaction.timeout.ms": 300_000})

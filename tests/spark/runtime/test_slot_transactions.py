@@ -1,5 +1,7 @@
 """The two transactional ids of a slot: in turn, and other ones after a broker was away."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -27,7 +29,9 @@ class World:
     """A driver's side of transactions, with what it tells others of its ids."""
 
     def __init__(self, client):
-        self.client, self.used, self.over = client, [], []
+        self.client = client
+        self.used: list[Any] = []
+        self.over: list[Any] = []
         self.transactions = SlotTransactions(
             client,
             group_id="delays",

@@ -6,6 +6,7 @@ import shutil
 import lmdb
 import pyarrow as pa
 import pytest
+from tests.harness.values import not_none
 
 from headrace.errors import StateError
 from headrace.spark.runtime import store_files
@@ -125,12 +126,17 @@ def test_a_map_that_is_full_at_the_end_of_a_batch_grows(store, monkeypatch):
     """The commit may need room as well; what was merged is merged again, and is prepared once."""
     calls = []
     keys = [b"%06d" % n for n in range(1000)]
-    opened = store.merge(None, position(batch(1)), binary(keys), lambda old: calls.append(1) or binary(keys))
+
+    def merge(old):
+        calls.append(old)
+        return binary(keys)
+
+    opened = store.merge(None, position(batch(1)), binary(keys), merge)
     whole = opened._place
 
     def full_once(transaction, offset):
         monkeypatch.setattr(opened, "_place", whole)
-        raise lmdb.MapFullError
+        raise lmdb.MapFullError("full")
 
     monkeypatch.setattr(opened, "_place", full_once)
     opened.prepare(4)
@@ -158,9 +164,14 @@ def test_the_map_grows(tmp_path, monkeypatch):
     store = TaskStore(tmp_path / "s", IDENTITY)
     calls = []
     keys = [b"%06d" % n for n in range(20_000)]
-    prepare(store, None, batch(1), keys, lambda old: calls.append(1) or [b"x" * 50] * len(old), 9)
+
+    def merge(old):
+        calls.append(old)
+        return [b"x" * 50] * len(old)
+
+    prepare(store, None, batch(1), keys, merge, 9)
     assert len(calls) > 1  # done again in a larger map
-    assert store.settle(batch(1)).changelog_offset == 9
+    assert not_none(store.settle(batch(1))).changelog_offset == 9
     assert store.count() == 20_000
     store.close()
 
@@ -170,7 +181,12 @@ def test_long_keys_are_kept_apart(store):
     prepare(store, None, batch(1), keys, lambda old: [b"1", b"2", b"3"], 1)
     store.settle(batch(1))
     seen = []
-    prepare(store, batch(1), batch(2), keys, lambda old: seen.extend(old) or old, 1)
+
+    def merge(old):
+        seen.extend(old)
+        return old
+
+    prepare(store, batch(1), batch(2), keys, merge, 1)
     assert seen == [b"1", b"2", b"3"]
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.values import not_none
 from tests.spark.runtime.block_samples import binary
 
 from headrace.errors import StateError
@@ -36,7 +37,7 @@ def test_blocks_are_a_dictionary(environment, rounds, limit, few):
         patch.setattr(store_blocks, "FILLED", limit * 3 // 4)
         patch.setattr(store_blocks, "FEW", few)
         transaction.drop(database, delete=False)
-        wanted = {}
+        wanted: dict[bytes, bytes] = {}
         for change in rounds:
             found = store_blocks.find(transaction, database, binary(sorted(change)))
             assert found.values().to_pylist() == [wanted.get(name) for name in sorted(change)]
@@ -88,7 +89,7 @@ def test_a_flipped_bit_in_a_block_condemns_the_store(tmp_path):
     store.begin_replay(WRITER, 0, 2)
     store.load(WRITER, binary([b"EWR", b"JFK"]), binary([b"one", b"two"]), 2)
     with store._environment.lmdb.begin(write=True, db=store._blocks) as transaction:
-        sealed = bytearray(transaction.get(store_blocks.FIRST))
+        sealed = bytearray(not_none(transaction.get(store_blocks.FIRST)))
         sealed[-1] ^= 1
         transaction.put(store_blocks.FIRST, bytes(sealed))
     with pytest.raises(StateError) as found:

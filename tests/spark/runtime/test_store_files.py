@@ -1,5 +1,6 @@
 """Older formats, files that are not stores, replays that lost their store, directories, newest values."""
 
+import functools
 import os
 import random
 import shutil
@@ -7,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.harness.values import not_none
 from tests.spark.runtime.block_samples import binary
 
 from headrace.errors import StateError
@@ -16,6 +18,10 @@ from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition,
 FIXTURES = Path(__file__).parent / "fixtures"
 OLDER = StoreIdentity(changelog_topic_id="topic-1", schema_hash="schema-1", boot_id="boot-1")
 IDENTITY = StoreIdentity(changelog_topic_id="t", schema_hash="s", boot_id="b")
+
+
+def replaced_by(values, _old):
+    return values
 
 
 def batch(batch_id, incarnation="older"):
@@ -75,19 +81,19 @@ def test_the_file_of_an_undone_batch_is_as_long_as_its_pages(tmp_path, seed):
         keys = sorted({b"%06d" % chance.randrange(2000) for _ in range(count)})
         position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
         values = binary([b"x" * 20] * len(keys))
-        store.merge(after, position, binary(keys), lambda _, values=values: values).prepare(1)
+        store.merge(after, position, binary(keys), functools.partial(replaced_by, values)).prepare(1)
     pages, page_bytes = store._environment.lmdb.info()["last_pgno"] + 1, store._environment.lmdb.stat()["psize"]
     data = path / "data.mdb"
     assert data.stat().st_size >= pages * page_bytes
     kept = dict(store.values())
     store.close()
-    assert position_on_disk(path, IDENTITY).batch == batch(1)
+    assert not_none(position_on_disk(path, IDENTITY)).batch == batch(1)
     again = TaskStore(path, IDENTITY)
     assert (again.rebuilt, dict(again.values())) == (None, kept)
     again.close()
     os.truncate(data, data.stat().st_size - 1)
     last = TaskStore(path, IDENTITY)
-    assert "its pages need" in last.rebuilt
+    assert "its pages need" in not_none(last.rebuilt)
     last.close()
 
 

@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 from tests.harness.brokers import broker_fixture
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.longer import longer
 from tests.spark.runtime.test_upgraded_state import NEW, OLD, Group, old_values
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.application import load_application
 from headrace.errors import HeadraceError
+from headrace.spark.running_app import RunningApp
 from headrace.spark.runtime import stored_schemas
 from headrace.spark.runtime.stored_schemas import StoredSchemas
 
@@ -54,7 +57,7 @@ def test_one_of_two_versions_that_start_together_continues(group, monkeypatch):
 
     monkeypatch.setattr(stored_schemas, "publish_schema", publish_together)
     group.send(range(40))
-    running = {}
+    running: dict[str, RunningApp] = {}
     for number, version in enumerate(VERSIONS):
         app = load_application(group.program(version))
         app.state_dir = app.state_dir.with_name(f"instance-{number}")
@@ -63,14 +66,14 @@ def test_one_of_two_versions_that_start_together_continues(group, monkeypatch):
         wait_until(lambda: any(app.exception() for app in running.values()), "one version refused", timeout_s=WITHIN_S)
         [refused] = [version for version, app in running.items() if app.exception()]
         [kept] = [version for version in running if version != refused]
-        assert running[refused].exception().code == "state-schema-changed"
+        assert not_none(running[refused].exception()).code == "state-schema-changed"
         running[kept].wait_until("caught-up", timeout=WITHIN_S)
         group.send(range(40, 80))
         running[kept].wait_until("caught-up", timeout=WITHIN_S)
         assert running[kept].exception() is None
     finally:
-        for app in running.values():
-            app.stop()
+        for each in running.values():
+            each.stop()
     names, values = VERSIONS[kept]
     assert group.newest(*names) == group.counted(values)
     assert not group.newest(*VERSIONS[refused][0]), "the refused version wrote no row"
@@ -93,7 +96,7 @@ def build(servers, state_dir, spark=None):
 
 
 def keyed(aggregates, *arguments):
-    names = {}
+    names: dict[str, Any] = {}
     exec(KEYED.replace("{aggregates}", aggregates), names)
     return names["build"](*arguments)
 
@@ -130,12 +133,12 @@ def test_a_standby_of_another_version_never_takes_over(spark, tmp_path, monkeypa
             sent.extend(rows)
 
         def newest():
-            rows = [json.loads(record.value) for record in broker.records("out")]
+            rows = [json.loads(not_none(record.value)) for record in broker.records("out")]
             assert all(set(row) == {"origin", "count", "largest"} for row in rows), "rows of the old version only"
             return {row["origin"]: (row["count"], row["largest"]) for row in rows}
 
         def counted():
-            groups = {}
+            groups: dict[str, list[int]] = {}
             for row in sent:
                 groups.setdefault(row["origin"], []).append(row["n"])
             return {origin: old_values(numbers) for origin, numbers in groups.items()}

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -99,7 +100,8 @@ def test_a_driver_killed_before_the_table_commit_repeats_the_batch(
 def test_a_transaction_that_does_not_end(broker, make_app, flights, tmp_path, monkeypatch):
     """Written, and then the transaction comes to nothing: no row of that attempt is ever seen."""
     table = tmp_path / "table"
-    end, refused = Transactions.end, []
+    end = Transactions.end
+    refused: list[Any] = []
 
     def deaf_once(self, identities, *, commit, timeout_ms=None):
         if not commit or refused:

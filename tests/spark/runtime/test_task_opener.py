@@ -6,14 +6,16 @@ topics follow `auto_offset_reset`: internal topics are always read from the begi
 
 import queue
 import threading
+from typing import Any
 
 import pytest
+from tests.harness.values import instance_of
 
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
-from headrace.client.sender import Sender
+from headrace.client.sender import Sender, TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -42,7 +44,7 @@ def opened(topics):
 
     def open_once(reset, wanted_topics=("flights", INTERNAL), restore=None, bear=_raise):
         with Admin(topics.bootstrap_servers) as admin:
-            outcomes = queue.Queue()
+            outcomes: queue.Queue[Any] = queue.Queue()
             inputs = tuple((topic, 0) for topic in wanted_topics)
             opener = TaskOpener(
                 name="by-origin",
@@ -118,7 +120,7 @@ def test_restore_waits_for_an_open_changelog_transaction(topics, opened):
     """The end of the changelog is looked up with READ_UNCOMMITTED; its records are readable after the transaction."""
     with NetworkClient(topics.bootstrap_servers) as client:
         transactions = Transactions(client)
-        identity = transactions.initialise(["counts-a-0"])["counts-a-0"]
+        identity = instance_of(TransactionalIdentity, transactions.initialise(["counts-a-0"])["counts-a-0"])
         queue_ = Sender(client, identity=identity)
         queue_.add(INTERNAL, 0, encode_batch([PlainRecord(value=b"open")]))
         queue_.flush()

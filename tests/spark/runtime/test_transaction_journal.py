@@ -1,13 +1,17 @@
 """Transactional ids on disk: what a process that died left open is ended by the next one in its state directory."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
+from tests.harness.values import instance_of
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.group_offsets import fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.errors import Fenced, StateError
 from headrace.spark.runtime.transaction_journal import FILE, TransactionJournal
@@ -59,14 +63,15 @@ def test_the_next_process_ends_transactions_left_open(tmp_path):
         dead = TransactionJournal(tmp_path, "delays")
         transactions = Transactions(client, transaction_timeout_ms=TIMEOUT_MS)
         dead.add(["delays-m1-flights-0"])
-        [identity] = transactions.initialise(["delays-m1-flights-0"]).values()
+        [outcome] = transactions.initialise(["delays-m1-flights-0"]).values()
+        identity = instance_of(TransactionalIdentity, outcome)
         writer = Producer(client, identity=identity)
         writer.send("out", 0, None, pa.array([b"of the dead"]))
         writer.flush()
         told = transactions.commit_offsets("delays", {identity: {where: 7}}, member_id="", member_epoch=-1)
         assert set(told.values()) == {None}
         admin = Admin(client)
-        stable = {"isolation_level": "read_committed"}
+        stable: dict[str, Any] = {"isolation_level": "read_committed"}
         assert admin.list_offsets({("out", 0): "latest"}, **stable)["out", 0].offset == 0
 
         TransactionJournal(tmp_path, "delays").end_left_behind(

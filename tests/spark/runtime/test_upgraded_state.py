@@ -94,7 +94,7 @@ class Group:
         return sorted((r.partition, r.key, r.value) for r in self._broker.records(f"{self.name}-state-changelog"))
 
     def counted(self, function, rows=None):
-        groups = {}
+        groups: dict[str, list[int]] = {}
         for row in self.sent if rows is None else rows:
             groups.setdefault(row["origin"], []).append(row["n"])
         return {origin: function(numbers) for origin, numbers in groups.items()}

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -137,7 +138,8 @@ def test_a_late_commit_of_an_instance_that_lost_the_task(sink):
 def test_positions_never_go_back_when_two_owners_overlap(sink, monkeypatch):
     """The first has read the journal and is about to replace it when the second, who owns the task now, commits."""
     first, second = written(sink), written(sink, "y.0.0", 10, 20)
-    write, others = parquet_journal.write_text, []
+    write = parquet_journal.write_text
+    others: list[threading.Thread] = []
 
     def slow_write(path, text):
         if not others:
@@ -219,7 +221,8 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path, monkeypatch, pa
         run(ParquetSink(str(tmp_path / "whole"), partition_by=partition_by), [])
     assert steps.count > 40
     for at in range(1, steps.count + 1):
-        sink, log = ParquetSink(str(tmp_path / f"{at}"), partition_by=partition_by), []
+        sink = ParquetSink(str(tmp_path / f"{at}"), partition_by=partition_by)
+        log: list[Any] = []
         with monkeypatch.context() as patch:
             Steps(patch, at, behind=behind)
             with pytest.raises(Died):
