@@ -32,7 +32,7 @@ def rules_for(compiled: CompiledTopology, *, principal: str, exactly_once: bool)
         ("TOPIC", topic, "LITERAL", ("WRITE", "CREATE") if created else ("WRITE",))
         for topic, created in _written(compiled).items()
     ]
-    if any(part.aggregates for part in compiled.subtopologies):
+    if any(part.changelog_topics for part in compiled.subtopologies):
         wanted.append(("TOPIC", f"{name}-", "PREFIXED", ("READ", "WRITE", "CREATE", "DELETE")))
     if exactly_once:
         wanted.append(("TRANSACTIONAL_ID", f"{name}-", "PREFIXED", ("WRITE",)))

@@ -10,7 +10,7 @@ from tests.harness.values import not_none
 
 from headrace.errors import StateError
 from headrace.spark.runtime import store_files
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, boot_id
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreWrites, TaskStore, boot_id
 
 IDENTITY = StoreIdentity(changelog_topic_id="t1", schema_hash="s1", boot_id="b1")
 
@@ -75,6 +75,32 @@ def test_the_next_attempt_starts_from_the_committed_values(store):
     add(store, batch(1, 1), batch(2), {b"EWR": 1})
     store.settle(batch(2))
     assert content(store) == {b"EWR": 3}
+
+
+def test_an_update_reads_what_it_then_needs(store):
+    """The first value names the next key; the read range is deleted. Undone and done again, the store is the same."""
+
+    def follow(reader):
+        [after] = reader.values(binary([b"first"])).to_pylist()
+        [value] = reader.values(binary([after])).to_pylist()
+        gone = reader.keys_between(b"old-", b"old.", 2)
+        return StoreWrites(keys=binary([after, *gone.to_pylist()]), values=binary([value + b"0"] + [None] * len(gone)))
+
+    add(store, None, batch(1), {b"first": 7, b"old-1": 1, b"old-2": 2, b"old-3": 3, b"old.": 4})
+    prepare(store, batch(1), batch(2), [b"first"], lambda old: [b"here"], 6)
+    prepare(store, batch(2), batch(3), [b"here"], lambda old: [b"5"], 7)
+    before = dict(store.values())
+    wanted = {b"first": b"here", b"here": b"50", b"old-3": b"3", b"old.": b"4"}
+    store.update(batch(3), position(batch(4)), follow).prepare(8)
+    assert dict(store.values()) == wanted
+    store.settle(batch(3))
+    assert dict(store.values()) == before
+    with pytest.raises(StateError, match="store-behind"):
+        store.update(batch(4), position(batch(5)), follow)
+    store.update(batch(3), position(batch(5)), follow).prepare(8)
+    store.settle(batch(5))
+    assert dict(store.values()) == wanted
+    assert store.count() == 4
 
 
 def test_a_straggler_is_refused(store):

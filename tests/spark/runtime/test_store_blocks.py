@@ -50,6 +50,31 @@ def test_blocks_are_a_dictionary(environment, rounds, limit, few):
             check_blocks(transaction, database, limit)
 
 
+@given(
+    st.sets(names.filter(lambda name: name > store_blocks.FIRST)),
+    st.binary(max_size=3),
+    st.binary(max_size=3),
+    st.integers(1, 10),
+    st.sampled_from([60, store_blocks.LIMIT]),
+)
+def test_names_between_two_are_found_in_their_order(environment, drawn, first, end, limit, block_limit):
+    database = environment.open_db(b"blocks")
+    with pytest.MonkeyPatch.context() as patch, environment.begin(write=True, db=database) as transaction:
+        patch.setattr(store_blocks, "LIMIT", block_limit)
+        patch.setattr(store_blocks, "FILLED", block_limit * 3 // 4)
+        transaction.drop(database, delete=False)
+        wanted = sorted(drawn)
+        store_blocks.put(
+            transaction, database, store_blocks.find(transaction, database, binary(wanted)), binary(wanted)
+        )
+        low, high = b"k" + first, b"k" + end
+        between = [name for name in wanted if low <= name < high][:limit]
+        found = store_blocks.names_between(transaction, database, low, high, limit)
+        assert found.to_pylist() == between
+        without = store_blocks.names_between(transaction, database, low, high, limit, without=1)
+        assert without.to_pylist() == [name[1:] for name in between]
+
+
 def check_blocks(transaction, database, limit):
     """None is empty or too long for no reason; each begins where it is kept, the first one before all."""
     previous = b""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["ENTRY_HEADER", "block_of_each", "cut", "is_in_order", "look_up", "rewrite", "warm_up"]
+__all__ = ["ENTRY_HEADER", "block_of_each", "cut", "is_in_order", "list_names", "look_up", "rewrite", "warm_up"]
 
 ENTRY_HEADER = 6
 
@@ -130,6 +130,24 @@ def look_up(
                 break
             at += size
     return value_starts, value_sizes
+
+
+@njit(cache=True, nogil=True)
+def list_names(blocks: Bytes, first: Bytes, end: Bytes) -> tuple[Positions, Positions]:
+    """Return where the names from `first` to before `end` begin in `blocks`, and their sizes. Raises ValueError."""
+    room = len(blocks) // ENTRY_HEADER
+    starts, sizes, count = np.empty(room, np.int64), np.empty(room, np.int64), 0
+    at = 0
+    while at < len(blocks):
+        size, name_size, name_at = _entry_bytes(blocks, at, len(blocks)), _name_size(blocks, at), at + ENTRY_HEADER
+        if (
+            _compare(blocks, name_at, name_size, first, 0, len(first)) >= 0
+            and _compare(blocks, name_at, name_size, end, 0, len(end)) < 0
+        ):
+            starts[count], sizes[count] = name_at, name_size
+            count += 1
+        at += size
+    return starts[:count], sizes[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -253,5 +271,6 @@ def warm_up() -> None:
     is_in_order(names, places, ones)
     block_of_each(names, places, ones, names, places, ones)
     look_up(names, places, ones, places, none, bounds)
+    list_names(names[:0], names, names)
     blocks, bounds, entries, _ = rewrite(names, places, ones, places, names, places, ones, none, bounds)
     cut(blocks, bounds, entries, 100, 100, 1)

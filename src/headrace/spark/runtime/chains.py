@@ -150,8 +150,7 @@ def _written(subtopology: CompiledSubtopology) -> list[str]:
 
 def output_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
     """All topics that its stages write: sinks, repartition topics, changelogs, dead letters."""
-    changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
-    return tuple(sorted(changelogs.union(_written(subtopology))))
+    return tuple(sorted({*subtopology.changelog_topics, *_written(subtopology)}))
 
 
 def build_chains(

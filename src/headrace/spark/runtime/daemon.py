@@ -42,6 +42,7 @@ WARMED = (
     "headrace.protocol.arrow_batches",
     "headrace.spark.formats.json_columns",
     "headrace.spark.runtime.bulk_load",
+    "headrace.spark.runtime.event_time_kernels",
 )
 
 

@@ -136,6 +136,8 @@ class TaskReport:
     state_bytes: int = 0
     state_updates: int = 0
     changelog_records: int = 0
+    late_rows: int = 0
+    watermarks_ms: dict[str, int] = field(default_factory=dict)  # event time in ms, by the operator's store
     sunk: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
@@ -144,13 +146,14 @@ class TaskReport:
         self.reached |= other.reached
         self.notes += other.notes
         self.sunk |= other.sunk
+        self.watermarks_ms |= other.watermarks_ms
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 _COUNTS = (
     "records_in", "bytes_in", "records_out", "skipped", "dead",
-    "state_keys", "state_bytes", "state_updates", "changelog_records",
+    "state_keys", "state_bytes", "state_updates", "changelog_records", "late_rows",
 )  # fmt: skip
 
 

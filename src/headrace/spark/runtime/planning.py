@@ -125,14 +125,14 @@ class Planning:
 
     def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
         with self._lock:
-            missing = [a.changelog_topic for a in subtopology.aggregates if a.changelog_topic not in self._topic_ids]
+            missing = [topic for topic in subtopology.changelog_topics if topic not in self._topic_ids]
             if missing:
                 found = self._client.known_topics(missing, refresh=True).topics
                 self._topic_ids |= {name: str(topic.topic_id) for name, topic in found.items()}
-        return {a.changelog_topic: self._topic_ids[a.changelog_topic] for a in subtopology.aggregates}
+        return {topic: self._topic_ids[topic] for topic in subtopology.changelog_topics}
 
     def forget_topic_ids(self, subtopology: CompiledSubtopology) -> None:
         """Look up changelog ids again before stores are opened: a changelog that was created anew has another id."""
         with self._lock:
-            for aggregate in subtopology.aggregates:
-                self._topic_ids.pop(aggregate.changelog_topic, None)
+            for topic in subtopology.changelog_topics:
+                self._topic_ids.pop(topic, None)

@@ -22,7 +22,7 @@ from headrace.errors import StateError
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY
-from headrace.spark.topology.nodes import Aggregate, Branch, CompiledTopology, RepartitionSource
+from headrace.spark.topology.nodes import Aggregate, Branch, CompiledTopology, Deduplication, RepartitionSource
 
 __all__ = [
     "RowColumn",
@@ -34,6 +34,7 @@ __all__ = [
     "schemas_by_changelog",
     "state_schema",
     "store_of",
+    "store_of_deduplication",
     "stored_schema",
     "stores_of_branch",
 ]
@@ -192,9 +193,23 @@ def store_of(aggregate: Aggregate) -> StoreSpec:
     return StoreSpec(name=aggregate.name, changelog_topic=aggregate.changelog_topic, rows=state_schema(aggregate))
 
 
+def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
+    """The store of a deduplication. The delay is part of its keys: they hold spans of event time that are as long."""
+    time = f"{deduplication.event_time_expression} in spans of {deduplication.delay_us} us"
+    columns = [RowColumn("key", time, "int64")]
+    columns += [
+        RowColumn("key", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(deduplication.key_expressions, deduplication.key_columns, strict=True)
+    ]
+    columns.append(RowColumn("kept", deduplication.event_time_expression, "int64"))
+    rows = RowSchema(tuple(columns))
+    return StoreSpec(name=deduplication.name, changelog_topic=deduplication.changelog_topic, rows=rows)
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
-    return (store_of(branch.aggregate),) if branch.aggregate is not None else ()
+    first = (store_of_deduplication(branch.deduplication),) if branch.deduplication is not None else ()
+    return (*first, store_of(branch.aggregate)) if branch.aggregate is not None else first
 
 
 def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, ...]) -> RowSchema:
@@ -216,11 +231,16 @@ def stored_schema(aggregate: Aggregate, source: object) -> StoredSchema:
 
 def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
     """Return the schemas that the program stores, by changelog topic."""
+    branches = [(part, branch) for part in compiled.subtopologies for branch in part.branches]
     return {
         branch.aggregate.changelog_topic: stored_schema(branch.aggregate, part.sources[branch.source_index])
-        for part in compiled.subtopologies
-        for branch in part.branches
+        for part, branch in branches
         if branch.aggregate is not None
+    } | {
+        store.changelog_topic: StoredSchema(name=store.name, state=store.rows, inputs=None)
+        for store in (
+            store_of_deduplication(branch.deduplication) for _, branch in branches if branch.deduplication is not None
+        )
     }
 
 

@@ -23,7 +23,14 @@ from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import Operator, StageContext
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
+from headrace.spark.runtime.store import (
+    BatchKey,
+    StoreIdentity,
+    StorePosition,
+    StoreReader,
+    StoreWrites,
+    TaskStore,
+)
 from headrace.spark.runtime.worker_process import store_for, store_path
 from headrace.spark.topology.nodes import TASK_COLUMN
 
@@ -33,6 +40,7 @@ __all__ = [
     "StatefulOperator",
     "StatefulStep",
     "StoreChange",
+    "StoreUpdate",
     "TaskChanges",
     "by_task",
     "open_store",
@@ -55,11 +63,24 @@ class StoreChange:
     merge: Callable[[pa.Array], pa.Array]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUpdate:
+    """Changes of a micro-batch in one store of one task, where what to read depends on what was read.
+
+    `update` gets a reader of the stored values and returns what changes. It is called again when the store's map was
+    full. An operator that works in event time keeps its clock in its store and reads it here: so the clock is undone,
+    restored and moved together with the values.
+    """
+
+    store: StoreSpec
+    update: Callable[[StoreReader], StoreWrites]
+
+
 class TaskChanges(Protocol):
     """Changes of a micro-batch in the stores of one task, and the rows that follow from them."""
 
     @property
-    def stores(self) -> Sequence[StoreChange]:
+    def stores(self) -> Sequence[StoreChange | StoreUpdate]:
         """The stores that change; the others of the operator move on to the position of the batch unchanged."""
 
     def results(self) -> pa.Table:
@@ -161,6 +182,9 @@ class _Stateful:
         for spec in self._stores:
             change = changes.get(spec)
             store = open_store(context, spec, task.partition)
+            if isinstance(change, StoreUpdate):
+                one.stores.append(self._update(store, change, task, position))
+                continue
             if change is None or not len(change.keys):
                 one.stores.append(_MergedStore(spec, store.merge(task.committed, position, NO_KEYS, _unchanged), 0))
                 continue
@@ -170,6 +194,21 @@ class _Stateful:
             producer_for(context).send(
                 spec.changelog_topic, task.partition, change.keys, values.newest, timestamps_ms=now_ms()
             )
+
+    def _update(self, store: TaskStore, change: StoreUpdate, task: TaskPlan, position: StorePosition) -> _MergedStore:
+        """Update one of a task's stores and send its changes. The store's transaction stays open."""
+        update = _Writes(change.update)
+        batch = store.update(task.committed, position, update)
+        writes = update.newest
+        report = self._context.report(task.partition)
+        report.late_rows += writes.late_rows
+        if writes.watermark_ms is not None:
+            report.watermarks_ms[change.store.name] = writes.watermark_ms
+        if len(writes.keys):
+            producer_for(self._context).send(
+                change.store.changelog_topic, task.partition, writes.keys, writes.values, timestamps_ms=now_ms()
+            )
+        return _MergedStore(change.store, batch, len(writes.keys))
 
     def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
         """Wait for all changelog writes, prepare the stores, and yield the changed rows. No transaction stays open."""
@@ -202,6 +241,18 @@ class _Values:
 
     def __call__(self, old: pa.Array) -> pa.Array:
         self.newest = self._merge(old)
+        return self.newest
+
+
+class _Writes:
+    """An update function that keeps what it returned last."""
+
+    def __init__(self, update: Callable[[StoreReader], StoreWrites]) -> None:
+        self._update = update
+        self.newest = StoreWrites(keys=NO_KEYS, values=NO_KEYS)
+
+    def __call__(self, reader: StoreReader) -> StoreWrites:
+        self.newest = self._update(reader)
         return self.newest
 
 

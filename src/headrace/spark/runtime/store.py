@@ -18,7 +18,7 @@ processes of one host may open a store at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.spark.runtime import store_blocks
-from headrace.spark.runtime.bulk_load import names_of_keys, newest_values, order_of_keys
+from headrace.spark.runtime.bulk_load import name_of_key, names_of_keys, newest_values, order_of_keys
 from headrace.spark.runtime.open_batch import OpenBatch
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_files import file_bytes, open_to_look
@@ -43,7 +43,16 @@ from headrace.spark.runtime.store_records import (
     unseal,
 )
 
-__all__ = ["BatchKey", "StoreIdentity", "StorePosition", "TaskStore", "boot_id", "position_on_disk"]
+__all__ = [
+    "BatchKey",
+    "StoreIdentity",
+    "StorePosition",
+    "StoreReader",
+    "StoreWrites",
+    "TaskStore",
+    "boot_id",
+    "position_on_disk",
+]
 
 _POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
 
@@ -152,6 +161,34 @@ class TaskStore:
             StateError: store-behind if the values are at another position; stale-attempt after a newer attempt's write.
         """
         names = names_of_keys(keys)
+        return self._open_batch(after, position, lambda transaction: self._merge(transaction, names, merge))
+
+    def update(
+        self, after: BatchKey | None, position: StorePosition, update: Callable[[StoreReader], StoreWrites]
+    ) -> OpenBatch:
+        """Write a micro-batch's changes, revocably, where keys to read depend on values that were read.
+
+        Args:
+            after: As for `merge`.
+            position: As for `merge`.
+            update: Called with a reader of the values after the batch `after`. Returns what changes. Called again if
+                the map was full.
+
+        Returns:
+            As `merge`.
+
+        Raises:
+            StateError: as `merge`.
+        """
+
+        def write(transaction: Any) -> bytes:
+            writes = update(StoreReader(transaction, self._blocks))
+            return self._merge(transaction, names_of_keys(writes.keys), lambda _: writes.values)
+
+        return self._open_batch(after, position, write)
+
+    def _open_batch(self, after: BatchKey | None, position: StorePosition, write: Callable[[Any], bytes]) -> OpenBatch:
+        """Open a batch. `write` changes values in a transaction and returns the undo record."""
 
         def put(transaction: Any) -> StorePosition | None:
             # 1. A slow attempt of an earlier run must not overwrite a newer one: Spark may start a task again while
@@ -168,7 +205,7 @@ class TaskStore:
                 )
             # 4. Undo record and new values in one LMDB transaction: a crash leaves both or neither. Rejected: new
             #    values in a side table that is copied on commit, which writes every page twice.
-            self._put(transaction, _UNDO, self._merge(transaction, names, merge))
+            self._put(transaction, _UNDO, write(transaction))
             return base
 
         def place(transaction: Any, changelog_offset: int) -> tuple[int, int]:
@@ -303,6 +340,38 @@ class TaskStore:
     def _read_position(self, name: bytes) -> StorePosition | None:
         with self._environment.reading() as transaction:
             return self._position_in(transaction, name)
+
+
+class StoreReader:
+    """Values of a store as a write transaction sees them, with its own position decided and nothing yet written."""
+
+    def __init__(self, transaction: Any, blocks: Any) -> None:
+        self._transaction, self._blocks = transaction, blocks
+
+    def values(self, keys: pa.Array) -> pa.Array:
+        """Return the value of each key, null if there is none. Keys are distinct and in byte order."""
+        return store_blocks.find(self._transaction, self._blocks, names_of_keys(keys)).values()
+
+    def keys_between(self, first: bytes, end: bytes, limit: int) -> pa.Array:
+        """Return the keys from `first` to before `end`, in byte order, at most the first `limit`.
+
+        Keys longer than `bulk_load.LONGEST_PLAIN_KEY` are stored under a digest and are not found.
+        """
+        low, high = name_of_key(first), name_of_key(end)
+        return store_blocks.names_between(self._transaction, self._blocks, low, high, limit, without=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreWrites:
+    """Changes of a store: distinct keys in byte order, and the new value of each, null to delete.
+
+    The other fields are figures for the report of the micro-batch.
+    """
+
+    keys: pa.Array
+    values: pa.Array
+    late_rows: int = 0
+    watermark_ms: int | None = None
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

@@ -22,7 +22,7 @@ from headrace.spark.runtime import block_kernels as kernels
 from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
 
-__all__ = ["FIRST", "Found", "entries", "find", "put"]
+__all__ = ["FIRST", "Found", "entries", "find", "names_between", "put"]
 
 FIRST = b"\0"
 LIMIT = 950  # bytes: larger blocks are faster where a micro-batch touches most keys, smaller ones where it touches few
@@ -87,6 +87,43 @@ def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
     for block in np.setdiff1d(np.arange(len(found.firsts)), owners).tolist():
         transaction.delete(found.firsts[block], db=database)
     return int(after - before)
+
+
+def names_between(
+    transaction: Any, database: Any, first: bytes, end: bytes, limit: int, *, without: int = 0
+) -> pa.Array:
+    """Return the names from `first` to before `end`, in order, at most the first `limit`. Raises StateError.
+
+    `without`: bytes to leave out at the start of each name.
+    """
+    low, high = np.frombuffer(first, np.uint8), np.frombuffer(end, np.uint8)
+    bodies: list[bytes] = []
+    pieces: list[tuple[Positions, Positions]] = []
+    base = found = 0
+    with transaction.cursor(database) as cursor:
+        # The range that `first` falls into begins at or before it.
+        there = cursor.set_range(first)
+        if not there or cursor.key() != first:
+            there = cursor.prev() if there else cursor.last()
+            there = there or cursor.first()
+        while there and found < limit and cursor.key() < end:
+            body = unseal(cursor.value())
+            try:
+                starts, sizes = kernels.list_names(np.frombuffer(body, np.uint8), low, high)
+            except ValueError as error:
+                raise StateError("state-corrupt", str(error)) from error
+            if len(starts):
+                bodies.append(body)
+                pieces.append((starts + base, sizes))
+                base += len(body)
+                found += len(starts)
+            there = cursor.next()
+    if not pieces:
+        return pa.array([], pa.binary())
+    starts = np.concatenate([piece for piece, _ in pieces])[:limit]
+    sizes = np.concatenate([piece for _, piece in pieces])[:limit]
+    data = np.frombuffer(b"".join(bodies), np.uint8)
+    return array_of_spans(data, starts + without, sizes - without, pa.binary(), np.zeros(len(starts), np.bool_))
 
 
 def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:

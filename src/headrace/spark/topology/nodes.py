@@ -30,6 +30,8 @@ TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
 KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the sink names no key columns
 OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while bad records are searched
 TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
+EVENT_TIME_COLUMN = "__headrace_event_time"  # timestamp: from withWatermark to the operator that needs it
+TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
 # Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
@@ -136,6 +138,20 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplication:
+    """Deduplication in event time with its store: rows with `EVENT_TIME_COLUMN` in, the first of each set out."""
+
+    name: str  # "unique-by-id": the store's name
+    key_columns: tuple[tuple[str, str], ...]  # (column, type JSON)
+    key_expressions: tuple[str, ...]  # canonical text of each
+    event_time_expression: str  # canonical text
+    delay_us: int
+    max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
+    changelog_topic: str
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
     """Sink that writes rows to a user topic.
 
@@ -192,15 +208,23 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `before` on the source's columns, `projection`, `aggregate`, its results, `after` on them, `sink`.
+    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `aggregate`, its
+    results, `after` on them, `sink`.
     """
 
     source_index: int
     before: tuple[NarrowCall, ...] = ()
+    deduplication: Deduplication | None = None
+    between: tuple[NarrowCall, ...] = ()
     projection: ProjectForGroup | None = None  # None behind a RepartitionSource, whose rows are projected already
     aggregate: Aggregate | None = None
     after: tuple[NarrowCall, ...] = ()
     sink: Sink
+
+    @property
+    def changelog_topics(self) -> tuple[str, ...]:
+        """Return the changelog of each store of the branch."""
+        return tuple(node.changelog_topic for node in (self.deduplication, self.aggregate) if node is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +238,11 @@ class CompiledSubtopology:
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(branch.aggregate for branch in self.branches if branch.aggregate is not None)
+
+    @property
+    def changelog_topics(self) -> tuple[str, ...]:
+        """Return the changelog of each store; none for a subtopology without state."""
+        return tuple(topic for branch in self.branches for topic in branch.changelog_topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +277,7 @@ def _describe(subtopology: CompiledSubtopology) -> Subtopology:
     repartition_sinks = {
         branch.sink.topic for branch in subtopology.branches if isinstance(branch.sink, RepartitionSink)
     }
-    changelogs = {aggregate.changelog_topic for aggregate in subtopology.aggregates}
+    changelogs = set(subtopology.changelog_topics)
     return Subtopology(
         subtopology_id=subtopology.subtopology_id,
         source_topics=tuple(sorted(source_topics)),

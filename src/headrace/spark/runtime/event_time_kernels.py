@@ -1,0 +1,82 @@
+"""The compiled loops behind `deduplicate_operator.py`: late rows, and the first row of each set of duplicates.
+
+Both decide row by row in the order of the offsets, so what they decide depends on the rows before a row and on nothing
+else: not on where a micro-batch begins or ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from headrace.spark.runtime.byte_spans import Positions
+
+    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+else:
+    from numba import njit
+
+__all__ = ["NO_TIME", "find_duplicates", "find_late", "warm_up"]
+
+NO_TIME = -(1 << 63)
+"""In place of an event time: there is none."""
+
+
+@njit(cache=True, nogil=True)
+def find_late(
+    times: Positions, record_times: Positions, newest: int, delay: int, most_ahead: int
+) -> tuple[NDArray[np.bool_], int]:
+    """Return the mask of late rows, and the newest event time after them.
+
+    Args:
+        times: Event time of each row, `NO_TIME` where it has none. All times are in microseconds.
+        record_times: Timestamp of each row's record, negative where it has none.
+        newest: Newest event time of the rows before; `NO_TIME` without any.
+        delay: How far a row may lie behind the newest event time before it.
+        most_ahead: A row whose event time is further ahead of its record's timestamp does not move the watermark.
+    """
+    late = np.zeros(len(times), np.bool_)
+    for row in range(len(times)):
+        time = times[row]
+        # A row without an event time cannot be placed, hence it is never on time. Below `NO_TIME + delay` the
+        # difference would wrap around.
+        late[row] = time == NO_TIME or (newest > NO_TIME + delay and time < newest - delay)
+        is_ahead = record_times[row] >= 0 and time > record_times[row] + most_ahead
+        if time > newest and not is_ahead:
+            newest = time
+    return late, newest
+
+
+@njit(cache=True, nogil=True)
+def find_duplicates(
+    times: Positions, before: Positions, own: Positions, after: Positions, kept: Positions, delay: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the mask of rows that are duplicates, and the mask of the places that rows were put into.
+
+    A place is a key in one span of event time, and `kept` is the event time of the kept row in each place (`NO_TIME`:
+    none). It is changed. `before`, `own` and `after` are each row's place and its neighbours in time: no other can hold
+    a row at most `delay` away.
+    """
+    duplicate, placed = np.zeros(len(times), np.bool_), np.zeros(len(kept), np.bool_)
+    for row in range(len(times)):
+        time = times[row]
+        for place in (before[row], own[row], after[row]):
+            if kept[place] != NO_TIME and abs(time - kept[place]) <= delay:
+                duplicate[row] = True
+        if not duplicate[row]:
+            kept[own[row]] = time
+            placed[own[row]] = True
+    return duplicate, placed
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache."""
+    times, places = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    find_late(times, times, NO_TIME, 0, 0)
+    find_duplicates(times, places, places, places, np.full(1, NO_TIME, np.int64), 0)
