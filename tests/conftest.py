@@ -62,6 +62,16 @@ LONGEST_FIRST = (
 """The longest modules: started last, they would leave the other workers idle at the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the expected output of transcripts anew")
+
+
+@pytest.fixture
+def rewrite(pytestconfig: pytest.Config) -> bool:
+    """Whether transcripts are written instead of compared."""
+    return bool(pytestconfig.getoption("--rewrite"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Behind the shuffling; the order within a module stays as it was shuffled."""
