@@ -9,11 +9,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tests.harness.polling import wait_until
 from tests.harness.ports import find_free_port
+from tests.harness.values import not_none
 from tests.spark.application.processes import JVM_OF_SECONDS
 
 from headrace.client.admin import Admin
@@ -74,6 +76,25 @@ class Terminal:
         return process.returncode, out, err
 
 
+def results_until_ctrl_c(terminal: Terminal, consume: list[str]) -> list[dict[str, object]]:
+    """The results that the README's consumer prints while the sample still flows, up to one of each origin."""
+    results: list[dict[str, object]] = []
+    with terminal.start(*consume) as consumer:
+        too_late = threading.Timer(120, consumer.kill)
+        too_late.start()
+        try:
+            for line in not_none(consumer.stdout):
+                results.append(json.loads(line))
+                if {row["origin"] for row in results} == {"EWR", "JFK", "LGA"}:
+                    break
+            consumer.send_signal(signal.SIGINT)
+            _, err = consumer.communicate()
+        finally:
+            too_late.cancel()
+    assert consumer.returncode == 0, err
+    return results
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_readme_quickstart_works_in_an_empty_directory(
@@ -92,11 +113,8 @@ def test_the_readme_quickstart_works_in_an_empty_directory(
                 timeout_s=240,
                 interval_s=0.5,
             )
-            results: list[dict[str, object]] = []
-            while {row["origin"] for row in results} < {"EWR", "JFK", "LGA"}:
-                assert running.poll() is None, running.communicate()
-                _, out, _ = terminal.run(*consume, "--timeout-ms", "2000")  # else until Ctrl-C
-                results = [json.loads(line) for line in out.splitlines()]
+            assert running.poll() is None, running.communicate()
+            results = results_until_ctrl_c(terminal, consume)
             assert set(results[0]) == {"origin", "flights", "mean_delay"}
         finally:
             running.send_signal(signal.SIGINT)

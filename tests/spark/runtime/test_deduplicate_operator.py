@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.spark.runtime import deduplicate_operator
 from headrace.spark.runtime.deduplicate_operator import CLOCK_KEY, DeduplicateOperator
 from headrace.spark.runtime.rows import decode_rows
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreWrites, TaskStore
+from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, StoreWrites, TaskStore
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, TASK_COLUMN, TIMESTAMP_COLUMN, Deduplication
 
 SECOND = 1_000_000
@@ -104,7 +104,7 @@ class Task:
             [change] = changes.stores
             assert hasattr(change, "update")
 
-            def update(reader: object) -> StoreWrites:
+            def update(reader: StoreReader) -> StoreWrites:
                 written.append(change.update(reader))
                 return written[-1]
 
