@@ -74,7 +74,7 @@ def ours(bootstrap: str, topic: str, options: Any, directory: Path) -> dict[str,
         replicas.find([])  # it has started, and its kernels are compiled
         before, started = cpu_seconds(replicas.pid), time.monotonic()
         tasks: dict[int, dict[str, int]] = {partition: {} for partition in range(options.partitions)}
-        records = replicas.bring_near(SUBTOPOLOGY, tasks, lambda: False).records
+        records = replicas.catch_up(SUBTOPOLOGY, tasks, lambda: False).records
         seconds, cpu = time.monotonic() - started, cpu_seconds(replicas.pid) - before
     finally:
         replicas.close()

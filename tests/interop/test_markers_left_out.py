@@ -50,7 +50,7 @@ class Driver:
     transactions: SlotTransactions
 
     def begin(self) -> SlotPlan:
-        (slot,) = self.transactions.stamped((SlotPlan(slot=0, tasks=()),))
+        (slot,) = self.transactions.begin((SlotPlan(slot=0, tasks=()),))
         return slot
 
     def write(self, slot: SlotPlan, values: dict[int, str]) -> None:
@@ -138,7 +138,7 @@ def test_a_transaction_left_open_on_another_broker_stays_committed(
         driver.commit(second, 2)
         assert driver.client.reconnects == reconnects, "no connection broke"
         with caplog.at_level(logging.WARNING), pytest.raises(BrokerError) as caught:
-            driver.transactions.settle_ended(wait=True)
+            driver.transactions.check_ended(wait=True)
         assert caught.value.retriable
         assert f"out-{distant}" in caught.value.message
         assert f"Waiting for a leader of out-{distant}" in caplog.text

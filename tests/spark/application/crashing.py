@@ -69,25 +69,25 @@ def _around(
 
 def in_the_driver() -> None:
     from headrace.client.transactions import Transactions
-    from headrace.spark.runtime.batch_runner import SubtopologyRunner
     from headrace.spark.runtime.replicas import Replicas
     from headrace.spark.runtime.slot_transactions import SlotTransactions
+    from headrace.spark.runtime.store_restorer import StoreRestorer
     from headrace.spark.runtime.table_sinks import TableSinks
     from headrace.spark.sinks.parquet import ParquetSink
 
     def committing(*_: Any, commit: bool, **__: Any) -> bool:
         return commit
 
-    bring_near = Replicas.bring_near
+    catch_up = Replicas.catch_up
 
     def leaves_it_to_the_stage(*given: Any) -> Any:
         """As where no replica process runs, or it does not come to the end: else two points are never reached."""
-        return bring_near(*given[:4])
+        return catch_up(*given[:4])
 
-    Replicas.bring_near = leaves_it_to_the_stage  # type: ignore[method-assign, assignment]
+    Replicas.catch_up = leaves_it_to_the_stage  # type: ignore[method-assign, assignment]
     _around(SlotTransactions, "commit", before=DRIVER_POINTS[0])
     _around(Transactions, "end", before=DRIVER_POINTS[1], after=DRIVER_POINTS[2], when=committing)
-    _around(SubtopologyRunner, "_restore", before=DRIVER_POINTS[3])
+    _around(StoreRestorer, "_run_job", before=DRIVER_POINTS[3])
     _around(SlotTransactions, "renew", before=DRIVER_POINTS[4])
     _around(TableSinks, "commit", before=DRIVER_POINTS[5], when=lambda _sinks, _plan, reports: bool(reports))
     _around(ParquetSink, "_publish", before=DRIVER_POINTS[6])

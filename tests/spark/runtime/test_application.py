@@ -33,7 +33,7 @@ def wait_for_the_opener(monkeypatch):
             raise
 
     def closes(opener):
-        if opener._restore is not None and armed.is_set():
+        if opener._restorer is not None and armed.is_set():
             assert broke_off.wait(30)
             time.sleep(0.2)  # until its thread has told of it
         close(opener)

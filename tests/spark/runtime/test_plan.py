@@ -3,7 +3,6 @@
 import pytest
 from tests.spark.runtime.plan_samples import BATCH
 
-from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.spark.runtime.bad_record_search import find_undigestible
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
 from headrace.spark.runtime.store import BatchKey
@@ -20,7 +19,7 @@ def running(partition, position, end, **more):
         partition=partition,
         positions={where: position},
         ends={where: end},
-        assignment=AssignmentSnapshot(member_id="m", member_epoch=3),
+        slot=partition % 2,
         **more,
     )
 
@@ -64,23 +63,23 @@ def test_reports_of_stages_add_up():
     assert (task.reached, task.records_in, task.records_out) == ({"f-2": 9}, 5, 3)
 
 
-def test_a_task_is_always_in_the_same_slot():
+def test_tasks_with_input_are_planned_in_their_slots():
     tasks = [running(0, 5, 5), running(1, 0, 9), running(3, 2, 1_000_000), running(4, 1, 2)]
-    slots = plan_slots(tasks, 2, max_records=100)
+    slots = plan_slots(tasks, max_records=100)
     assert [(slot.slot, [task.partition for task in slot.tasks]) for slot in slots] == [(0, [4]), (1, [1, 3])]
     [task] = [task for task in slots[1].tasks if task.partition == 3]
     assert (task.ranges[0].start, task.ranges[0].end) == (2, 102)
 
 
 def test_no_plan_without_new_records():
-    assert plan_slots([running(0, 5, 5)], 2, max_records=100) == ()
+    assert plan_slots([running(0, 5, 5)], max_records=100) == ()
 
 
 def test_a_record_that_stops_the_task_bounds_the_range():
     task = running(0, 5, 50, stop_at={("flights", 0): 20})
     assert (task.plan(100).ranges[0].start, task.plan(100).ranges[0].end) == (5, 20)
     task.positions["flights", 0] = 20
-    assert plan_slots([task], 1, 100) == ()
+    assert plan_slots([task], 100) == ()
 
 
 def test_skipped_offsets_travel_until_they_are_behind():
@@ -93,7 +92,7 @@ def test_skipped_offsets_travel_until_they_are_behind():
 
 
 def test_only_keeps_slots_and_committed_batches():
-    slots = plan_slots([running(0, 0, 9), running(1, 0, 9), running(2, 0, 9)], 2, 100)
+    slots = plan_slots([running(0, 0, 9), running(1, 0, 9), running(2, 0, 9)], 100)
     kept = only(slots, {2: (whole(3, 4, partition=2),)})
     assert [(slot.slot, [task.partition for task in slot.tasks]) for slot in kept] == [(0, [2])]
 
@@ -113,7 +112,7 @@ def test_halving_finds_each_bad_record(bad):
         ]
         return f"cast at {hit}" if hit else None
 
-    found = find_undigestible(plan_slots(tasks, 2, 1000), probe, most_per_task=10)
+    found = find_undigestible(plan_slots(tasks, 1000), probe, most_per_task=10)
     assert {(row.task, row.offset) for row in found} == bad
     assert len(probes) <= 2 + 4 + 16 * len(bad)
 
@@ -121,7 +120,7 @@ def test_halving_finds_each_bad_record(bad):
 def test_halving_stops_at_the_first_where_one_is_enough():
     tasks = [running(0, 0, 1024)]
     found = find_undigestible(
-        plan_slots(tasks, 1, 2000),
+        plan_slots(tasks, 2000),
         lambda ranges: "bad" if any(r.start <= o < r.end for r in ranges[0] for o in (700, 900)) else None,
         most_per_task=1,
     )
@@ -135,7 +134,6 @@ def test_records_that_a_table_already_has_are_read_in_separate_batches():
         partition=0,
         positions={a: 0, b: 50},
         ends={a: 100, b: 90},
-        assignment=AssignmentSnapshot(member_id="m", member_epoch=3),
         ahead={"one": {a: 30, b: 40}, "two": {a: 70}},
     )
     told = []

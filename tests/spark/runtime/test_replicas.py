@@ -96,7 +96,7 @@ def content(broker, directory, partition=0):
 
 def brought_near(replicas, partitions=(0,)):
     tasks = {partition: {f"in-{partition}@one": 7} for partition in partitions}
-    return replicas.bring_near("counts", tasks, lambda: False).records
+    return replicas.catch_up("counts", tasks, lambda: False).records
 
 
 def test_aborted_and_open_transactions_are_no_state(broker, replicas, tmp_path):
@@ -184,7 +184,7 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
     writer.commit(0, a="1", b="2")
     for number in (1, 2):  # nothing here, then a store that stands there
         batch = BatchKey(incarnation="run", batch_id=number)
-        brought = replicas.bring_near("counts", {0: {"in-0@one": 7, "other-0@two": 3}}, lambda: False, batch)
+        brought = replicas.catch_up("counts", {0: {"in-0@one": 7, "other-0@two": 3}}, lambda: False, batch)
         assert (brought.records, brought.placed[0].keys) == (2 if number == 1 else 0, 2)
         stands = StorePosition(batch=batch, input_offsets={"in-0@one": 7}, changelog_offset=3)
         assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
@@ -197,13 +197,13 @@ def test_tasks_behind_an_open_transaction_are_left_to_the_restore_stage(broker, 
     writer.commit(a="1")
     other.begin(a="77")
     batch = BatchKey(incarnation="run", batch_id=1)
-    brought = replicas.bring_near("counts", {0: {"in-0@one": 7}, 1: {"in-1@one": 7}}, lambda: False, batch)
+    brought = replicas.catch_up("counts", {0: {"in-0@one": 7}, 1: {"in-1@one": 7}}, lambda: False, batch)
     assert set(brought.placed) == {1}
     values, position = content(broker, tmp_path)
     assert values == {"a": "1"}
     assert position.restoring
     other.end()
-    assert set(replicas.bring_near("counts", {0: {"in-0@one": 7}}, lambda: False, batch).placed) == {0}
+    assert set(replicas.catch_up("counts", {0: {"in-0@one": 7}}, lambda: False, batch).placed) == {0}
     assert content(broker, tmp_path)[1].batch == batch
 
 

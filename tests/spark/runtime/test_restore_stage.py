@@ -81,7 +81,7 @@ class Opening:
         batch = BatchKey(incarnation="run", batch_id=number)
         placed = False
         if self._replicas is not None:
-            placed = 0 in self._replicas.bring_near("counts", {0: inputs}, lambda: False, batch).placed
+            placed = 0 in self._replicas.catch_up("counts", {0: inputs}, lambda: False, batch).placed
         ranges = (InputRange(topic="in", partition=0, start=committed, end=committed, topic_id=topic_id),)
         plan = MicroBatchPlan(
             subtopology_id="counts",

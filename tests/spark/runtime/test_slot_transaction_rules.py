@@ -138,7 +138,7 @@ class Driver:
         )
 
     def begin(self, *slots: int) -> tuple[SlotPlan, ...]:
-        return self.transactions.stamped(tuple(SlotPlan(slot=slot, tasks=()) for slot in slots))
+        return self.transactions.begin(tuple(SlotPlan(slot=slot, tasks=()) for slot in slots))
 
     def commit(
         self, slots: tuple[SlotPlan, ...], *, only: tuple[int, ...] | None = None, metadata: str = "note"
@@ -227,14 +227,14 @@ def test_a_refused_slot_is_in_doubt_and_the_others_are_committed(started: Starte
     assert driver.commit(slots) == {0: None, 1: REFUSED}
     assert [tid for tid, _ in driver.cluster.calls[1][1]] == ([a] if step == "commit_offsets" else [a, b])
     driver.cluster.calls.clear()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.resolve_unknown()
     ((name, tids, given),) = driver.cluster.calls
     prefix = "delays-m1-by-id-"
     assert (name, tids) == ("settle", [f"{prefix}0-1", f"{prefix}0-0", f"{prefix}1-2", f"{prefix}1-3"])
     assert given == {"group_id": "delays", "topics": ("out",), "committed": {a: True}, "transaction_timeout_ms": 700}
     assert driver.forgotten == [tids]
     driver.cluster.calls.clear()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.resolve_unknown()
     assert driver.cluster.calls == [], "one doubt, one settling"
     assert [slot.transactional_id for slot in driver.begin(0, 1)] == [f"{prefix}0-4", f"{prefix}1-6"]
 
@@ -246,9 +246,9 @@ def test_the_outcome_of_a_transaction_counts_until_its_id_is_used_again(started:
     second = driver.begin(0)
     driver.commit(second)
     driver.begin(0)
-    driver.transactions.doubt()
+    driver.transactions.mark_unknown()
     driver.cluster.calls.clear()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.resolve_unknown()
     assert driver.cluster.calls[0][2]["committed"] == {second[0].transactional_id: True}
 
 
@@ -257,9 +257,9 @@ def test_renewing_one_slot_keeps_the_known_outcomes_of_the_others(started: Start
     slots = driver.begin(0, 1)
     driver.commit(slots, only=(0,))
     driver.transactions.renew(slots[1:])
-    driver.transactions.doubt()
+    driver.transactions.mark_unknown()
     driver.cluster.calls.clear()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.resolve_unknown()
     a, b = (slot.transactional_id for slot in slots)
     assert driver.cluster.calls[0][2]["committed"] == {a: True, b: False}
 
@@ -267,12 +267,12 @@ def test_renewing_one_slot_keeps_the_known_outcomes_of_the_others(started: Start
 @pytest.mark.parametrize("how", ["doubt", "reconnect"])
 def test_a_broker_that_was_away_is_a_doubt_once(started: Started, how: str) -> None:
     driver = started(reconnects=3)
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.resolve_unknown()
     assert driver.cluster.steps() == []
     driver.begin(0)
     driver.cluster.calls.clear()
     if how == "doubt":
-        driver.transactions.doubt()
+        driver.transactions.mark_unknown()
     else:
         driver.cluster.reconnects += 1
     again = driver.begin(0)
@@ -284,8 +284,8 @@ def test_a_broker_that_was_away_is_a_doubt_once(started: Started, how: str) -> N
 
 def test_a_doubt_before_the_first_batch_has_nothing_to_settle(started: Started) -> None:
     driver = started()
-    driver.transactions.doubt()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.mark_unknown()
+    driver.transactions.resolve_unknown()
     assert (driver.cluster.steps(), driver.forgotten) == ([], [])
 
 
@@ -305,17 +305,17 @@ def test_a_settling_is_repeated_where_another_try_helps(
     slots = driver.begin(0)
     driver.commit(slots)
     tid = slots[0].transactional_id
-    driver.transactions.doubt()
+    driver.transactions.mark_unknown()
     driver.cluster.refuses["settle", tid] = error
     driver.cluster.calls.clear()
     if is_raised:
         with pytest.raises(type(error)):
-            driver.transactions.settle_if_in_doubt()
+            driver.transactions.resolve_unknown()
         assert driver.forgotten == []
-        driver.transactions.settle_if_in_doubt()
+        driver.transactions.resolve_unknown()
         assert [call[2]["committed"] for call in driver.cluster.calls] == [{tid: True}] * 2, "it knows what it knew"
     else:
-        driver.transactions.settle_if_in_doubt()
+        driver.transactions.resolve_unknown()
     assert len(driver.forgotten) == 1
     assert driver.begin(0)[0].transactional_id == "delays-m1-by-id-0-2"
 
@@ -343,9 +343,9 @@ def test_a_doubt_that_renewing_finds_is_settled(started: Started) -> None:
     driver.transactions.renew(first)
     assert driver.cluster.steps() == ["initialise", "settle"]
     driver.cluster.reconnects_while_initialising = False
-    driver.transactions.doubt()
+    driver.transactions.mark_unknown()
     driver.begin(0)
-    driver.transactions.doubt()
+    driver.transactions.mark_unknown()
     driver.cluster.calls.clear()
     driver.transactions.renew(first)
     assert driver.cluster.steps() == ["settle"], "settling asks for identities itself"
@@ -428,19 +428,19 @@ def test_a_changed_leader_is_a_doubt_about_all_ids(started: Started) -> None:
 
 def test_ended_transactions_are_checked_between_batches(started: Started) -> None:
     driver = started()
-    driver.transactions.settle_ended()
+    driver.transactions.check_ended()
     assert driver.cluster.steps() == []
     slots = driver.begin(0)
     tid = slots[0].transactional_id
     driver.commit(slots)
     driver.cluster.calls.clear()
-    driver.transactions.settle_ended()
-    driver.transactions.settle_ended()
+    driver.transactions.check_ended()
+    driver.transactions.check_ended()
     assert driver.cluster.calls == [("check", [])], "nothing waits for markers, and what was checked is checked once"
     driver.commit(driver.begin(0))
     driver.cluster.suspicious = ["out-1 has no leader"]
     driver.cluster.calls.clear()
-    driver.transactions.settle_ended(wait=True)
+    driver.transactions.check_ended(wait=True)
     (check, settled) = driver.cluster.calls
     assert check == ("check", ["delays-m1-by-id-0-1"])
     assert settled[2]["committed"] == {tid: True, "delays-m1-by-id-0-1": True}
@@ -499,8 +499,8 @@ def test_an_id_that_cannot_be_settled_is_logged(
     tid = driver.begin(0)[0].transactional_id
     if error is not None:
         driver.cluster.refuses["settle", tid] = error
-    driver.transactions.doubt()
-    driver.transactions.settle_if_in_doubt()
+    driver.transactions.mark_unknown()
+    driver.transactions.resolve_unknown()
     lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(lines) == is_logged
     assert all(tid in line and "never" in line for line in lines)

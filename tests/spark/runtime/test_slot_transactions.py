@@ -44,7 +44,7 @@ class World:
         )
 
     def begin(self, slots=SLOTS):
-        return self.transactions.stamped(slots)
+        return self.transactions.begin(slots)
 
     def write(self, slot, value):
         producer = Producer(self.client, identity=_identity(slot))
@@ -132,7 +132,7 @@ def test_after_a_doubt_all_ids_are_over_and_others_follow(world, broker):
     world.commit(first)
     second = world.begin()
     world.write(second[0], "not to be")
-    world.transactions.doubt()
+    world.transactions.mark_unknown()
     world.transactions.renew(second)
     third = world.begin()
     world.write(third[0], "behind")
@@ -150,10 +150,10 @@ def test_a_broker_that_was_away_is_a_doubt(world, broker):
     world.commit(first)
     broker.kill()
     broker.restart()
-    world.transactions.settle_if_in_doubt()  # nobody has met it since
+    world.transactions.resolve_unknown()  # nobody has met it since
     with Admin(world.client) as admin:
         admin.list_offsets({WHERE: "latest"})
-    world.transactions.settle_if_in_doubt()
+    world.transactions.resolve_unknown()
     assert set(ids(first)) <= set(world.over)
     second = world.begin()
     world.write(second[0], "behind")
@@ -165,7 +165,7 @@ def test_a_settling_that_is_broken_off_is_done_again_and_remembers(world, broker
     first = world.begin()
     world.write(first[0], "kept")
     world.commit(first)
-    world.transactions.doubt()
+    world.transactions.mark_unknown()
     not_heard_once(monkeypatch, "add_offsets", CannotConnect("broker-unreachable", "nobody answers"))
     with pytest.raises(CannotConnect):
         world.begin()

@@ -13,7 +13,7 @@ from tests.longer import longer
 
 from headrace.client.admin import Admin
 from headrace.errors import StateError
-from headrace.spark.runtime import planning
+from headrace.spark.runtime import plan_factory
 from headrace.spark.runtime.store_records import seal, unseal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -168,7 +168,7 @@ def test_a_store_that_is_of_no_use_is_rebuilt(trouble, said, returns, home):
 
 def test_after_a_reboot_unflushed_state_is_restored_again(returns, monkeypatch, home):
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(planning, "boot_id", lambda: "another boot")
+        elsewhere.setattr(plan_factory, "boot_id", lambda: "another boot")
         log, restored = returns(lambda _store, _broker: None)
         assert "the machine was started anew" in log
         assert restored > 0

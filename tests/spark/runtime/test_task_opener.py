@@ -19,12 +19,17 @@ from headrace.client.sender import Sender, TransactionalIdentity
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.spark.runtime.own_tasks import OpenRequest
-from headrace.spark.runtime.plan import StageReport, TaskReport
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.machine.batch_outcome import is_retriable
+from headrace.spark.machine.commands import Open
+from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.task_opener import TaskOpener
+from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, RepartitionSource, TopicSource
 
 INTERNAL = "counts-by-origin-repartition"
+SOURCES: dict[str, TopicSource | RepartitionSource] = {
+    "flights": TopicSource(name="flights", topics=("flights",), value_format="raw", schema_json="{}"),
+    INTERNAL: RepartitionSource(topic=INTERNAL, columns=()),
+}
 WITHOUT_GROUP = AssignmentSnapshot(member_id="", member_epoch=-1)
 
 
@@ -38,47 +43,61 @@ def topics(broker):
     return broker
 
 
+class Host:
+    """The runner's side: puts tasks or errors into a queue; a retriable failure is repeated, once `failed` has run."""
+
+    def __init__(self, failed):
+        self.outcomes: queue.Queue[Any] = queue.Queue()
+        self._failed = failed
+        self.opener: TaskOpener
+        self.request = Open(number=0, assignment=WITHOUT_GROUP, slots={0: 0})
+
+    def is_opening(self, _request):
+        return True
+
+    def newest_assignment(self, request):
+        return request.assignment
+
+    def take_opened(self, _request, tasks):
+        self.outcomes.put(tasks[0].positions)
+
+    def take_open_failure(self, failure):
+        if not is_retriable(failure.error):
+            self.outcomes.put(failure.error)
+            return
+        self._failed(failure.error)
+        self.opener.open(self.request)
+
+
 @pytest.fixture
 def opened(topics):
     """`opened(reset)` opens task 0 of the group "counts" and returns its positions by topic, or raises the error."""
 
-    def open_once(reset, wanted_topics=("flights", INTERNAL), restore=None, bear=_raise):
+    def open_once(reset, wanted_topics=("flights", INTERNAL), restorer=None, failed=None):
+        subtopology = CompiledSubtopology(
+            subtopology_id="by-origin", sources=tuple(SOURCES[topic] for topic in wanted_topics), branches=()
+        )
         with Admin(topics.bootstrap_servers) as admin:
-            outcomes: queue.Queue[Any] = queue.Queue()
-            inputs = tuple((topic, 0) for topic in wanted_topics)
-            opener = TaskOpener(
-                name="by-origin",
+            host = Host(failed)
+            host.opener = TaskOpener(
+                subtopology,
                 group_id="counts",
-                client=admin.client,
                 auto_offset_reset=reset,
-                slots=1,
-                next_batch=lambda: BatchKey(incarnation="test", batch_id=0),
-                inputs=lambda _client, _partitions: {0: inputs},
-                internal=frozenset({INTERNAL}),
-                newest=lambda request: request.assignment,
-                agree=lambda _client: None,
-                restore=restore,
-                restored=lambda _records: None,
-                bring_near=None,
-                settle=None,
-                opened=lambda _request, tasks: outcomes.put(tasks[0].positions),
-                wanted=lambda _request: True,
-                bear=bear,
-                failed=outcomes.put,
+                client=admin.client,
+                host=host,
+                schemas=StoredSchemas("counts", CompiledTopology(app_name="counts", subtopologies=(subtopology,))),
+                restorer=restorer,
+                tables=None,
                 make_thread=threading.Thread,
             )
-            opener.open(OpenRequest(number=0, assignment=WITHOUT_GROUP, partitions=(0,)))
-            found = outcomes.get(timeout=30)
-            opener.close()
+            host.opener.open(host.request)
+            found = host.outcomes.get(timeout=30)
+            host.opener.close()
             if isinstance(found, Exception):
                 raise found
             return {topic: offset for (topic, _), offset in found.items()}
 
     return open_once
-
-
-def _raise(error):
-    raise error
 
 
 @pytest.mark.parametrize(
@@ -126,18 +145,18 @@ def test_restore_waits_for_an_open_changelog_transaction(topics, opened):
         queue_.flush()
         retried, read = [], []
 
-        def restore(batch, _assignment, _slots):
-            with NetworkClient(topics.bootstrap_servers) as own:
-                for found in Fetcher(own).fetch_ranges({(INTERNAL, 0): (0, 4)}, timeout_ms=100):
-                    read.extend(found.table.column("value").to_pylist())
-            return [StageReport(stage="restore", slot=0, batch=batch, tasks=(TaskReport(partition=0),))]
+        class Restorer:
+            def restore(self, _request, _tasks):
+                with NetworkClient(topics.bootstrap_servers) as own:
+                    for found in Fetcher(own).fetch_ranges({(INTERNAL, 0): (0, 4)}, timeout_ms=100):
+                        read.extend(found.table.column("value").to_pylist())
 
-        def bear(error):
+        def failed(error):
             retried.append(error)
             if len(retried) == 2:
                 transactions.end([identity], commit=True)
 
-        assert opened("earliest", restore=restore, bear=bear)[INTERNAL] == 0
+        assert opened("earliest", restorer=Restorer(), failed=failed)[INTERNAL] == 0
     assert [error.code for error in retried] == ["range-unreachable"] * 2
     assert "a transaction of counts-a-0 is open" in str(retried[0])
     assert read[-1] == b"open"

@@ -82,7 +82,7 @@ class ApplicationRuntime(RunningInstance):
             )
             refuse_unsafe_topics(Admin(self._client), self.compiled.description(), self.bootstrap_servers)
             self._journal.end_left_behind(
-                self._client, topics=self._written, transaction_timeout_ms=self.planning.transaction_timeout_ms
+                self._client, topics=self._written, transaction_timeout_ms=self.plan_factory.transaction_timeout_ms
             )
             self.state.start()
             self._build_runners()
@@ -108,7 +108,7 @@ class ApplicationRuntime(RunningInstance):
         self._link.end_transactions_of(
             transactional_ids,
             topics=self._written,
-            transaction_timeout_ms=self.planning.transaction_timeout_ms,
+            transaction_timeout_ms=self.plan_factory.transaction_timeout_ms,
         )
 
     def forget_transactions(self, transactional_ids: list[str]) -> None:
@@ -131,9 +131,9 @@ class ApplicationRuntime(RunningInstance):
             name = subtopology.subtopology_id
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
-            self.planning.note_chains(name, chains.count)
+            self.plan_factory.note_chains(name, chains.count)
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
-            nothing = self.planning.plan(
+            nothing = self.plan_factory.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
             )
             warm_up(jobs, subtopology, nothing, Admin(self._client), most_records=most_records)
@@ -284,7 +284,11 @@ class ApplicationRuntime(RunningInstance):
         for runner in self.runners.values():
             runner.stop()
         finished = self._await_runners()
-        if finished and not self.is_failed and not any(runner.leaves_doubt for runner in self.runners.values()):
+        if (
+            finished
+            and not self.is_failed
+            and not any(runner.may_leave_transactions for runner in self.runners.values())
+        ):
             self._journal.clear()
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):

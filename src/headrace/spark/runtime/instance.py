@@ -22,9 +22,9 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.spark.application_settings import ApplicationSettings
-from headrace.spark.runtime.planning import Planning
+from headrace.spark.runtime.plan_factory import PlanFactory
 from headrace.spark.runtime.progress import SubtopologyProgress
-from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas
+from headrace.spark.runtime.replicas import ReplicaProgress, Replicas, RestoreResult
 from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.stored_schemas import StoredSchemas
@@ -78,8 +78,14 @@ class RunnerView(Protocol):
     name: str
     subtopology: CompiledSubtopology
     progress: SubtopologyProgress
-    last_turn: float
-    batch_since: float | None
+
+    @property
+    def last_turn(self) -> float:
+        """Time (monotonic) at which work was begun last."""
+
+    @property
+    def batch_since(self) -> float | None:
+        """Time (monotonic) at which the micro-batch under way was started."""
 
     @property
     def records_limit(self) -> int:
@@ -107,13 +113,13 @@ class StateView(Protocol):
     def disk_bytes(self) -> int:
         """Size of the state directory, as last measured."""
 
-    def bring_near(
+    def catch_up(
         self,
         subtopology: str,
         tasks: Mapping[int, Mapping[str, int]],
         gives_up: Callable[[], bool],
         place_as: BatchKey,
-    ) -> Brought:
+    ) -> RestoreResult:
         """Restore stores in the replica process before their tasks are opened."""
 
 
@@ -145,7 +151,7 @@ class RunningInstance:
         self.metrics_url: str | None = None
         self.directory = StateDirectory(settings.state_dir, self.group_id)
         self._client = self.network_client()
-        self.planning = Planning(
+        self.plan_factory = PlanFactory(
             settings, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
         )
         self.schemas = StoredSchemas(self.group_id, compiled)

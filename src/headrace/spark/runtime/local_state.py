@@ -1,7 +1,7 @@
 """Driver-side coordination of local state beyond the running tasks: copies, moving tasks, reported positions, cleanup.
 
 The member thread passes on assignments (`assigned`, `targeted`, `lost`) and calls `turn` a few times per second; task
-openers call `bring_near`. Rules:
+openers call `catch_up`. Rules:
 
 - A copy is kept of standby and warm-up tasks, and of tasks that the target says are on their way here. Never of one
   that a runner has, or is opening: the two would take the store from each other.
@@ -25,7 +25,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, tas
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
-from headrace.spark.runtime.replicas import Brought, ReplicaProgress, Replicas, StoreOfTask
+from headrace.spark.runtime.replicas import ReplicaProgress, Replicas, RestoreResult, StoreOfTask
 from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.store_records import BatchKey
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
@@ -109,8 +109,8 @@ class LocalState:
                 "client_id": f"{self._runtime.client_id}-replicas",
                 "security": dict(self._runtime.security.to_settings()),
                 "state_dir": str(self._runtime.directory.path),
-                "exactly_once": self._runtime.planning.exactly_once,
-                "boot_id": self._runtime.planning.boot_id,
+                "exactly_once": self._runtime.plan_factory.exactly_once,
+                "boot_id": self._runtime.plan_factory.boot_id,
                 "stores": {name: [asdict(store) for store in stores] for name, stores in self._stores.items()},
             }
         )
@@ -237,17 +237,17 @@ class LocalState:
         active = task_ids(self._snapshot.active) if self._snapshot is not None else frozenset()
         return self._running() | opening | active
 
-    def bring_near(
+    def catch_up(
         self,
         subtopology: str,
         tasks: Mapping[int, Mapping[str, int]],
         gives_up: Callable[[], bool],
         place_as: BatchKey,
-    ) -> Brought:
-        """Restore stores ahead of opening; see `Replicas.bring_near`. Does nothing without a replica process."""
+    ) -> RestoreResult:
+        """Restore stores ahead of opening; see `Replicas.catch_up`. Does nothing without a replica process."""
         if self.replicas is None or subtopology not in self._stores or not tasks:
-            return Brought()
-        return self.replicas.bring_near(subtopology, tasks, gives_up, place_as)
+            return RestoreResult()
+        return self.replicas.catch_up(subtopology, tasks, gives_up, place_as)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.child_process import python_module
 from headrace.spark.runtime.store_records import BatchKey
 
-__all__ = ["Brought", "PlacedTask", "ReplicaProgress", "Replicas", "StoreOfTask"]
+__all__ = ["PlacedTask", "ReplicaProgress", "Replicas", "RestoreResult", "StoreOfTask"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -66,7 +66,7 @@ class PlacedTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class RestoreResult:
     """Result of a restore ahead of opening: records replayed, and the tasks that are complete, by partition."""
 
     records: int = 0
@@ -82,7 +82,7 @@ class Replicas:
         self._lock = threading.Condition()
         self._followed: frozenset[Task] = frozenset()
         self._progress: dict[Task, ReplicaProgress] = {}
-        self._opened: dict[int, Brought] = {}
+        self._opened: dict[int, RestoreResult] = {}
         self._numbers = 0
         self._waiting = 0
         self._finds: list[dict[Task, int]] = []
@@ -100,7 +100,7 @@ class Replicas:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a thread waits in `bring_near`."""
+        """Whether a thread waits in `catch_up`."""
         return self._waiting > 0
 
     def progress(self) -> dict[Task, ReplicaProgress]:
@@ -117,13 +117,13 @@ class Replicas:
             self._followed = wanted
             self._tell_followed()
 
-    def bring_near(
+    def catch_up(
         self,
         subtopology: str,
         tasks: Mapping[int, Mapping[str, int]],
         gives_up: Callable[[], bool],
         place_as: BatchKey | None = None,
-    ) -> Brought:
+    ) -> RestoreResult:
         """Wait until the stores of these tasks are near the ends of their changelogs, and released by the process.
 
         Args:
@@ -148,7 +148,7 @@ class Replicas:
             try:
                 while number not in self._opened:
                     if self._closed or generation != self._generation or gives_up():
-                        return Brought()
+                        return RestoreResult()
                     self._lock.wait(0.1)
                 return self._opened.pop(number)
             finally:
@@ -243,7 +243,7 @@ class Replicas:
                     self._take_progress(message["tasks"])
                 case "opened":
                     placed = {p: PlacedTask(keys=keys, bytes=size) for p, keys, size in message["placed"]}
-                    self._opened[message["number"]] = Brought(records=message["records"], placed=placed)
+                    self._opened[message["number"]] = RestoreResult(records=message["records"], placed=placed)
                     self._lock.notify_all()
                 case "found":
                     found = {(name, partition): offset for name, partition, offset in message["offsets"]}

@@ -8,9 +8,9 @@ outcome is its own: "committed", or an error, behind which the offsets of the gr
 
 A slot has two ids and takes them in turn. A broker that went away may have left a committed transaction open in some of
 its partitions (`transaction_resolution`), and the next one of the same id, if it is aborted, would take it along; that
-of the other id does not touch it. After any doubt all ids are settled, and the slots get new ones. Before an id is used
-again `MarkerCheck` compares the leaders of the written partitions with those before its transaction ended: a changed
-one is doubt as well, since the broker may be one to which nothing here is connected.
+of the other id does not touch it. When an outcome is unknown all ids are resolved, and the slots get new ones. Before
+an id is used again `MarkerCheck` compares the leaders of the written partitions with those before its transaction
+ended: a changed one makes outcomes unknown as well, since the broker may be one to which nothing here is connected.
 
 The incarnation is this process's alone. A member id may be kept over restarts, and the guardian of the process before,
 if it is late, must not shut the successor out.
@@ -78,25 +78,25 @@ class SlotTransactions:
         self._numbers = itertools.count()
         self._committed: dict[str, bool] = {}  # what became of the last transaction of an id, where that is known
         self._markers = MarkerCheck(client, topics, group_id)
-        self._doubtful, self._reconnects = False, client.reconnects
+        self._is_unknown, self._reconnects = False, client.reconnects
 
     @property
     def version(self) -> int:
         """The cluster's `transaction.version`; known after the first identity was obtained."""
         return self._transactions.version if self._transactions is not None else 0
 
-    def doubt(self) -> None:
+    def mark_unknown(self) -> None:
         """Note that a broker was unreachable: finished transactions may still be open in some partitions."""
-        self._doubtful = True
+        self._is_unknown = True
 
-    def settle_if_in_doubt(self) -> None:
+    def resolve_unknown(self) -> None:
         """Resolve transactions with unknown outcomes, for which readers may be waiting. Raises CannotConnect,
         BrokerError.
         """
-        if self._in_doubt():
-            self._settle()
+        if self._must_resolve():
+            self._resolve()
 
-    def settle_ended(self, *, wait: bool = False) -> None:
+    def check_ended(self, *, wait: bool = False) -> None:
         """Check finished transactions when no batch follows at once, and resolve them if their outcome is unknown.
 
         Args:
@@ -106,25 +106,25 @@ class SlotTransactions:
             CannotConnect, BrokerError: if a leader cannot be asked.
         """
         self._check_markers(self._markers.unchecked if wait else ())
-        self.settle_if_in_doubt()
+        self.resolve_unknown()
 
-    def stamped(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+    def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """Return the slots with producer identities. Raises CannotConnect, BrokerError if they cannot be obtained."""
         # 1. Resolve unknown outcomes: InitProducerId on an id whose last transaction may be open would abort that
         #    transaction.
-        self.settle_if_in_doubt()
+        self.resolve_unknown()
         again = self._markers.unchecked & {self._ids_of(slot.slot)[0] for slot in slots}
         # 2. Before an id is used again, all markers of its last transaction must be written. Until then a partition
         #    may still count it as open, and a new transaction of the same producer would be appended to it.
         if again:
             self._check_markers(again)
-            self.settle_if_in_doubt()
+            self.resolve_unknown()
         # 3. InitProducerId only for ids without an identity: after a plain success the response of EndTxn contains the
         #    next epoch (transaction version 2, KIP-890), which saves a round trip per micro-batch.
         by_slot = {slot.slot: self._ids_of(slot.slot)[0] for slot in slots}
         self._initialise([tid for tid in by_slot.values() if tid not in self._identities])
-        # 4. Remember the leaders of all written partitions now: a leader that changes before the end is a reason for
-        #    doubt.
+        # 4. Remember the leaders of all written partitions now: a leader that changes before the end makes the
+        #    outcome unknown.
         self._markers.begin(self._begun().coordinators(by_slot.values()))
         self._markers.ask()
         found = []
@@ -183,7 +183,7 @@ class SlotTransactions:
                 self._ids[slot.slot].rotate(-1)
                 outcomes[slot.slot] = None
             else:
-                self._doubtful = True
+                self._is_unknown = True
                 outcomes[slot.slot] = outcome
         return outcomes
 
@@ -192,13 +192,13 @@ class SlotTransactions:
 
         Afterwards every transaction of these slots is decided. Raises CannotConnect, BrokerError.
         """
-        if not self._in_doubt():
+        if not self._must_resolve():
             ids = [slot.transactional_id for slot in slots]
             self._initialise(ids)
-            # No EndTxn was sent for them, or there would be doubt. The coordinator forgets it with InitProducerId.
+            # No EndTxn was sent for them, or outcomes would be unknown. The coordinator forgets it with InitProducerId.
             self._committed |= dict.fromkeys(ids, False)
             self._markers.end(ids)
-        self.settle_if_in_doubt()  # it may be found out by asking
+        self.resolve_unknown()  # it may be found out by asking
 
     def abort(self, slots: Iterable[SlotPlan]) -> None:
         """Abort transactions as a best effort, within two seconds, when nothing follows."""
@@ -213,8 +213,8 @@ class SlotTransactions:
         except HeadraceError as error:
             log.debug("%s: transactions were left to their timeout: %s", self._subtopology_id, error)
 
-    def _in_doubt(self) -> bool:
-        return self._doubtful or self._client.reconnects != self._reconnects
+    def _must_resolve(self) -> bool:
+        return self._is_unknown or self._client.reconnects != self._reconnects
 
     def _check_markers(self, needed: Iterable[str]) -> None:
         """Mark outcomes unknown if a leader changed since the last check. Raises BrokerError while needed markers are
@@ -227,14 +227,14 @@ class SlotTransactions:
         reason = self._markers.check(coordinators, needed=needed, timeout_ms=MARKER_WAIT_MS)
         if reason is not None:
             log.warning("%s: a transaction may be open in a partition: %s; resolving", self._subtopology_id, reason)
-            self._doubtful = True
+            self._is_unknown = True
 
     def _ids_of(self, slot: int) -> deque[str]:
         if slot not in self._ids:
             self._ids[slot] = deque(f"{self._prefix}{slot}-{next(self._numbers)}" for _ in range(2))
         return self._ids[slot]
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Finish the transactions of every id.
 
         Raises retriable errors, and leaves the known state unchanged.
@@ -256,11 +256,11 @@ class SlotTransactions:
                 if error is not None:
                     log.warning("%s: what %s had open is left to Kafka: %s", self._subtopology_id, tid, error)
             self._forget(ids)
-            log.info("%s: a broker was away: %d transactional ids are settled", self._subtopology_id, len(ids))
+            log.info("%s: a broker was away: %d transactional ids are resolved", self._subtopology_id, len(ids))
         self._ids.clear()
         self._committed.clear()
         self._markers.clear()
-        self._doubtful, self._reconnects = False, self._client.reconnects
+        self._is_unknown, self._reconnects = False, self._client.reconnects
 
     def _initialise(self, transactional_ids: list[str]) -> None:
         if not transactional_ids:

@@ -1,8 +1,9 @@
-"""New tasks are opened beside the running ones: committed offsets, reset policy, stores restored; then they may run.
+"""Opening of tasks beside the running ones: committed offsets, reset policy, stores restored.
 
 Opening has a thread of its own per subtopology, so that a task which restores for a minute holds up no other. In it the
-required order is OffsetFetch (stable), then the changelog's end, then replay. Temporary failures are retried for as
-long as the tasks are wanted: an unreachable broker, or a transaction that a dead instance left open.
+required order is OffsetFetch (stable), then the changelog's end, then replay. `SubtopologyMachine` decides what is
+opened, whether a failed attempt is repeated (an unreachable broker, a transaction that a dead instance left open), and
+when an opened task runs.
 
 `auto_offset_reset` is about the topics of the outside world; an internal topic is read from its beginning. "latest" is
 another offset each time it is looked up, so the result is committed before the task runs. The next owner, before or
@@ -15,27 +16,47 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import CommittedOffset, OffsetAndTimestamp
 from headrace.client.group_offsets import commit_offsets, fetch_committed
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
-from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
-from headrace.spark.runtime.fetch_stage import input_name
-from headrace.spark.runtime.own_tasks import OpenRequest
-from headrace.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
-from headrace.spark.runtime.replicas import Brought
-from headrace.spark.runtime.store import BatchKey
+from headrace.errors import BrokerError, HeadraceError
+from headrace.spark.machine.batch_outcome import is_retriable
+from headrace.spark.machine.commands import Open
+from headrace.spark.machine.events import OpenFailed
+from headrace.spark.runtime.chains import input_topics
+from headrace.spark.runtime.store_restorer import StoreRestorer
+from headrace.spark.runtime.stored_schemas import StoredSchemas
+from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
 from headrace.spark.sinks.settling import topic_id_of
+from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource
 
-__all__ = ["TaskOpener"]
+__all__ = ["OpeningHost", "TaskOpener"]
 
 log = logging.getLogger("headrace.spark")
 CLOSE_WAIT = 2.0
-STABLE_WAIT_MS = 2000  # then it is said, and asked whether the tasks are still wanted
+STABLE_WAIT_MS = 2000  # then the attempt fails, and is repeated if the tasks are still assigned
+
+
+class OpeningHost(Protocol):
+    """Receiver of opened tasks. See `SubtopologyRunner`."""
+
+    def is_opening(self, request: Open) -> bool:
+        """Whether a task still waits for this request."""
+
+    def newest_assignment(self, request: Open) -> AssignmentSnapshot:
+        """Return the latest assignment, which is the one of `request` or a later one."""
+
+    def take_opened(self, request: Open, tasks: list[RunningTask]) -> None:
+        """Run these tasks from the next micro-batch on, if they are still assigned."""
+
+    def take_open_failure(self, failure: OpenFailed) -> None:
+        """Repeat the request later, or end the application."""
 
 
 class TaskOpener:
@@ -43,43 +64,40 @@ class TaskOpener:
 
     def __init__(
         self,
+        subtopology: CompiledSubtopology,
         *,
-        name: str,
         group_id: str,
-        client: NetworkClient,
         auto_offset_reset: str,
-        slots: int,
-        next_batch: Callable[[], BatchKey],
-        inputs: Callable[[NetworkClient, Iterable[int]], Mapping[int, tuple[TopicPartition, ...]]],
-        internal: frozenset[str],
-        newest: Callable[[OpenRequest], AssignmentSnapshot],
-        agree: Callable[[NetworkClient], None],
-        restore: Callable[[BatchKey, AssignmentSnapshot, tuple[SlotPlan, ...]], list[StageReport]] | None,
-        restored: Callable[[int], None],
-        bring_near: Callable[[Mapping[int, Mapping[str, int]], BatchKey], Brought] | None,
-        settle: Callable[[list[RunningTask], Mapping[TopicPartition, CommittedOffset]], None] | None,
-        opened: Callable[[OpenRequest, list[RunningTask]], None],
-        wanted: Callable[[OpenRequest], bool],
-        bear: Callable[[HeadraceError], None],
-        failed: Callable[[HeadraceError], None],
+        client: NetworkClient,
+        host: OpeningHost,
+        schemas: StoredSchemas,
+        restorer: StoreRestorer | None,
+        tables: TableSinks | None,
         make_thread: Callable[..., threading.Thread],
     ) -> None:
-        """`internal`: those of the inputs' topics that the application writes itself. `newest`: the assignment that
-        holds now. `agree` refuses to go on where stored rows are another program's. `bear` backs off on retriable
-        errors and raises fatal ones."""
-        self._name, self._group_id, self._client = name, group_id, client
-        self._reset, self._slots = auto_offset_reset, slots
-        self._next_batch, self._restore, self._bring_near = next_batch, restore, bring_near
-        self._inputs, self._internal, self._newest, self._agree = inputs, internal, newest, agree
-        self._restored, self._settle = restored, settle
-        self._opened, self._failed = opened, failed
-        self._wanted, self._bear = wanted, bear
-        self._requests: queue.Queue[OpenRequest | None] = queue.Queue()
+        """Start the thread.
+
+        Args:
+            subtopology: Whose tasks are opened.
+            group_id: The streams group.
+            auto_offset_reset: For source topics without a committed offset.
+            client: Belongs to the opener, which closes it.
+            host: Receives the tasks.
+            schemas: Refuses to open where stored rows are another program's.
+            restorer: Restores stores; None without stores.
+            tables: Table sinks, of which leftover parts are decided; None without tables.
+            make_thread: Returns a thread with a JVM thread of its own.
+        """
+        self._subtopology, self._name = subtopology, subtopology.subtopology_id
+        self._internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
+        self._group_id, self._reset, self._client, self._host = group_id, auto_offset_reset, client, host
+        self._schemas, self._restorer, self._tables = schemas, restorer, tables
+        self._requests: queue.Queue[Open | None] = queue.Queue()
         self._closing = threading.Event()
-        self._thread = make_thread(target=self._loop, name=f"headrace-open-{name}", daemon=True)
+        self._thread = make_thread(target=self._loop, name=f"headrace-open-{self._name}", daemon=True)
         self._thread.start()
 
-    def open(self, request: OpenRequest) -> None:
+    def open(self, request: Open) -> None:
         self._requests.put(request)
 
     def close(self) -> None:
@@ -91,44 +109,39 @@ class TaskOpener:
         self._thread.join(CLOSE_WAIT)
 
     def _loop(self) -> None:
-        self._meet_the_coordinator()
+        self._connect_to_coordinator()
         while (request := self._requests.get()) is not None and not self._closing.is_set():
+            self._closing.wait(max(0.0, request.not_before_ms / 1000 - time.monotonic()))
+            if not self._host.is_opening(request):
+                continue
             try:
-                self._opened(request, self._patiently(request))
-            except Exception as error:
-                if self._closing.is_set() or not self._wanted(request):  # told to stop, or the tasks went elsewhere
-                    log.debug("%s: opening was given up: %s", self._name, error)
-                    continue
-                if isinstance(error, HeadraceError):
-                    self._failed(error)
-                    continue
-                log.exception("opening tasks of %s failed", self._name)
-                self._failed(HeadraceError("open-failed", f"the tasks of {self._name} could not be opened: {error}"))
+                tasks = self._open(request)
+            except Exception as error:  # noqa: BLE001 - the machine decides what follows
+                self._report_failure(request, error)
+            else:
+                self._host.take_opened(request, tasks)
 
-    def _meet_the_coordinator(self) -> None:
+    def _report_failure(self, request: Open, error: Exception) -> None:
+        if self._closing.is_set() or not self._host.is_opening(request):  # a stop, or the tasks moved away
+            log.debug("%s: opening was given up: %s", self._name, error)
+            return
+        if not isinstance(error, HeadraceError):
+            log.error("opening tasks of %s failed", self._name, exc_info=error)
+            error = HeadraceError("open-failed", f"the tasks of {self._name} could not be opened: {error}")
+        elif is_retriable(error):
+            log.warning("%s: %s; trying again", self._name, error)
+        self._host.take_open_failure(OpenFailed(number=request.number, error=error))
+
+    def _connect_to_coordinator(self) -> None:
         """Open connections before the first tasks arrive: tasks do not run while they are being opened."""
         try:
             fetch_committed(self._client, self._group_id, None, timeout_ms=STABLE_WAIT_MS)
         except HeadraceError as error:
-            log.debug("%s: the coordinator was not met ahead: %s", self._name, error)
+            log.debug("%s: the coordinator was not reached ahead: %s", self._name, error)
 
-    def _patiently(self, request: OpenRequest) -> list[RunningTask]:
-        while self._wanted(request):
-            try:
-                return self._open(request)
-            except (BrokerError, CannotConnect) as error:
-                if self._closing.is_set():
-                    raise
-                # Refused for an old epoch: the next snapshot shows whether the tasks are still ours.
-                if isinstance(error, Fenced):
-                    error.facts["retriable"] = True
-                self._bear(error)
-        return []
-
-    def _open(self, request: OpenRequest) -> list[RunningTask]:
-        if request.partitions:
-            self._agree(self._client)
-        inputs = self._inputs(self._client, request.partitions)
+    def _open(self, request: Open) -> list[RunningTask]:
+        self._schemas.agree(self._client)
+        inputs = self._inputs(request)
         places = [where for mine in inputs.values() for where in mine]
         topic_ids = self._topic_ids({topic for topic, _ in places})
         starts, committed = self._starts(request, places, topic_ids)
@@ -136,74 +149,30 @@ class TaskOpener:
             RunningTask(
                 partition=partition,
                 positions={where: starts[where] for where in mine},
-                assignment=request.assignment,
+                slot=request.slots[partition],
                 topic_ids=topic_ids,
             )
             for partition, mine in sorted(inputs.items())
         ]
-        if self._settle is not None:
-            self._settle(tasks, committed)
+        if self._tables:
+            self._tables.settle(tasks, committed)
             self._commit_starts(request, starts, committed)
-        if self._restore is not None and tasks:
-            self._restore_stores(request, tasks)
+        if self._restorer is not None:
+            self._restorer.restore(request, tasks)
         return tasks
+
+    def _inputs(self, request: Open) -> dict[int, tuple[TopicPartition, ...]]:
+        topics = input_topics(self._subtopology)
+        found = self._client.known_topics(topics, refresh=True).topics
+        return {p: tuple((topic, p) for topic in topics if p in found[topic].partitions) for p in request.partitions}
 
     def _topic_ids(self, topics: set[str]) -> dict[str, str]:
         """As they were when the inputs were looked up."""
         found = self._client.known_topics(sorted(topics)).topics if topics else {}
         return {topic: str(found[topic].topic_id) for topic in sorted(topics)}
 
-    def _restore_stores(self, request: OpenRequest, tasks: list[RunningTask]) -> None:
-        """Restore by the replica process if there is one, and the rest by a Spark job."""
-        started = time.monotonic()
-        batch = self._next_batch()
-        brought = Brought()
-        if self._bring_near is not None:
-            committed = {
-                task.partition: {
-                    input_name(*where, task.topic_ids[where[0]]): at for where, at in task.positions.items()
-                }
-                for task in tasks
-            }
-            brought = self._bring_near(committed, batch)
-        brought_s = time.monotonic() - started
-        for task in tasks:
-            done = brought.placed.get(task.partition)
-            if done is not None:
-                task.committed, task.state_keys, task.state_bytes = batch, done.keys, done.bytes
-        left = [task for task in tasks if task.partition not in brought.placed]
-        replayed = brought.records + (self._restore_in_spark(request, left, batch) if left else 0)
-        self._restored(replayed)
-        log.info(
-            "%s: opened tasks %s; replayed %d changelog records in %.2f s, %.2f s of it by the replica process",
-            *(self._name, [task.partition for task in tasks], replayed, time.monotonic() - started, brought_s),
-        )
-
-    def _restore_in_spark(self, request: OpenRequest, tasks: list[RunningTask], batch: BatchKey) -> int:
-        """Restore by a Spark job. Return the number of records replayed."""
-        assert self._restore is not None
-        rows: dict[int, list[TaskPlan]] = {}
-        for task in tasks:
-            ranges = tuple(
-                InputRange(topic=topic, partition=partition, start=at, end=at, topic_id=task.topic_ids[topic])
-                for (topic, partition), at in sorted(task.positions.items())
-            )
-            rows.setdefault(task.partition % self._slots, []).append(TaskPlan(partition=task.partition, ranges=ranges))
-        plans = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
-        told = self._restore(batch, request.assignment, plans)
-        placed = told[0].batch if told else batch  # a restore that failed once was another attempt
-        reports = merged(told)
-        for report in reports.values():
-            for note in report.notes:
-                log.warning("%s: %s", self._name, note)
-        for task in tasks:
-            task.committed = placed
-            task.state_keys = reports[task.partition].state_keys
-            task.state_bytes = reports[task.partition].state_bytes
-        return sum(report.changelog_records for report in reports.values())
-
     def _starts(
-        self, request: OpenRequest, inputs: list[TopicPartition], topic_ids: Mapping[str, str]
+        self, request: Open, inputs: list[TopicPartition], topic_ids: Mapping[str, str]
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, CommittedOffset]]:
         """Committed offsets, where there is none what `auto_offset_reset` says; and what was found committed."""
         if not inputs:
@@ -227,7 +196,7 @@ class TaskOpener:
 
     def _commit_starts(
         self,
-        request: OpenRequest,
+        request: Open,
         starts: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, CommittedOffset],
     ) -> None:
@@ -238,7 +207,7 @@ class TaskOpener:
         """
         missing = {at: start for at, start in starts.items() if at not in committed or committed[at].offset < 0}
         if missing:
-            member = self._newest(request)
+            member = self._host.newest_assignment(request)
             commit_offsets(
                 self._client,
                 self._group_id,
@@ -249,7 +218,7 @@ class TaskOpener:
 
     def _reset_offsets(
         self,
-        request: OpenRequest,
+        request: Open,
         admin: Admin,
         fresh: list[TopicPartition],
         first: Mapping[TopicPartition, int],
@@ -263,7 +232,7 @@ class TaskOpener:
         if self._reset == "earliest":
             return {where: first[where] for where in fresh}
         ends = _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
-        member = self._newest(request)
+        member = self._host.newest_assignment(request)
         commit_offsets(self._client, self._group_id, ends, member_id=member.member_id, member_epoch=member.member_epoch)
         return ends
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.spark.runtime.fetch_stage import name_of
 from headrace.spark.runtime.plan import InputRange, SlotPlan, TaskPlan, TaskReport
 from headrace.spark.runtime.store import BatchKey
@@ -21,9 +20,9 @@ class RunningTask:
 
     partition: int
     positions: dict[TopicPartition, int]
+    slot: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     committed: BatchKey | None = None
-    assignment: AssignmentSnapshot  # the newest one that names the task; its epoch is captured by plans
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     skipped: dict[TopicPartition, dict[int, str]] = field(default_factory=dict)  # undigestible offsets → reason
     stop_at: dict[TopicPartition, int] = field(default_factory=dict)  # the record at which the application fails
@@ -82,13 +81,13 @@ class RunningTask:
         self.state_keys, self.state_bytes = report.state_keys, report.state_bytes
 
 
-def plan_slots(tasks: Iterable[RunningTask], slots: int, max_records: int) -> tuple[SlotPlan, ...]:
-    """A slot plan for each slot with a task that has news; a task is always in the same slot."""
+def plan_slots(tasks: Iterable[RunningTask], max_records: int) -> tuple[SlotPlan, ...]:
+    """Return a plan for each slot with a task that has new input."""
     rows: dict[int, list[TaskPlan]] = {}
     for task in sorted(tasks, key=lambda found: found.partition):
         plan = task.plan(max_records)
         if plan.records:
-            rows.setdefault(task.partition % slots, []).append(plan)
+            rows.setdefault(task.slot, []).append(plan)
     return tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
 
 

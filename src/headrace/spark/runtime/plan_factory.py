@@ -23,10 +23,10 @@ from headrace.spark.topology.nodes import CompiledSubtopology
 if TYPE_CHECKING:
     from headrace.spark.application_settings import ApplicationSettings
 
-__all__ = ["Planning"]
+__all__ = ["PlanFactory"]
 
 
-class Planning:
+class PlanFactory:
     """Common part of all micro-batches. Mutable: topic ids of changelogs, transactions, and number of chains."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Planning:
             bytes_end_fetches=self._chains_of[subtopology_id] == 1,
         )
 
-    def committing(
+    def batch_commit(
         self,
         subtopology: CompiledSubtopology,
         client: NetworkClient,
