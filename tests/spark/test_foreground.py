@@ -125,6 +125,14 @@ def test_micro_batches_begin_an_interval_apart(broker, make_app, running, flight
         assert ends[at] - began >= 650, rows[at - 1 : at + 1]
 
 
+def test_no_trigger_is_active_between_two_micro_batches(broker, make_app, running, flights):
+    app = running(copied(make_app(trigger_interval_ms=60_000)))
+    app.wait_until("running", timeout=180)
+    flights.send(broker, range(10))
+    app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) > 0, None, "processed")
+    app._wait(lambda: not app.status["isTriggerActive"], time.monotonic() + 10, "between two micro-batches")
+
+
 def test_large_records_starve_no_partition(broker, make_app, running, flights):
     """A limit of bytes below a single record: each micro-batch takes one of it, and the other partitions go on."""
     large = json.dumps({"origin": "x" * 300_000, "n": 7})

@@ -18,6 +18,7 @@ from headrace.errors import CannotConnect, HeadraceError
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.commands import Command, Work
 from headrace.spark.machine.events import Event
+from headrace.spark.machine.states import BatchState
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 from headrace.spark.runtime.chains import input_topics
 from headrace.spark.runtime.command_executor import CommandExecutor
@@ -137,7 +138,8 @@ class SubtopologyRunner:
     @property
     def batch_since(self) -> float | None:
         """Time (monotonic) at which the micro-batch under way was started."""
-        return self._executor.batch_since
+        # The executor learns of the end with its next work, which comes after the trigger interval.
+        return None if self._machine.state is BatchState.IDLE else self._executor.batch_since
 
     @property
     def reads_user_topics(self) -> bool:
