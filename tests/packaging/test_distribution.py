@@ -121,11 +121,12 @@ def test_the_sdist_is_the_whole_working_tree(built: tuple[Path, Path]) -> None:
 
 @pytest.mark.slow
 def test_fast_tests_run_in_the_unpacked_sdist(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """One module that reads files of the tree, one of a pure package, one with a broker."""
+    """One module that reads files of the tree, one of a pure package, one test with the plugin and a broker."""
     with tarfile.open(built[1]) as archive:
         archive.extractall(tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
-    modules = ["tests/test_house.py", "tests/protocol/test_request_codec.py", "tests/testing/test_plugin.py"]
+    fixtures = "tests/testing/test_plugin.py::test_the_fixtures"
+    modules = ["tests/test_house.py", "tests/protocol/test_request_codec.py", fixtures]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", *modules],
         cwd=tree,
