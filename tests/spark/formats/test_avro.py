@@ -21,9 +21,9 @@ from headrace.errors import ConfigError, TopologyError
 from headrace.formats import Avro, SchemaRegistry
 from headrace.spark.formats.avro import decode_avro, encode_avro, sink_avro, source_avro
 from headrace.spark.formats.avro_decoding import avro_reader
-from headrace.spark.formats.avro_encoding import NotOfAvroSchema
 from headrace.spark.formats.avro_reference import avro_row_reader
 from headrace.spark.formats.avro_schema import AvroSchemaError, avro_of, parse_schema, spark_type
+from headrace.spark.formats.value_parts import NotOfSchema
 
 UTC = dt.UTC
 INT, LONG = 2**31, 2**63
@@ -386,7 +386,7 @@ def test_slices_of_arrays() -> None:
     ],
 )
 def test_rows_that_the_schema_has_no_place_for(kind: Any, column: pa.Array, reason: str) -> None:
-    with pytest.raises(NotOfAvroSchema, match=reason):
+    with pytest.raises(NotOfSchema, match=reason):
         encode_avro(pa.record_batch({"a": column}), ["a"], Avro(schema=json.dumps(record(a=kind))))
 
 

@@ -215,7 +215,7 @@ def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa
         avro: The sink's format, with its schema.
 
     Raises:
-        NotOfAvroSchema: for values that the schema has no place for.
+        NotOfSchema: for values that the schema has no place for.
         HeadraceError: if the schema cannot be registered.
     """
     assert avro.schema is not None

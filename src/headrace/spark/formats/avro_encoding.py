@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql.types import DataType
 
 from headrace.spark.formats import avro_kernels as kernels
-from headrace.spark.formats.arrow_buffers import binary_array, read_only
+from headrace.spark.formats.arrow_buffers import read_only
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.avro_schema import (
     MICROS_OF,
@@ -28,14 +28,20 @@ from headrace.spark.formats.avro_schema import (
     spark_type,
     without_null,
 )
+from headrace.spark.formats.value_parts import (
+    BytesPart,
+    NotOfSchema,
+    Part,
+    RecordPart,
+    VarintPart,
+    WordPart,
+    encoded,
+    without_nulls,
+)
 
-__all__ = ["AvroWriter", "NotOfAvroSchema", "avro_writer", "check_writable"]
+__all__ = ["AvroWriter", "avro_writer", "check_record_writable", "check_writable"]
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
-
-
-class NotOfAvroSchema(ValueError):
-    """Rows that the sink's schema has no place for; the message names the column and the value."""
 
 
 @lru_cache(maxsize=64)
@@ -59,94 +65,20 @@ class AvroWriter:
             prefix: Bytes that each record begins with.
 
         Raises:
-            NotOfAvroSchema: for a null where the schema allows none, an unknown symbol, and numbers out of range.
+            NotOfSchema: for a null where the schema allows none, an unknown symbol, and numbers out of range.
         """
         rows = len(batch)
         if not rows:
             return pa.array([], pa.binary())
-        fields: list[_Part] = []
+        fields: list[Part] = []
         for field in self._schema.fields:
             there = field.name in columns
             column = batch.column(field.name) if there else _default_column(field.type, field.default, rows)
             fields.append(_part(column, field.type, field.name))
-        row = _RecordPart(rows, fields)
-        offsets = np.zeros(rows + 1, np.int64)
-        np.cumsum(row.sizes + len(prefix), out=offsets[1:])
-        target = np.empty(int(offsets[-1]), np.uint8)
-        at = offsets[:-1].copy()
-        for i, byte in enumerate(prefix):
-            target[at + i] = byte
-        at += len(prefix)
-        row.write(at, target)
-        return binary_array(offsets, target)
+        return encoded(RecordPart(rows, fields), prefix)
 
 
-class _Part:
-    """A column that knows how many bytes each value takes. `write` moves each position behind its value."""
-
-    sizes: NDArray[np.int64]
-
-    def write(self, at: Any, target: Any) -> None:
-        raise NotImplementedError
-
-
-class _RecordPart(_Part):
-    """Fields, one behind the other."""
-
-    def __init__(self, rows: int, fields: list[_Part]) -> None:
-        self._fields = fields
-        self.sizes = np.zeros(rows, np.int64)
-        for part in fields:
-            self.sizes += part.sizes
-
-    def write(self, at: Any, target: Any) -> None:
-        for part in self._fields:
-            part.write(at, target)
-
-
-class _VarintPart(_Part):
-    """Integers."""
-
-    def __init__(self, values: Any) -> None:
-        self._values = read_only(np.ascontiguousarray(values, np.int64))
-        self.sizes = np.zeros(len(values), np.int64)
-        kernels.add_varint_sizes(self._values, self.sizes)
-
-    def write(self, at: Any, target: Any) -> None:
-        kernels.write_varints(self._values, at, target)
-
-
-class _WordPart(_Part):
-    """Values of one to eight bytes: floats, doubles, booleans."""
-
-    def __init__(self, words: Any, width: int) -> None:
-        self._words, self._width = read_only(np.ascontiguousarray(words, np.uint64)), width
-        self.sizes = np.full(len(words), width, np.int64)
-
-    def write(self, at: Any, target: Any) -> None:
-        kernels.write_words(self._words, self._width, at, target)
-
-
-class _BytesPart(_Part):
-    """Bytes and strings, behind their length; fixed values have none."""
-
-    def __init__(self, values: pa.Array, *, has_length: bool) -> None:
-        values = values.cast(pa.large_binary())
-        _, offsets, data = values.buffers()
-        count = len(values)
-        self._offsets = read_only(np.frombuffer(offsets, np.int64, count + 1, values.offset * 8).copy())
-        self._data = read_only(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
-        lengths = np.diff(self._offsets)
-        self._lengths = _VarintPart(lengths) if has_length else None
-        self.sizes = lengths + (self._lengths.sizes if self._lengths is not None else 0)
-
-    def write(self, at: Any, target: Any) -> None:
-        if self._lengths is not None:
-            self._lengths.write(at, target)
-        kernels.write_bytes(self._data, self._offsets, at, target)
-
-
-class _DecimalPart(_Part):
+class _DecimalPart(Part):
     """Unscaled decimals in two's complement, high byte first; as bytes of the least length, or fixed."""
 
     def __init__(self, values: pa.Array, fixed_size: int | None) -> None:
@@ -154,7 +86,7 @@ class _DecimalPart(_Part):
         self._words = read_only(words.reshape(-1, 2).copy())
         self._least = np.empty(len(values), np.int64)
         kernels.decimal_sizes(self._words, self._least)
-        self._lengths = _VarintPart(self._least) if fixed_size is None else None
+        self._lengths = VarintPart(self._least) if fixed_size is None else None
         if fixed_size is not None:
             self._least[:] = fixed_size
         self.sizes = self._least + (self._lengths.sizes if self._lengths is not None else 0)
@@ -165,12 +97,12 @@ class _DecimalPart(_Part):
         kernels.write_decimals(self._words, self._least, at, target)
 
 
-class _OptionalPart(_Part):
+class _OptionalPart(Part):
     """A union: the number of the values' branch, or of null, then the values that are there."""
 
-    def __init__(self, there: NDArray[np.bool_], values: _Part, branch: int, null: int) -> None:
+    def __init__(self, there: NDArray[np.bool_], values: Part, branch: int, null: int) -> None:
         self._there, self._values = there, values
-        self._branches = _VarintPart(np.where(there, branch, null))
+        self._branches = VarintPart(np.where(there, branch, null))
         self.sizes = self._branches.sizes.copy()
         self.sizes[there] += values.sizes
 
@@ -184,13 +116,13 @@ class _OptionalPart(_Part):
         at[self._there] = positions
 
 
-class _ItemsPart(_Part):
+class _ItemsPart(Part):
     """Arrays and maps: one block with all items where there are any, then an empty block."""
 
-    def __init__(self, counts: NDArray[np.int64], items: _Part) -> None:
+    def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
         self._counts, self._items = counts, items
         self._filled = counts > 0
-        self._heads = _VarintPart(counts[self._filled])
+        self._heads = VarintPart(counts[self._filled])
         reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
         ends = np.cumsum(counts)
         self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
@@ -208,13 +140,13 @@ class _ItemsPart(_Part):
         at += 1
 
 
-def _part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+def _part(column: pa.Array, kind: AvroType, path: str) -> Part:
     """Return the part of a column; `kind` may be a union with null."""
     value, nullable = without_null(kind)
     if kind.kind != "union":
-        return _value_part(_without_nulls(column, path), value, path)
+        return _value_part(without_nulls(column, path), value, path)
     if not nullable:
-        column = _without_nulls(column, path)
+        column = without_nulls(column, path)
     there = column.is_valid().to_numpy(zero_copy_only=False)
     branches = [branch.kind for branch in kind.branches]
     null = branches.index("null") if nullable else -1
@@ -222,13 +154,7 @@ def _part(column: pa.Array, kind: AvroType, path: str) -> _Part:
     return _OptionalPart(there, _value_part(column.drop_null(), value, path), branches.index(value.kind), null)
 
 
-def _without_nulls(column: pa.Array, path: str) -> pa.Array:
-    if column.null_count:
-        raise NotOfAvroSchema(f"{path} is null, and the schema of the sink does not allow null there")
-    return column
-
-
-def _value_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+def _value_part(column: pa.Array, kind: AvroType, path: str) -> Part:
     """Return the part of a column without nulls."""
     match kind.kind:
         case "record":
@@ -237,7 +163,7 @@ def _value_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
                 at = column.type.get_field_index(field.name)
                 inner = column.field(at) if at >= 0 else _default_column(field.type, field.default, len(column))
                 fields.append(_part(inner, field.type, f"{path}.{field.name}"))
-            return _RecordPart(len(column), fields)
+            return RecordPart(len(column), fields)
         case "array":
             counts = pc.list_value_length(column).cast(pa.int64()).to_numpy()
             return _ItemsPart(counts, _part(column.flatten(), kind.element, f"{path}[]"))
@@ -248,42 +174,42 @@ def _value_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
             chosen = pc.index_in(column, known)
             if chosen.null_count:
                 wrong = column.filter(chosen.is_null())[0].as_py()
-                raise NotOfAvroSchema(f"{path}: {wrong!r} is no symbol of the enum {kind.name}")
-            return _VarintPart(chosen.cast(pa.int64()).to_numpy())
+                raise NotOfSchema(f"{path}: {wrong!r} is no symbol of the enum {kind.name}")
+            return VarintPart(chosen.cast(pa.int64()).to_numpy())
         case _:
             return _flat_part(column, kind, path)
 
 
-def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> _Part:
+def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> Part:
     offsets = np.asarray(column.offsets.to_numpy(), np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    keys = _BytesPart(column.keys.slice(first, last - first), has_length=True)
+    keys = BytesPart(column.keys.slice(first, last - first), has_length=True)
     values = _part(column.items.slice(first, last - first), kind.element, f"{path}{{}}")
-    return _ItemsPart(np.diff(offsets), _RecordPart(last - first, [keys, values]))
+    return _ItemsPart(np.diff(offsets), RecordPart(last - first, [keys, values]))
 
 
-def _flat_part(column: pa.Array, kind: AvroType, path: str) -> _Part:
+def _flat_part(column: pa.Array, kind: AvroType, path: str) -> Part:
     if kind.logical == "decimal":
         try:
             column = column.cast(pa.decimal128(kind.precision, kind.scale))
         except pa.ArrowInvalid as error:
-            raise NotOfAvroSchema(f"{path}: {error}") from None
+            raise NotOfSchema(f"{path}: {error}") from None
         return _DecimalPart(column, kind.size if kind.kind == "fixed" else None)
     match kind.kind:
         case "string" | "bytes":
-            return _BytesPart(column, has_length=True)
+            return BytesPart(column, has_length=True)
         case "fixed":
             lengths = pc.binary_length(column)
             if len(column) and not pc.all(pc.equal(lengths, kind.size)).as_py():
-                raise NotOfAvroSchema(f"{path}: a value of another length than the {kind.size} bytes of {kind.name}")
-            return _BytesPart(column, has_length=False)
+                raise NotOfSchema(f"{path}: a value of another length than the {kind.size} bytes of {kind.name}")
+            return BytesPart(column, has_length=False)
         case "boolean":
-            return _WordPart(column.cast(pa.uint8()).to_numpy(), 1)
+            return WordPart(column.cast(pa.uint8()).to_numpy(), 1)
         case "double":
-            return _WordPart(column.cast(pa.float64()).to_numpy().view(np.uint64), 8)
+            return WordPart(column.cast(pa.float64()).to_numpy().view(np.uint64), 8)
         case "float":
-            return _WordPart(column.cast(pa.float32()).to_numpy().view(np.uint32), 4)
-    return _VarintPart(_integers(column, kind, path))
+            return WordPart(column.cast(pa.float32()).to_numpy().view(np.uint32), 4)
+    return VarintPart(_integers(column, kind, path))
 
 
 def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
@@ -293,7 +219,7 @@ def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
         unit = MICROS_OF[kind.logical]
         micros = column.view(pa.int64()).to_numpy()
         if unit > 1 and (micros % unit).any():  # Spark's serializer cuts them off silently
-            raise NotOfAvroSchema(
+            raise NotOfSchema(
                 f"{path}: a timestamp with microseconds, and the schema holds milliseconds; "
                 f"cut them off first: F.date_trunc('millisecond', '{path}')"
             )
