@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.client.parallel.parallel_consumer import ParallelConsumer
     from headrace.client.parallel.work import Retry
     from headrace.errors import HeadraceError
-    from headrace.formats import Avro, SchemaRegistry
+    from headrace.formats import Avro, Protobuf, SchemaRegistry
     from headrace.spark.grouped_stream import GroupedStream, StreamTable
     from headrace.spark.stream import Stream
     from headrace.spark.streams_app import StreamsApp
@@ -36,6 +36,7 @@ __all__ = [
     "GroupedStream",
     "HeadraceError",
     "ParallelConsumer",
+    "Protobuf",
     "Retry",
     "SchemaRegistry",
     "Stream",
@@ -56,6 +57,7 @@ _MODULES = {
     "EmbeddedBroker": "headrace.broker.embedded",
     "GroupedStream": "headrace.spark.grouped_stream",
     "ParallelConsumer": "headrace.client.parallel.parallel_consumer",
+    "Protobuf": "headrace.formats",
     "HeadraceError": "headrace.errors",
     "Retry": "headrace.client.parallel.work",
     "SchemaRegistry": "headrace.formats",

@@ -1,4 +1,4 @@
-"""Formats of record values that need more than a word: `Avro`, with a schema registry or a schema of its own."""
+"""Formats of record values that need more than a word: `Avro` and `Protobuf`, whose schemas may be in a registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 
-__all__ = ["Avro", "SchemaRegistry"]
+__all__ = ["Avro", "Protobuf", "SchemaRegistry"]
 
 
 @checked_api()
@@ -75,3 +75,44 @@ class Avro:
             )
         if self.registry is None and self.subject is not None:
             raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")
+
+
+@checked_api()
+@dataclass(frozen=True, slots=True)
+class Protobuf:
+    """Protobuf values: `value=Protobuf(registry=SchemaRegistry("http://localhost:8081"))`.
+
+    With a registry each record begins with a zero byte, the four bytes of its schema's id and the place of its message
+    in the schema, as Confluent's serializers write it. Without one a record is nothing but a message of `schema`.
+
+    Attributes:
+        registry: Where writers' schemas are looked up, and sinks' schemas registered.
+        schema: The text of a `.proto` file. A source takes the latest of its subject if this is None.
+        message: Which of the file's messages; by default the first.
+        imports: The texts of `.proto` files that `schema` imports, by the names of its imports. Google's own are there.
+        subject: The registry's name for the schemas; by default `<topic>-value`.
+        auto_register: Whether a sink registers its schema; otherwise it must be there.
+    """
+
+    registry: SchemaRegistry | None = None
+    schema: str | None = None
+    message: str | None = None
+    imports: Mapping[str, str] = field(default_factory=dict, hash=False)
+    subject: str | None = None
+    auto_register: bool = True
+
+    def __post_init__(self) -> None:
+        if self.registry is None and self.schema is None:
+            raise ConfigError(
+                "bad-value",
+                "Protobuf needs a schema registry or a schema",
+                'write Protobuf(registry=SchemaRegistry("http://localhost:8081")), or Protobuf(schema=..) with '
+                "the text of a .proto file",
+            )
+        if self.registry is None and self.subject is not None:
+            raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")
+
+    @property
+    def import_files(self) -> tuple[tuple[str, str], ...]:
+        """The imported files as (name, text), sorted by name."""
+        return tuple(sorted(self.imports.items()))

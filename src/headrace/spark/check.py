@@ -169,13 +169,13 @@ def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator
 
 
 def _sink_schema(sink: TopicSink) -> Iterator[Finding]:
-    if sink.avro is None or sink.avro.registry is None:
+    if sink.serde is None or sink.serde.registry is None:
         return
     from headrace.spark.formats.schema_registry import check_registrable
 
-    check_registrable(sink.avro)
+    check_registrable(sink.serde)
     yield Finding(
-        level="ok", code="schema", message=f'{sink.topic}: the subject "{sink.avro.subject}" takes its schema'
+        level="ok", code="schema", message=f'{sink.topic}: the subject "{sink.serde.subject}" takes its schema'
     )
 
 

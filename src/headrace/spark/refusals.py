@@ -18,7 +18,7 @@ from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX
 
 __all__ = ["call_site", "is_hidden", "refusal", "refused_format", "shown", "translated", "visible"]
 
-_OTHER_FORMATS = frozenset({"protobuf", "proto", "parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
+_OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
 
 
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
@@ -29,18 +29,19 @@ def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> T
 def refused_format(value: object, where: str) -> TopologyError:
     """Return the refusal of a value format, with the supported formats and the way to read other ones."""
     known = ("json", "string", "raw")
-    if str(value).lower() == "avro":
+    if str(value).lower() in {"avro", "protobuf", "proto"}:
+        name = "Avro" if str(value).lower() == "avro" else "Protobuf"
         return refusal(
             "bad-value",
             f"value={value!r} does not say which schema",
-            'write value=Avro(registry=SchemaRegistry("http://localhost:8081")); both names are in headrace',
+            f'write value={name}(registry=SchemaRegistry("http://localhost:8081")); both names are in headrace',
             where,
         )
     near = nearest(str(value).lower(), known)
     if str(value).lower() in _OTHER_FORMATS:
         return refusal(
             "not-supported-here",
-            f"value={value!r} is not supported yet; json, Avro(..), string and raw are",
+            f"value={value!r} is not supported yet; json, Avro(..), Protobuf(..), string and raw are",
             'take the bytes with value="raw" and decode them with a UDF in withColumn',
             where,
         )
@@ -48,7 +49,7 @@ def refused_format(value: object, where: str) -> TopologyError:
     return refusal(
         "bad-value",
         f"value={value!r} is not a format{hint}",
-        'write value="json", value="string", value="raw" or value=Avro(..)',
+        'write value="json", value="string", value="raw", value=Avro(..) or value=Protobuf(..)',
         where,
     )
 

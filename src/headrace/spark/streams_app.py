@@ -18,10 +18,11 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
-from headrace.formats import Avro
+from headrace.formats import Avro, Protobuf
 from headrace.spark.application_declaration import ApplicationDeclaration
 from headrace.spark.compilation import source_name
 from headrace.spark.formats.schemas import RAW, STRING, check_schema
+from headrace.spark.formats.serdes import Serde, serde_name, source_serde
 from headrace.spark.listeners import check_listener
 from headrace.spark.refusals import call_site, is_hidden, refusal, refused_format
 from headrace.spark.sinks.declaration import check_topic_name
@@ -142,8 +143,8 @@ class StreamsApp(ApplicationDeclaration):
             topics: One topic, or several that are read as one.
             schema: StructType or DDL of JSON records. The struct `_kafka` (key, topic, partition, offset, timestamp,
                 headers) is available beside the columns; `*` does not include it.
-            value: "string" for one column `value`; `headrace.Avro` for Avro with a schema registry or a schema of its
-                own, whose fields are the columns.
+            value: "string" for one column `value`; `headrace.Avro` and `headrace.Protobuf` with a schema
+                registry or a schema of their own, whose fields are the columns.
             key: The column that equals the record's key, so that grouping by it needs no repartitioning.
             on_error: Policy of this source; by default the application's.
             name: Name of the source in descriptions.
@@ -159,10 +160,10 @@ class StreamsApp(ApplicationDeclaration):
             check_topic_name(topic, where)
         if len(set(names)) != len(names):
             raise refusal("topic-read-twice", "a topic is named twice", "name each once", where)
-        avro = None
-        if isinstance(value, Avro):
-            avro, columns = _avro_columns_of(value, schema, names, where)
-            format_name: FormatName = "avro"
+        serde = None
+        if isinstance(value, (Avro, Protobuf)):
+            serde, columns = _serde_columns_of(value, schema, names, where)
+            format_name: FormatName = serde_name(serde)
         else:
             format_name, columns = self._columns_of(schema, value, where)
         source = TopicSource(
@@ -170,7 +171,7 @@ class StreamsApp(ApplicationDeclaration):
             topics=names,
             value_format=format_name,
             schema_json=columns.json(),
-            avro=avro,
+            serde=serde,
             key_column=_key_column(key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
@@ -348,25 +349,27 @@ def _key_column(key: str | None, columns: StructType, where: str) -> str | None:
     return key
 
 
-def _avro_columns_of(avro: Avro, schema: object, topics: tuple[str, ...], where: str) -> tuple[Avro, StructType]:
-    from headrace.spark.formats.avro import source_avro
-
+def _serde_columns_of(serde: Serde, schema: object, topics: tuple[str, ...], where: str) -> tuple[Serde, StructType]:
     if schema is not None:
+        name = type(serde).__name__
         raise refusal(
-            "bad-value", "Avro has a schema of its own", "leave schema= out, or write value=Avro(schema=..)", where
+            "bad-value",
+            f"{name} has a schema of its own",
+            f"leave schema= out, or write value={name}(schema=..)",
+            where,
         )
-    avro, columns = source_avro(avro, topics, where)
+    serde, columns = source_serde(serde, topics, where)
     check_schema(columns, where)
-    return avro, columns
+    return serde, columns
 
 
 def _register_schemas(compiled: CompiledTopology) -> None:
     """Register the schemas of sinks before anything runs, so that a registry that refuses one leaves nothing behind."""
     for sink in compiled.topic_sinks():
-        if sink.avro is not None and sink.avro.registry is not None:
+        if sink.serde is not None and sink.serde.registry is not None:
             from headrace.spark.formats.schema_registry import registered_id
 
-            registered_id(sink.avro)
+            registered_id(sink.serde)
 
 
 def _without_place(source: TopicSource) -> tuple[object, ...]:
@@ -375,7 +378,7 @@ def _without_place(source: TopicSource) -> tuple[object, ...]:
         source.topics,
         source.value_format,
         source.schema_json,
-        source.avro,
+        source.serde,
         source.key_column,
         source.on_error,
     )

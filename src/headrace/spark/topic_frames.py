@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from headrace.client.security import ClientSecurity
-from headrace.formats import Avro
 from headrace.spark.formats.schemas import RAW, struct_of
+from headrace.spark.formats.serdes import Serde, row_reader, serde_columns
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
 
 BAD_COLUMN = "__headrace_bad"
@@ -86,9 +86,9 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
-    if source.avro is not None:
+    if source.serde is not None:
         row = F.col("__headrace_row")
-        rows = avro_rows(source.avro, columns).alias("__headrace_row")
+        rows = serde_rows(source.serde, columns).alias("__headrace_row")
         read = records.where("value IS NOT NULL").select(rows, coordinates, key)
         fields = [row.getField("row").getField(field.name).alias(field.name) for field in columns.fields]
         return read.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, row.getField("bad").alias(BAD_COLUMN))
@@ -110,26 +110,22 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     return parsed.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
 
 
-def avro_rows(avro: Avro, columns: StructType) -> Column:
-    """Return the column `value` read by fastavro: a struct of `row` and `bad`, the reason why there is no row."""
-    from headrace.spark.formats.avro_reference import avro_row_reader
-
+def serde_rows(serde: Serde, columns: StructType) -> Column:
+    """Return the column `value` read by another library: a struct of `row` and `bad`, why there is no row."""
     found = StructType().add("row", columns).add("bad", StringType())
-    read = avro_row_reader(avro)
+    read = row_reader(serde)
     return F.udf(lambda value: read(value), found).asNondeterministic()("value")
 
 
-def avro_values_as_json(records: DataFrame, avro: Avro, options: Mapping[str, str]) -> DataFrame:
-    """Return records of an Avro topic with values as Spark's `to_json` writes them; undecodable ones as they are.
+def values_as_json(records: DataFrame, serde: Serde, options: Mapping[str, str]) -> DataFrame:
+    """Return records with values as Spark's `to_json` writes them; undecodable ones as they are.
 
     Args:
         records: With the column `value`.
-        avro: The topic's format, with its schema.
+        serde: The topic's format, with its schema.
         options: Of `to_json`.
     """
-    from headrace.spark.formats.avro import avro_columns
-
-    row = avro_rows(avro, avro_columns(avro)).getField("row")
+    row = serde_rows(serde, serde_columns(serde)).getField("row")
     as_json = F.to_json(row, dict(options)).cast("binary")
     return records.withColumn("value", F.when(F.col("value").isNotNull(), F.coalesce(as_json, F.col("value"))))
 

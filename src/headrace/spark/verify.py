@@ -34,10 +34,10 @@ from headrace.spark.stream_rows import Arm, Rows
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
-    avro_values_as_json,
     decoded_by_spark,
     good_rows,
     topic_frame,
+    values_as_json,
 )
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from headrace.spark.verdict import SinkVerdict, Verdict
@@ -209,13 +209,13 @@ class _Recomputation:
 
 
 def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:
-    """Return records and outputs of an Avro topic as if it were a JSON topic, which is how values are compared."""
-    avro = getattr(outputs[0].sink, "avro", None)
-    if avro is None:
+    """Return records and outputs of an Avro or Protobuf topic as of a JSON topic, which is how values are compared."""
+    serde = getattr(outputs[0].sink, "serde", None)
+    if serde is None:
         return actual, outputs
-    sinks = [replace(cast("TopicSink", output.sink), value_format="json", avro=None) for output in outputs]
+    sinks = [replace(cast("TopicSink", output.sink), value_format="json", serde=None) for output in outputs]
     replaced = [replace(output, sink=sink) for output, sink in zip(outputs, sinks, strict=True)]
-    return avro_values_as_json(actual, avro, JSON_OPTIONS), replaced
+    return values_as_json(actual, serde, JSON_OPTIONS), replaced
 
 
 def _extent(

@@ -1,4 +1,4 @@
-"""Conversion between Kafka records and Arrow columns: JSON with a schema, Avro, single strings, or raw columns.
+"""Conversion between Kafka records and Arrow columns: JSON, Avro, Protobuf, single strings, or raw columns.
 
 The fetch stage calls `decode`; the sink stage calls `encode_value` and `encode_key`. All of them work on Arrow arrays.
 """
@@ -20,6 +20,7 @@ from headrace.spark.formats.json_decoding import decode_json
 from headrace.spark.formats.json_encoding import encode_json, time_text
 from headrace.spark.formats.json_values import BadRow, excerpt
 from headrace.spark.formats.schemas import COORDINATES, struct_of
+from headrace.spark.formats.serdes import decode_values, encode_values
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, TopicSink, TopicSource
 
 __all__ = [
@@ -73,7 +74,7 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     bad: Sequence[BadRow] = ()
     tombstones = None
     columns: dict[str, pa.Array] = {}
-    if source.value_format in {"json", "avro"}:
+    if source.value_format == "json" or source.serde is not None:
         values = _column(records, "value")
         used = [name for name in wanted if name != COORDINATES_COLUMN]
         batch, bad = _objects(values, source, used)
@@ -94,11 +95,9 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
 
 
 def _objects(values: pa.Array, source: TopicSource, used: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
-    if source.avro is None:
-        return decode_json(values, source.schema_json, source.time_zone, used)
-    from headrace.spark.formats.avro import decode_avro  # needs libraries that only Avro needs
-
-    return decode_avro(values, source.avro, used)
+    if source.serde is not None:
+        return decode_values(values, source.serde, used)
+    return decode_json(values, source.schema_json, source.time_zone, used)
 
 
 def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink) -> pa.Array:
@@ -108,10 +107,8 @@ def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink)
     """
     if sink.value_format == "json":
         return encode_value_json(batch, columns)
-    if sink.avro is not None:
-        from headrace.spark.formats.avro import encode_avro  # needs libraries that only Avro needs
-
-        return encode_avro(batch, columns, sink.avro)
+    if sink.serde is not None:
+        return encode_values(batch, columns, sink.serde)
     [name] = columns
     column = batch.column(name)
     return column.cast(pa.binary()) if pa.types.is_binary(column.type) else _plain_text(column)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError, MissingExtra
+from headrace.errors import HeadraceError
 from headrace.formats import Avro
 from headrace.spark.formats.arrow_buffers import bytes_of
 from headrace.spark.formats.avro_decoding import avro_reader
@@ -39,7 +38,6 @@ def source_avro(avro: Avro, topics: Sequence[str], where: str) -> tuple[Avro, St
         TopologyError: for a schema that is not a record of Spark's types.
         HeadraceError: if the registry does not have one, or cannot be reached.
     """
-    _check_packages(avro)
     text = avro.schema
     if text is None:
         assert avro.registry is not None
@@ -51,7 +49,7 @@ def source_avro(avro: Avro, topics: Sequence[str], where: str) -> tuple[Avro, St
                 where,
             )
         try:
-            text = latest_schema(avro.registry, avro.subject or f"{topics[0]}-value")
+            text = latest_schema(avro.registry, avro.subject or f"{topics[0]}-value").text
         except UnknownSchema as error:
             raise refusal("bad-value", str(error), "Avro(registry=.., subject=..) names another", where) from None
         except HeadraceError as error:
@@ -79,7 +77,6 @@ def sink_avro(avro: Avro, topic: str, columns: StructType, where: str) -> Avro:
     Raises:
         TopologyError: for columns that the schema, or Avro, has no place for.
     """
-    _check_packages(avro)
     try:
         if avro.schema is None:
             text = avro_of(columns, re.sub(r"[^A-Za-z0-9_]", "_", re.sub(r"^(?=[0-9])", "_", topic)))
@@ -99,21 +96,6 @@ def sink_avro(avro: Avro, topic: str, columns: StructType, where: str) -> Avro:
     if avro.registry is None:
         return replace(avro, schema=text)
     return replace(avro, schema=text, subject=avro.subject or f"{topic}-value")
-
-
-def _check_packages(avro: Avro) -> None:
-    try:
-        importlib.import_module("fastavro")
-        if avro.registry is not None:
-            importlib.import_module("confluent_kafka.schema_registry")
-    except ModuleNotFoundError as error:  # the registry's client needs packages that not every installation of it has
-        raise MissingExtra(
-            "extra-missing",
-            f"Avro(..) needs the package {error.name}, which is not installed",
-            'pip install "headrace[avro]", on all executors too',
-            package=str(error.name).partition(".")[0],
-            extra="avro",
-        ) from None
 
 
 def avro_columns(avro: Avro) -> StructType:
@@ -183,7 +165,7 @@ def _by_writer(
     for schema_id in np.unique(ids).tolist():
         chosen = rows[ids == schema_id]
         try:
-            groups.append((schema_of_id(avro.registry, schema_id), chosen))
+            groups.append((schema_of_id(avro.registry, schema_id).text, chosen))
         except UnknownSchema as error:
             reasons |= dict.fromkeys(chosen.tolist(), str(error))
     return groups

@@ -29,7 +29,7 @@ def avro_row_reader(avro: Avro) -> Callable[[bytes], tuple[dict[str, Any] | None
             if avro.registry is not None:
                 if len(value) < HEADER_BYTES or value[0] != MAGIC:
                     return None, "no schema id"
-                writer = schema_of_id(avro.registry, int.from_bytes(value[1:HEADER_BYTES], "big"))
+                writer = schema_of_id(avro.registry, int.from_bytes(value[1:HEADER_BYTES], "big")).text
                 value = value[HEADER_BYTES:]
             row = _decoded(value, writer)
             return _conformed(row, _reader_type(text)), None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from headrace.errors import CannotConnect, HeadraceError
-from headrace.formats import Avro, SchemaRegistry
+from headrace.formats import Avro, Protobuf, SchemaRegistry
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
+    "RegisteredSchema",
+    "SchemaKind",
     "UnknownSchema",
     "check_registrable",
     "close_clients",
@@ -30,6 +33,7 @@ __all__ = [
     "schema_of_id",
 ]
 
+SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
 MAGIC: Final = 0  # the first byte of each value
 HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
 _WAITS_S: Final = (0.2, 0.5, 1.0, 2.0)
@@ -40,21 +44,39 @@ Found = TypeVar("Found")
 
 
 class UnknownSchema(LookupError):
-    """A schema id that the registry does not know, or whose schema is not Avro."""
+    """A schema that the registry does not know, or that is of another kind than the records should be."""
 
 
-def schema_of_id(registry: SchemaRegistry, schema_id: int) -> str:
-    """Return the schema, as JSON, that writers used under this id.
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of a registry.
+
+    Attributes:
+        text: JSON of Avro with all that it refers to written into it, or a `.proto` file.
+        imports: (name, text) of the files that a `.proto` file imports, but for Google's own.
+    """
+
+    text: str
+    imports: tuple[tuple[str, str], ...] = ()
+
+
+def schema_of_id(registry: SchemaRegistry, schema_id: int, kind: SchemaKind = "AVRO") -> RegisteredSchema:
+    """Return the schema that writers used under this id.
+
+    Args:
+        registry: The registry.
+        schema_id: The id in front of their values.
+        kind: What kind of schema is expected.
 
     Raises:
-        UnknownSchema: if the registry does not know the id, or it is no Avro schema.
+        UnknownSchema: if the registry does not know the id, or it is a schema of another kind.
         CannotConnect: if the registry does not answer.
     """
-    return _schema_of_id(registry.url, _key(registry), schema_id)
+    return _schema_of_id(registry.url, _key(registry), schema_id, kind)
 
 
 @lru_cache(maxsize=4096)
-def _schema_of_id(url: str, config: tuple[tuple[str, str], ...], schema_id: int) -> str:
+def _schema_of_id(url: str, config: tuple[tuple[str, str], ...], schema_id: int, kind: SchemaKind) -> RegisteredSchema:
     client = _client(url, config)
     try:
         found = _asked(url, lambda: client.get_schema(schema_id))
@@ -62,13 +84,14 @@ def _schema_of_id(url: str, config: tuple[tuple[str, str], ...], schema_id: int)
         if refused.status == 404:
             raise UnknownSchema(f"the schema registry {url} has no schema with the id {schema_id}") from None
         raise refused.error(url) from None
-    return _text_of(url, client, found, f"schema {schema_id}")
+    return _registered(url, client, found, kind, f"schema {schema_id}")
 
 
-def latest_schema(registry: SchemaRegistry, subject: str) -> str:
-    """Return the latest schema of a subject, as JSON.
+def latest_schema(registry: SchemaRegistry, subject: str, kind: SchemaKind = "AVRO") -> RegisteredSchema:
+    """Return the latest schema of a subject.
 
     Raises:
+        UnknownSchema: if it is a schema of another kind.
         HeadraceError: schema-missing if the subject has none; registry-unreachable, registry-refused.
     """
     client = _client(registry.url, _key(registry))
@@ -79,32 +102,35 @@ def latest_schema(registry: SchemaRegistry, subject: str) -> str:
             raise HeadraceError(
                 "schema-missing",
                 f'the schema registry {registry.url} has no schemas for the subject "{subject}"',
-                "name the subject, Avro(registry=.., subject=..), or give the schema: Avro(registry=.., schema=..)",
+                "name the subject with subject=.., or give the schema with schema=..",
                 subject=subject,
             ) from None
         raise refused.error(registry.url) from None
-    return _text_of(registry.url, client, found.schema, f'the latest schema of "{subject}"')
+    return _registered(registry.url, client, found.schema, kind, f'the latest schema of "{subject}"')
 
 
-def registered_id(avro: Avro) -> int:
+def registered_id(written: Avro | Protobuf) -> int:
     """Return the id of a sink's schema, which is registered unless the sink forbids it. Asked once per process.
 
     Raises:
         HeadraceError: schema-incompatible, schema-missing, registry-unreachable, registry-refused.
     """
-    return _registered_id(*_registration(avro), avro.auto_register)
+    return _registered_id(*_registration(written), written.auto_register)
 
 
-def _registration(avro: Avro) -> tuple[str, tuple[tuple[str, str], ...], str, str]:
-    """Return where, under which subject and with which schema a sink registers."""
-    assert avro.registry is not None
-    assert avro.schema is not None
-    assert avro.subject is not None
-    return avro.registry.url, _key(avro.registry), avro.subject, avro.schema
+def _registration(written: Avro | Protobuf) -> tuple[str, tuple[tuple[str, str], ...], str, str, SchemaKind]:
+    """Return where, under which subject and with which schema of which kind a sink registers."""
+    assert written.registry is not None
+    assert written.schema is not None
+    assert written.subject is not None
+    kind: SchemaKind = "AVRO" if isinstance(written, Avro) else "PROTOBUF"
+    return written.registry.url, _key(written.registry), written.subject, written.schema, kind
 
 
 @lru_cache(maxsize=256)
-def _registered_id(url: str, config: tuple[tuple[str, str], ...], subject: str, text: str, registers: bool) -> int:
+def _registered_id(
+    url: str, config: tuple[tuple[str, str], ...], subject: str, text: str, kind: SchemaKind, registers: bool
+) -> int:
     """Look a schema up, and register it if it is not there.
 
     Two instances may register it at the same moment, and some registries refuse the second one (409, as if it were not
@@ -113,7 +139,7 @@ def _registered_id(url: str, config: tuple[tuple[str, str], ...], subject: str, 
     from confluent_kafka.schema_registry import Schema
 
     client = _client(url, config)
-    schema = Schema(text, "AVRO")
+    schema = Schema(text, kind)
 
     def look_up() -> int | None:
         try:
@@ -130,7 +156,7 @@ def _registered_id(url: str, config: tuple[tuple[str, str], ...], subject: str, 
         raise HeadraceError(
             "schema-missing",
             f'the schema registry {url} does not have this schema under the subject "{subject}": {text}',
-            "register it, or let the application do it: Avro(.., auto_register=True)",
+            "register it, or let the application do it with auto_register=True",
             subject=subject,
         )
     try:
@@ -154,7 +180,7 @@ def _incompatible(url: str, subject: str, reason: str) -> HeadraceError:
     )
 
 
-def check_registrable(avro: Avro) -> None:
+def check_registrable(written: Avro | Protobuf) -> None:
     """Check that a sink's schema could be registered, or is there. Registers nothing.
 
     Raises:
@@ -162,11 +188,11 @@ def check_registrable(avro: Avro) -> None:
     """
     from confluent_kafka.schema_registry import Schema
 
-    if not avro.auto_register:
-        registered_id(avro)
+    if not written.auto_register:
+        registered_id(written)
         return
-    url, config, subject, text = _registration(avro)
-    client, schema = _client(url, config), Schema(text, "AVRO")
+    url, config, subject, text, kind = _registration(written)
+    client, schema = _client(url, config), Schema(text, kind)
     try:
         compatible = _asked(url, lambda: client.test_compatibility(subject, schema))
     except _Refused as refused:
@@ -252,23 +278,26 @@ def close_clients() -> None:
         _OPEN.pop().close()
 
 
-def _text_of(url: str, client: SchemaRegistryClient, found: Any, what: str) -> str:
-    """Return a schema's JSON with the schemas that it refers to written into it."""
-    if found.schema_type != "AVRO":
-        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not Avro")
+def _registered(url: str, client: SchemaRegistryClient, found: Any, kind: SchemaKind, what: str) -> RegisteredSchema:
+    """Return a schema with the schemas that it refers to."""
+    if found.schema_type != kind:
+        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {kind}")
     if not found.references:
-        return str(found.schema_str)
-    definitions: dict[str, Any] = {}
+        return RegisteredSchema(str(found.schema_str))
+    definitions: dict[str, str] = {}
     _gather(url, client, found, definitions)
-    return json.dumps(_expanded(json.loads(found.schema_str), definitions, set()))
+    if kind == "PROTOBUF":
+        return RegisteredSchema(str(found.schema_str), tuple(sorted(definitions.items())))
+    parsed = {name: json.loads(text) for name, text in definitions.items()}
+    return RegisteredSchema(json.dumps(_expanded(json.loads(found.schema_str), parsed, set())))
 
 
-def _gather(url: str, client: SchemaRegistryClient, schema: Any, definitions: dict[str, Any]) -> None:
+def _gather(url: str, client: SchemaRegistryClient, schema: Any, definitions: dict[str, str]) -> None:
     for reference in schema.references or ():
         if reference.name in definitions:
             continue
         found = _asked(url, lambda r=reference: client.get_version(r.subject, r.version)).schema  # type: ignore[misc]
-        definitions[reference.name] = json.loads(str(found.schema_str))
+        definitions[reference.name] = str(found.schema_str)
         _gather(url, client, found, definitions)
 
 

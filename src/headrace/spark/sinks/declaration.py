@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.formats import Avro
+from headrace.formats import Avro, Protobuf
+from headrace.spark.formats.serdes import serde_name, sink_serde
 from headrace.spark.refusals import refusal, refused_format, translated
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink, ValueFormat
 
@@ -70,8 +71,8 @@ def topic_sink(
 ) -> TopicSink:
     """Return the output for `to_topic`. Raises TopologyError for arguments that do not fit the rows."""
     check_topic_name(topic, where)
-    avro, name = None, "avro" if isinstance(value, Avro) else value
-    if not isinstance(value, Avro) and value not in _VALUE_FORMATS:
+    serde, name = None, serde_name(value) if isinstance(value, (Avro, Protobuf)) else value
+    if not isinstance(value, (Avro, Protobuf)) and value not in _VALUE_FORMATS:
         raise refused_format(value, where)
     if output_mode != "update":
         raise refusal(
@@ -90,14 +91,12 @@ def topic_sink(
     _check_types(rows, where)
     if name == "json":
         _check_json_types(rows, where)
-    if isinstance(value, Avro):
-        from headrace.spark.formats.avro import sink_avro
-
-        avro = sink_avro(value, topic, rows.schema, where)
+    if isinstance(value, (Avro, Protobuf)):
+        serde = sink_serde(value, topic, rows.schema, where)
     return TopicSink(
         topic=topic,
         value_format=name,
-        avro=avro,
+        serde=serde,
         key_columns=_key_columns(rows, key, where),
         value_columns=_value_columns(rows, key, name, where),
         output_mode=output_mode,
@@ -275,7 +274,7 @@ def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) ->
 def _value_columns(rows: SinkRows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
     if not rows.columns:
         raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
-    if value in {"json", "avro"}:
+    if value in {"json", "avro", "protobuf"}:
         return tuple(rows.columns)
     types = dict(rows.dtypes)
     if value == "raw":

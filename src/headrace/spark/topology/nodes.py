@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
-from headrace.formats import Avro
+from headrace.formats import Avro, Protobuf
 
 HIDDEN_PREFIX = "__headrace_"
 TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
@@ -38,8 +38,8 @@ COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestam
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 
-FormatName: TypeAlias = Literal["json", "string", "raw", "avro"]
-ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro  # what users write
+FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
+ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update"]
 BufferFunction: TypeAlias = Literal["count", "sum", "min", "max", "avg"]
 
@@ -75,7 +75,7 @@ class TopicSource:
     schema_json: (
         str  # StructType of the columns a record decodes to (for "raw" those of Spark's Kafka source), without `_kafka`
     )
-    avro: Avro | None = None  # with its reader's schema, where the format is "avro"
+    serde: Avro | Protobuf | None = None  # with the schema that is read with, where the format has one
     key_column: str | None = None  # the column that equals the record's key, when the user said so
     on_error: ErrorPolicy = "fail"
     columns_needed: tuple[str, ...] | None = None  # None: all; may hold `_kafka`; never anything hidden
@@ -161,7 +161,7 @@ class TopicSink:
 
     topic: str
     value_format: FormatName = "json"
-    avro: Avro | None = None  # with its schema and subject, where the format is "avro"
+    serde: Avro | Protobuf | None = None  # with its schema and subject, where the format has one
     key_columns: tuple[str, ...] | None = None
     value_columns: tuple[str, ...] = ()  # in order: the visible columns of the rows
     output_mode: OutputMode = "update"
