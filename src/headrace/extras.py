@@ -23,6 +23,8 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "opentelemetry": "otel",
         "fastavro": "avro",
         "confluent_kafka": "avro",
+        "google": "protobuf",
+        "grpc_tools": "protobuf",
     }
 )
 """Import name of a package → the smallest extra that installs it."""

@@ -105,3 +105,15 @@ class Flights:
 @pytest.fixture(scope="session")
 def flights():
     return Flights
+
+
+@pytest.fixture(scope="module")
+def registry():
+    from tests.interop.kafka_jars import skip_without_kafka
+    from tests.interop.schema_registry import RunningSchemaRegistry
+
+    from headrace.spark.formats.schema_registry import close_clients
+
+    with skip_without_kafka(), RunningSchemaRegistry() as running:
+        yield running
+        close_clients()

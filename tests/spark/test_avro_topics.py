@@ -13,12 +13,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import functions as F
-from tests.interop.kafka_jars import skip_without_kafka
 from tests.interop.schema_registry import RunningSchemaRegistry
 
 from headrace import Avro, DeadLetter, SchemaRegistry
 from headrace.errors import BrokerError, HeadraceError, TopologyError
-from headrace.spark.formats.schema_registry import close_clients
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -37,13 +35,6 @@ FIRST = {
 SECOND = FIRST | {
     "fields": [*FIRST["fields"], {"name": "channel", "type": ["null", "string"], "default": None}]  # type: ignore[misc]
 }
-
-
-@pytest.fixture(scope="module")
-def registry() -> Iterator[RunningSchemaRegistry]:
-    with skip_without_kafka(), RunningSchemaRegistry() as running:
-        yield running
-        close_clients()
 
 
 @pytest.fixture

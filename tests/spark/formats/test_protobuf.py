@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import os
 from collections.abc import Sequence
@@ -390,6 +391,13 @@ def test_messages_of_a_file_by_name_and_by_place() -> None:
     for path in ((2,), (0, 1), (-1,), ()):
         with pytest.raises(ProtobufSchemaError):
             message_at(text, (), path)
+
+
+def test_serialized_descriptors_are_schemas_too() -> None:
+    serialized = base64.b64encode(compile_proto(ORDER).serialized_pb).decode()
+    assert message_of(serialized, (), None) == message_of(ORDER, (), None)
+    with pytest.raises(ProtobufSchemaError, match="is a serialized descriptor"):
+        compile_proto(serialized, (("a.proto", serialized),))
 
 
 def test_imports_are_found_and_do_not_leave_their_folder() -> None:

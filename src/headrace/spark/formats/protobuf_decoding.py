@@ -60,7 +60,7 @@ def protobuf_reader(text: str, imports: tuple[tuple[str, str], ...], name: str |
 
 @dataclass(slots=True)
 class _Batch:
-    """What nested scans share: the bytes, and why records are bad."""
+    """The state that nested scans share: the bytes, and why records are bad."""
 
     data: NDArray[np.uint8]
     reasons: dict[int, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Spans:
-    """Where messages lie, to which record each belongs, and which are there; the others are empty."""
+    """The places of messages, the record of each, and which are there; the others are empty."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]

@@ -1,8 +1,8 @@
 """Arrow columns to Protobuf messages, column by column into one buffer (see `value_parts`).
 
 Fields are written by ascending number and as Google's serializers write them: lists of numbers packed where the schema
-says so, fields without presence only if they differ from the default. A null is a field that is not written. Where the
-schema could not tell it from the default, null is refused: a reader would take it for 0 or for an empty text.
+asks for it, fields without presence only if they differ from the default. A null is a field that is not written. Where
+the schema could not tell it from the default, null is refused: a reader would take it for 0 or for an empty text.
 """
 
 from __future__ import annotations

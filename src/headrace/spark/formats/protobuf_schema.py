@@ -7,6 +7,7 @@ it has its default is that default, not null. A `google.protobuf.Duration` is an
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from pyspark.sql.types import (
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 __all__ = [
     "TIMESTAMP",
@@ -139,14 +141,44 @@ def compile_proto(text: str, imports: tuple[tuple[str, str], ...] = ()) -> FileD
 
 @lru_cache(maxsize=256)
 def _compiled(text: str, imports: tuple[tuple[str, str], ...]) -> FileDescriptor:
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
 
     pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(_descriptor_set(text, imports)).file:
+    for file in _files(text, imports):
         pool.Add(file)
     found: FileDescriptor = pool.FindFileByName(_MAIN)
     return found
+
+
+def _files(text: str, imports: tuple[tuple[str, str], ...]) -> list[FileDescriptorProto]:
+    """Return the descriptors of a file and of all that it imports, those of imports first.
+
+    Confluent's Python serializer registers a descriptor in base64. Confluent's registry makes text of it, others return
+    it as it is. What such a file imports is compiled by way of a file that imports the same.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    decoded = _decoded(text)
+    if decoded is None:
+        return list(FileDescriptorSet.FromString(_descriptor_set(text, imports)).file)
+    for name, content in imports:
+        if _decoded(content) is not None:
+            raise ProtobufSchemaError(f"its import {name} is a serialized descriptor; give it as text in imports=")
+    decoded.name = _MAIN
+    importing = "".join(f'import "{name}";\n' for name in decoded.dependency)
+    compiled = FileDescriptorSet.FromString(_descriptor_set(f'syntax = "proto3";\n{importing}', imports))
+    return [*(file for file in compiled.file if file.name != _MAIN), decoded]
+
+
+def _decoded(text: str) -> FileDescriptorProto | None:
+    """Return the descriptor that a text without white space and braces is in base64; None for the text of a file."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
 
 
 def _descriptor_set(text: str, imports: tuple[tuple[str, str], ...]) -> bytes:

@@ -281,7 +281,7 @@ def close_clients() -> None:
 def _registered(url: str, client: SchemaRegistryClient, found: Any, kind: SchemaKind, what: str) -> RegisteredSchema:
     """Return a schema with the schemas that it refers to."""
     if found.schema_type != kind:
-        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {kind}")
+        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {kind.capitalize()}")
     if not found.references:
         return RegisteredSchema(str(found.schema_str))
     definitions: dict[str, str] = {}
