@@ -23,7 +23,6 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "opentelemetry": "otel",
         "fastavro": "avro",
         "confluent_kafka": "avro",
-        "google": "protobuf",
         "grpc_tools": "protobuf",
     }
 )

@@ -56,4 +56,5 @@ def test_extras_of_commands_are_those_of_the_distribution() -> None:
         for requirement in requirements
         if not requirement.startswith("headrace[")
     }
-    assert {name: EXTRAS.get(name.removesuffix("-api").replace("-", "_")) for name in declared} == declared
+    modules = {"protobuf": "grpc_tools", "grpcio-tools": "grpc_tools", "opentelemetry-api": "opentelemetry"}
+    assert {name: EXTRAS.get(modules.get(name, name.replace("-", "_"))) for name in declared} == declared

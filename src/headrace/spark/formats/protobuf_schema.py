@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from headrace.child_process import python_module
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
@@ -194,7 +195,7 @@ def _descriptor_set(text: str, imports: tuple[tuple[str, str], ...]) -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         out = Path(folder) / "descriptors"
-        command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"-I{own}", f"--descriptor_set_out={out}"]
+        command = python_module("grpc_tools.protoc", "-I.", f"-I{own}", f"--descriptor_set_out={out}")
         run = subprocess.run(
             [*command, "--include_imports", _MAIN],
             capture_output=True,
