@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.harness.distribution import extra_of_each_module
+
 from headrace.extras import EXTRAS, missing_extra
 
 ENTRY_POINTS = {
@@ -57,19 +59,8 @@ for code in {BASE!r}:
 
 def test_every_package_of_an_extra_is_known():
     """The table of extras against pyproject.toml, so that a new dependency is not forgotten."""
-    import tomllib
-    from pathlib import Path
-
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    packages = {
-        "".join(each.split(">")[0].split("[")[0]).partition("=")[0]: extra
-        for extra, wanted in project["optional-dependencies"].items()
-        for each in wanted
-        if not each.startswith("headrace[")
-    }
-    # `google` belongs to many distributions, so a missing part of it says nothing about ours.
-    modules = {"protobuf": "grpc_tools", "grpcio-tools": "grpc_tools", "opentelemetry-api": "opentelemetry"}
-    assert {name: EXTRAS[modules.get(name, name.replace("-", "_"))] for name in packages} == packages
+    packages = extra_of_each_module()
+    assert {name: EXTRAS[name] for name in packages} == packages
     error = missing_extra(ModuleNotFoundError("No module named 'numpy.core'", name="numpy.core"), "x")
     assert error is not None
     assert error.name == "numpy"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
+from tests.harness.distribution import extra_of_each_module
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
@@ -49,12 +47,5 @@ def test_help_imports_no_command() -> None:
 
 
 def test_extras_of_commands_are_those_of_the_distribution() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    declared = {
-        re.split(r"[\[<>=~]", requirement)[0]: extra
-        for extra, requirements in project["optional-dependencies"].items()
-        for requirement in requirements
-        if not requirement.startswith("headrace[")
-    }
-    modules = {"protobuf": "grpc_tools", "grpcio-tools": "grpc_tools", "opentelemetry-api": "opentelemetry"}
-    assert {name: EXTRAS.get(modules.get(name, name.replace("-", "_"))) for name in declared} == declared
+    declared = extra_of_each_module()
+    assert {name: EXTRAS.get(name) for name in declared} == declared
