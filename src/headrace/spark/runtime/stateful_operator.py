@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 NO_KEYS = pa.array([], pa.binary())
+Read = TypeVar("Read")
+Written = TypeVar("Written")
 ENOUGH_OPEN = 250_000  # keys in stores that are merged and not prepared: their pages lie in memory, 4 KB a key at worst
 
 
@@ -188,7 +190,7 @@ class _Stateful:
             if change is None or not len(change.keys):
                 one.stores.append(_MergedStore(spec, store.merge(task.committed, position, NO_KEYS, _unchanged), 0))
                 continue
-            values = _Values(change.merge)
+            values = _Newest(change.merge, NO_KEYS)
             batch = store.merge(task.committed, position, change.keys, values)
             one.stores.append(_MergedStore(spec, batch, len(change.keys)))
             producer_for(context).send(
@@ -197,7 +199,7 @@ class _Stateful:
 
     def _update(self, store: TaskStore, change: StoreUpdate, task: TaskPlan, position: StorePosition) -> _MergedStore:
         """Update one of a task's stores and send its changes. The store's transaction stays open."""
-        update = _Writes(change.update)
+        update = _Newest(change.update, StoreWrites(keys=NO_KEYS, values=NO_KEYS))
         batch = store.update(task.committed, position, update)
         writes = update.newest
         report = self._context.report(task.partition)
@@ -232,27 +234,14 @@ class _Stateful:
                 yield one.changes.results()
 
 
-class _Values:
-    """A merge function that keeps what it returned last: the changelog gets the very values of the store."""
+class _Newest(Generic[Read, Written]):
+    """A function that keeps what it returned last: the changelog gets the very values of the store."""
 
-    def __init__(self, merge: Callable[[pa.Array], pa.Array]) -> None:
-        self._merge = merge
-        self.newest: pa.Array = NO_KEYS
+    def __init__(self, function: Callable[[Read], Written], first: Written) -> None:
+        self._function, self.newest = function, first
 
-    def __call__(self, old: pa.Array) -> pa.Array:
-        self.newest = self._merge(old)
-        return self.newest
-
-
-class _Writes:
-    """An update function that keeps what it returned last."""
-
-    def __init__(self, update: Callable[[StoreReader], StoreWrites]) -> None:
-        self._update = update
-        self.newest = StoreWrites(keys=NO_KEYS, values=NO_KEYS)
-
-    def __call__(self, reader: StoreReader) -> StoreWrites:
-        self.newest = self._update(reader)
+    def __call__(self, read: Read) -> Written:
+        self.newest = self._function(read)
         return self.newest
 
 
