@@ -158,7 +158,7 @@ def test_transactions_are_checked_resolved_and_aborted(exactly_once: ExactlyOnce
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What OffsetCommit was asked for; an error put into FAILS is raised once."""
+    """Record the offsets of OffsetCommit; an error put into FAILS is raised once."""
     asked: list[dict[str, Any]] = []
 
     def commit(client: object, group_id: str, offsets: Any, **given: Any) -> None:

@@ -56,9 +56,9 @@ def clock():
 
 @pytest.fixture
 def recovery(clock):
-    nobody: Any = None  # Spark is not asked about what a stage has said of itself, nor about no records
+    unused: Any = None  # no job runs where a stage has reported the reason, or without records
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
-    return BatchRecovery(flights, nobody, tasks={}, reopen=nobody, tick=nobody, now_s=clock)
+    return BatchRecovery(flights, unused, tasks={}, reopen=unused, tick=unused, now_s=clock)
 
 
 def failed(*said, spark="Job aborted"):

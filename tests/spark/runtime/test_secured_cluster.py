@@ -68,8 +68,8 @@ def test_all_processes_authenticate_and_hide_the_password(
     runtime = started._runtime
     shown = [command_lines(), str(app.spark.sparkContext.getConf().getAll()), repr(app), str(app.config)]
     for subtopology in runtime.compiled.subtopologies:
-        nobody, batch = AssignmentSnapshot(member_id=""), BatchKey(incarnation="shown", batch_id=0)
-        shown.append(runtime.plan_factory.plan(subtopology, nobody, (), batch).to_json())
+        assignment, batch = AssignmentSnapshot(member_id=""), BatchKey(incarnation="shown", batch_id=0)
+        shown.append(runtime.plan_factory.plan(subtopology, assignment, (), batch).to_json())
         plan = runtime.runners[subtopology.subtopology_id]._jobs._chains.main
         shown.append(plan.dataframe()._jdf.queryExecution().toString())
     started.stop()

@@ -150,7 +150,7 @@ def test_a_broker_that_was_away_is_a_doubt(world, broker):
     world.commit(first)
     broker.kill()
     broker.restart()
-    world.transactions.resolve_unknown()  # nobody has met it since
+    world.transactions.resolve_unknown()  # no request was sent since
     with Admin(world.client) as admin:
         admin.list_offsets({WHERE: "latest"})
     world.transactions.resolve_unknown()

@@ -71,7 +71,7 @@ class CommandExecutor:
         self._purge = RepartitionPurge(self._admin, internal)
         self.last_turn = time.monotonic()
         self.batch_since: float | None = None  # start of the micro-batch under way
-        # Of the micro-batch under way, or of the last one:
+        # The current micro-batch, or the last one:
         self._plan: MicroBatchPlan | None = None
         self._started = self._processed = 0.0
         self._reports: list[StageReport] = []
