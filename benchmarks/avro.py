@@ -9,17 +9,15 @@ CPU time, medians.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import io
 import json
-import statistics
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+from codec_rates import Shape, compare
 
 from headrace.formats import Avro
 from headrace.spark.formats.avro import decode_avro, encode_avro
@@ -48,13 +46,7 @@ def rows(count: int, lists: bool) -> list[dict[str, Any]]:
     ]
 
 
-def rate(count: int, work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return count / (time.process_time() - started)
-
-
-def measured(name: str, schema: dict[str, Any], lists: bool, count: int, rounds: int) -> dict[str, Any]:
+def shape(schema: dict[str, Any], lists: bool, count: int) -> Shape:
     made, parsed = rows(count, lists), fastavro.parse_schema(json.loads(json.dumps(schema)))
 
     def write() -> list[bytes]:
@@ -71,38 +63,18 @@ def measured(name: str, schema: dict[str, Any], lists: bool, count: int, rounds:
     batch, bad = decode_avro(values, avro, names)
     assert not bad
     assert encode_avro(batch, names, avro).to_pylist() == written
-    ways: dict[str, Callable[[], object]] = {
-        "decode": lambda: decode_avro(values, avro, names),
-        "fastavro decodes": lambda: [fastavro.schemaless_reader(io.BytesIO(value), parsed, None) for value in written],
-        "encode": lambda: encode_avro(batch, names, avro),
-        "fastavro encodes": write,
-    }
-    rates = {way: statistics.median(rate(count, work) for _ in range(rounds)) for way, work in ways.items()}
-    return {"shape": name, "bytes": round(sum(map(len, written)) / count), **rates}
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--records", type=int, default=100_000)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", action="store_true")
-    arguments = options.parse_args()
-    table = [
-        measured("flat", FLAT, False, arguments.records, arguments.rounds),
-        measured("array and map", WITH_LISTS, True, arguments.records, arguments.rounds),
-    ]
-    if arguments.json:
-        print(json.dumps(table))
-        return
-    heads = "".join(f"{way:>13}{'fastavro':>11}{'ratio':>7}" for way in ("decode", "encode"))
-    print(f"{'records per CPU second':24}{'bytes':>6}{heads}")
-    for row in table:
-        read, write = row["decode"] / row["fastavro decodes"], row["encode"] / row["fastavro encodes"]
-        print(
-            f"{row['shape']:24}{row['bytes']:6}{row['decode']:13,.0f}{row['fastavro decodes']:11,.0f}{read:7.1f}"
-            f"{row['encode']:13,.0f}{row['fastavro encodes']:11,.0f}{write:7.1f}"
-        )
+    return Shape(
+        written,
+        decode=lambda: decode_avro(values, avro, names),
+        peer_decodes=lambda: [fastavro.schemaless_reader(io.BytesIO(value), parsed, None) for value in written],
+        encode=lambda: encode_avro(batch, names, avro),
+        peer_encodes=write,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    compare(
+        __doc__,
+        "fastavro",
+        {"flat": partial(shape, FLAT, False), "array and map": partial(shape, WITH_LISTS, True)},
+    )

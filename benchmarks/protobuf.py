@@ -9,14 +9,11 @@ alone, without reading a field. CPU time, medians.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from codec_rates import Shape, compare
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.formats import Protobuf
@@ -52,13 +49,7 @@ def messages(made: Any, count: int, lists: bool) -> list[Any]:
     return found
 
 
-def rate(count: int, work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return count / (time.process_time() - started)
-
-
-def measured(name: str, schema: str, lists: bool, count: int, rounds: int) -> dict[str, Any]:
+def shape(schema: str, lists: bool, count: int) -> Shape:
     made = GetMessageClass(compile_proto(schema).message_types_by_name["Value"])
     objects = messages(made, count, lists)
     written = [message.SerializeToString() for message in objects]
@@ -67,38 +58,18 @@ def measured(name: str, schema: str, lists: bool, count: int, rounds: int) -> di
     batch, bad = decode_protobuf(values, protobuf, names)
     assert not bad
     assert encode_protobuf(batch, names, protobuf).to_pylist() == written
-    ways: dict[str, Callable[[], object]] = {
-        "decode": lambda: decode_protobuf(values, protobuf, names),
-        "Google parses": lambda: [made.FromString(value) for value in written],
-        "encode": lambda: encode_protobuf(batch, names, protobuf),
-        "Google serializes": lambda: [message.SerializeToString() for message in objects],
-    }
-    rates = {way: statistics.median(rate(count, work) for _ in range(rounds)) for way, work in ways.items()}
-    return {"shape": name, "bytes": round(sum(map(len, written)) / count), **rates}
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--records", type=int, default=100_000)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", action="store_true")
-    arguments = options.parse_args()
-    table = [
-        measured("flat", FLAT, False, arguments.records, arguments.rounds),
-        measured("list and map", WITH_LISTS, True, arguments.records, arguments.rounds),
-    ]
-    if arguments.json:
-        print(json.dumps(table))
-        return
-    heads = "".join(f"{way:>13}{'Google':>11}{'ratio':>7}" for way in ("decode", "encode"))
-    print(f"{'records per CPU second':24}{'bytes':>6}{heads}")
-    for row in table:
-        read, write = row["decode"] / row["Google parses"], row["encode"] / row["Google serializes"]
-        print(
-            f"{row['shape']:24}{row['bytes']:6}{row['decode']:13,.0f}{row['Google parses']:11,.0f}{read:7.1f}"
-            f"{row['encode']:13,.0f}{row['Google serializes']:11,.0f}{write:7.1f}"
-        )
+    return Shape(
+        written,
+        decode=lambda: decode_protobuf(values, protobuf, names),
+        peer_decodes=lambda: [made.FromString(value) for value in written],
+        encode=lambda: encode_protobuf(batch, names, protobuf),
+        peer_encodes=lambda: [message.SerializeToString() for message in objects],
+    )
 
 
 if __name__ == "__main__":
-    main()
+    compare(
+        __doc__,
+        "Google",
+        {"flat": partial(shape, FLAT, False), "list and map": partial(shape, WITH_LISTS, True)},
+    )
