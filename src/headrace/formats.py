@@ -67,14 +67,7 @@ class Avro:
     auto_register: bool = True
 
     def __post_init__(self) -> None:
-        if self.registry is None and self.schema is None:
-            raise ConfigError(
-                "bad-value",
-                "Avro needs a schema registry or a schema",
-                'write Avro(registry=SchemaRegistry("http://localhost:8081")), or Avro(schema=..) with its JSON',
-            )
-        if self.registry is None and self.subject is not None:
-            raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")
+        _check_has_schema(self, "its JSON")
 
 
 @checked_api()
@@ -102,17 +95,22 @@ class Protobuf:
     auto_register: bool = True
 
     def __post_init__(self) -> None:
-        if self.registry is None and self.schema is None:
-            raise ConfigError(
-                "bad-value",
-                "Protobuf needs a schema registry or a schema",
-                'write Protobuf(registry=SchemaRegistry("http://localhost:8081")), or Protobuf(schema=..) with '
-                "the text of a .proto file",
-            )
-        if self.registry is None and self.subject is not None:
-            raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")
+        _check_has_schema(self, "the text of a .proto file")
 
     @property
     def import_files(self) -> tuple[tuple[str, str], ...]:
         """The imported files as (name, text), sorted by name."""
         return tuple(sorted(self.imports.items()))
+
+
+def _check_has_schema(serde: Avro | Protobuf, text: str) -> None:
+    """Raise ConfigError for a format without a schema; `text` describes what a schema is."""
+    name = type(serde).__name__
+    if serde.registry is None and serde.schema is None:
+        raise ConfigError(
+            "bad-value",
+            f"{name} needs a schema registry or a schema",
+            f'write {name}(registry=SchemaRegistry("http://localhost:8081")), or {name}(schema=..) with {text}',
+        )
+    if serde.registry is None and serde.subject is not None:
+        raise ConfigError("bad-value", "subject= names schemas of a registry", "give registry= as well")

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
-from headrace.formats import Avro, Protobuf
 from headrace.spark.application_declaration import ApplicationDeclaration
 from headrace.spark.compilation import source_name
 from headrace.spark.formats.schemas import RAW, STRING, check_schema
@@ -161,7 +160,7 @@ class StreamsApp(ApplicationDeclaration):
         if len(set(names)) != len(names):
             raise refusal("topic-read-twice", "a topic is named twice", "name each once", where)
         serde = None
-        if isinstance(value, (Avro, Protobuf)):
+        if isinstance(value, Serde):
             serde, columns = _serde_columns_of(value, schema, names, where)
             format_name: FormatName = serde_name(serde)
         else:

@@ -37,7 +37,7 @@ from headrace.spark.formats.protobuf_schema import (
     proto_of,
     spark_columns,
 )
-from headrace.spark.formats.value_parts import NotOfSchema, encoded
+from headrace.spark.formats.value_parts import NotOfSchema, encode_part
 
 LONG = bool(os.environ.get("HEADRACE_LONG"))
 
@@ -308,7 +308,7 @@ def test_fields_that_occur_twice_are_merged_or_replaced() -> None:
         once + again + tag(1, 0) + b"\x01" + tag(1, 0) + b"\x02",
         voucher + b"\x03" + tag(1, 2) + b"\x01a" + card + voucher + b"\x02" + tag(2, 0) + b"\x05",
         voucher + b"\x03" + tag(1, 2) + b"\x01a" + card,
-        b"\xfb\x01\x08\x01\xfc\x01" + tag(1, 0) + b"\x03",  # a group that nobody knows
+        b"\xfb\x01\x08\x01\xfc\x01" + tag(1, 0) + b"\x03",  # a group of an unknown field
     ]
     rows, bad, reference = read_both(values, ORDER)
     assert not bad
@@ -354,7 +354,7 @@ def test_unsigned_varints() -> None:
     numbers = [0, 1, 127, 128, 300, 2**32, 2**63 - 1, -1, -(2**63)]
     made = message_class('syntax = "proto3"; message M { repeated int64 a = 1 [packed = false]; }')
     wanted = [made(a=[number]).SerializeToString()[1:] for number in numbers]
-    assert encoded(unsigned_varint(np.array(numbers, np.int64)), b"").to_pylist() == wanted
+    assert encode_part(unsigned_varint(np.array(numbers, np.int64)), b"").to_pylist() == wanted
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------------

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace.protocol.arrow_kernels import copy_slices
 
-__all__ = ["binary_array", "bytes_of", "read_only", "slices_array", "validity"]
+__all__ = [
+    "binary_array",
+    "bytes_of",
+    "read_only",
+    "slices_array",
+    "texts_of",
+    "validity",
+    "without_rows",
+]
 
 _MOST_BYTES: Final = 2**31 - 1  # of an array with 32-bit offsets
 
@@ -58,6 +69,37 @@ def slices_array(kind: pa.DataType, data: Any, at: Any, sizes: Any, there: Any) 
     packed = np.empty(int(ends[-1]), np.uint8)
     copy_slices(data, at, offsets, packed)
     return pa.Array.from_buffers(kind, len(there), [validity(there), pa.py_buffer(offsets), pa.py_buffer(packed)])
+
+
+def texts_of(values: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Return (bytes as strings, the places of those that are not UTF-8, which are empty strings).
+
+    They are not null: keys of maps must not be, and the whole record becomes null in the end.
+    """
+    try:
+        return values.cast(pa.string()), np.zeros(0, np.int64)
+    except pa.ArrowInvalid:
+        wrong = np.array([_is_not_utf8(value) for value in values.to_pylist()])
+    return pc.if_else(pa.array(wrong), pa.scalar(b""), values).cast(pa.string()), np.flatnonzero(wrong)
+
+
+def _is_not_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def without_rows(columns: list[pa.Array], count: int, rows: Iterable[int]) -> list[pa.Array]:
+    """Return the columns, each of `count` values, with null in these rows."""
+    bad = np.fromiter(rows, np.int64)
+    if not len(bad):
+        return columns
+    missing = np.zeros(count, np.bool_)
+    missing[bad] = True
+    picked = pa.array(np.arange(count), mask=missing)
+    return [column.take(picked) for column in columns]
 
 
 def binary_array(offsets: Any, data: Any) -> pa.Array:

@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError
 from headrace.formats import Avro
 from headrace.spark.formats.arrow_buffers import bytes_of
 from headrace.spark.formats.avro_decoding import avro_reader
 from headrace.spark.formats.avro_encoding import avro_writer, check_record_writable
 from headrace.spark.formats.avro_schema import AvroSchemaError, avro_of, parse_schema, spark_type
-from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
-from headrace.spark.formats.schema_registry import (
+from headrace.spark.formats.json_values import BadRow
+from headrace.spark.formats.record_values import (
     HEADER_BYTES,
-    MAGIC,
-    UnknownSchema,
-    latest_schema,
-    registered_id,
-    schema_of_id,
+    bad_rows,
+    header_of,
+    in_order,
+    schema_ids,
+    schema_of_source,
 )
+from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
 from headrace.spark.refusals import refusal
 
 __all__ = ["avro_columns", "decode_avro", "encode_avro", "sink_avro", "source_avro"]
@@ -40,21 +40,7 @@ def source_avro(avro: Avro, topics: Sequence[str], where: str) -> tuple[Avro, St
     """
     text = avro.schema
     if text is None:
-        assert avro.registry is not None
-        if avro.subject is None and len(topics) > 1:
-            raise refusal(
-                "schema-missing",
-                f"which subject has the schema of {', '.join(topics)}?",
-                'Avro(registry=.., subject="orders-value"), or Avro(registry=.., schema=..)',
-                where,
-            )
-        try:
-            text = latest_schema(avro.registry, avro.subject or f"{topics[0]}-value").text
-        except UnknownSchema as error:
-            raise refusal("bad-value", str(error), "Avro(registry=.., subject=..) names another", where) from None
-        except HeadraceError as error:
-            error.locate(where)
-            raise
+        text = schema_of_source(avro, topics, "AVRO", where).text
     try:
         schema = parse_schema(text)
         columns = spark_type(schema)
@@ -138,12 +124,11 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
         reasons |= {int(rows[at]): why for at, why in bad.items()}
         pieces.append(batch)
         order.append(rows)
-    batch = _in_order(pieces, order, len(values), avro.schema, wanted)
-    found = []
-    for row in sorted(reasons):
-        excerpt = (values[row].as_py() or b"").hex()
-        found.append(BadRow(row, reasons[row], excerpt[:EXCERPT_LENGTH]))
-    return batch, found
+    if not pieces:  # nothing decodes: the reader's own types, without rows
+        nothing = np.zeros(0, np.int64)
+        pieces = [avro_reader(avro.schema, avro.schema).read(np.zeros(0, np.uint8), nothing, nothing, wanted)[0]]
+        order = [nothing]
+    return in_order(pieces, order, len(values)), bad_rows(values, reasons)
 
 
 def _by_writer(
@@ -151,16 +136,8 @@ def _by_writer(
 ) -> list[tuple[str, Any]]:
     """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one."""
     assert avro.registry is not None
-    framed = there & (ends - starts >= HEADER_BYTES)
-    rows = np.flatnonzero(framed)
-    framed[rows] = data[starts[rows]] == MAGIC
-    reasons |= dict.fromkeys(
-        np.flatnonzero(there & ~framed).tolist(), "it does not begin with a zero byte and the id of a schema"
-    )
-    rows = np.flatnonzero(framed)
-    ids = np.zeros(len(rows), np.int64)
-    for i in range(1, HEADER_BYTES):
-        ids = ids << 8 | data[starts[rows] + i]
+    rows, ids, others = schema_ids(data, starts, ends, np.flatnonzero(there))
+    reasons |= dict.fromkeys(others.tolist(), "it does not begin with a zero byte and the id of a schema")
     groups = []
     for schema_id in np.unique(ids).tolist():
         chosen = rows[ids == schema_id]
@@ -169,23 +146,6 @@ def _by_writer(
         except UnknownSchema as error:
             reasons |= dict.fromkeys(chosen.tolist(), str(error))
     return groups
-
-
-def _in_order(
-    pieces: list[pa.RecordBatch], order: list[Any], count: int, schema: str, wanted: Sequence[str]
-) -> pa.RecordBatch:
-    if len(pieces) == 1 and len(order[0]) == count:
-        return pieces[0]
-    place = np.full(count, -1, np.int64)
-    rows = np.concatenate(order) if order else np.zeros(0, np.int64)
-    place[rows] = np.arange(len(rows))
-    taken = pa.array(place, mask=place < 0)
-    if not pieces:  # nothing decodes: the reader's own types, without rows
-        nothing = np.zeros(0, np.int64)
-        pieces = [avro_reader(schema, schema).read(np.zeros(0, np.uint8), nothing, nothing, wanted)[0]]
-    table = pa.Table.from_batches(pieces)
-    columns = [table.column(name).combine_chunks().take(taken) for name in wanted]
-    return pa.RecordBatch.from_arrays(columns, names=list(wanted))
 
 
 def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa.Array:
@@ -201,5 +161,5 @@ def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa
         HeadraceError: if the schema cannot be registered.
     """
     assert avro.schema is not None
-    prefix = b"" if avro.registry is None else bytes([MAGIC]) + registered_id(avro).to_bytes(4, "big")
+    prefix = b"" if avro.registry is None else header_of(registered_id(avro))
     return avro_writer(avro.schema).encode(batch, columns, prefix)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.spark.formats import avro_kernels as kernels
-from headrace.spark.formats.arrow_buffers import slices_array, validity
+from headrace.spark.formats.arrow_buffers import slices_array, texts_of, validity
 
 __all__ = ["Bytes", "Column", "Constant", "Decimal", "Entries", "Enum", "Flat", "List", "Storage", "Struct"]
 
@@ -137,27 +137,15 @@ class Bytes(Column):
     def array(self, entries: Entries, _length: int) -> pa.Array:
         at, sizes, there = entries.numbers(self.slot), entries.sizes(self.slot), entries.there(self.slot)
         found = slices_array(pa.binary(), entries.data, at, sizes, there)
-        return found if pa.types.is_binary(self.kind) else self._texts(found, entries)
+        if pa.types.is_binary(self.kind):
+            return found
+        texts, wrong = texts_of(found)
+        if len(wrong):
+            entries.refuse(wrong, f"it is not Avro of its schema: {self.path}: it is not UTF-8", self.loops)
+        return texts
 
     def checked(self) -> list[Column]:
         return [] if pa.types.is_binary(self.kind) else [self]
-
-    def _texts(self, found: pa.Array, entries: Entries) -> pa.Array:
-        try:
-            return found.cast(pa.string())
-        except pa.ArrowInvalid:
-            wrong = np.array([_not_utf8(value) for value in found.to_pylist()])
-        entries.refuse(np.flatnonzero(wrong), f"it is not Avro of its schema: {self.path}: it is not UTF-8", self.loops)
-        # Not null: keys of maps must not be, and the whole row becomes null in the end.
-        return pc.if_else(pa.array(wrong), pa.scalar(b""), found).cast(pa.string())
-
-
-def _not_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.spark.formats import avro_kernels as kernels
-from headrace.spark.formats.arrow_buffers import read_only
+from headrace.spark.formats.arrow_buffers import read_only, without_rows
 from headrace.spark.formats.arrow_types import arrow_type
 from headrace.spark.formats.avro_columns import Column, Entries, Storage, Struct
 from headrace.spark.formats.avro_resolution import ProgramCompiler
@@ -88,11 +88,7 @@ class AvroReader:
                 leaf.array(entries, len(entries.there(leaf.slot)))
         for at, slot_reasons in entries.unreadable(rows):
             reasons.setdefault(at, slot_reasons)
-        if reasons:
-            kept = np.ones(rows, np.bool_)
-            kept[list(reasons)] = False
-            picked = pa.array(np.arange(rows), mask=~kept)
-            columns = [column.take(picked) for column in columns]
+        columns = without_rows(columns, rows, reasons)
         return pa.RecordBatch.from_arrays(columns, names=list(wanted)), reasons
 
     def _run(self, data: Any, starts: Any, ends: Any) -> tuple[Entries, Any, Any]:

@@ -30,12 +30,14 @@ from headrace.spark.formats.avro_schema import (
 )
 from headrace.spark.formats.value_parts import (
     BytesPart,
+    ItemsPart,
     NotOfSchema,
+    OptionalPart,
     Part,
     RecordPart,
     VarintPart,
     WordPart,
-    encoded,
+    encode_part,
     without_nulls,
 )
 
@@ -75,7 +77,7 @@ class AvroWriter:
             there = field.name in columns
             column = batch.column(field.name) if there else _default_column(field.type, field.default, rows)
             fields.append(_part(column, field.type, field.name))
-        return encoded(RecordPart(rows, fields), prefix)
+        return encode_part(RecordPart(rows, fields), prefix)
 
 
 class _DecimalPart(Part):
@@ -97,45 +99,18 @@ class _DecimalPart(Part):
         kernels.write_decimals(self._words, self._least, at, target)
 
 
-class _OptionalPart(Part):
-    """A union: the number of the values' branch, or of null, then the values that are there."""
-
-    def __init__(self, there: NDArray[np.bool_], values: Part, branch: int, null: int) -> None:
-        self._there, self._values = there, values
-        self._branches = VarintPart(np.where(there, branch, null))
-        self.sizes = self._branches.sizes.copy()
-        self.sizes[there] += values.sizes
-
-    def write(self, at: Any, target: Any) -> None:
-        self._branches.write(at, target)
-        if self._there.all():
-            self._values.write(at, target)
-            return
-        positions = at[self._there]
-        self._values.write(positions, target)
-        at[self._there] = positions
-
-
-class _ItemsPart(Part):
+class _BlocksPart(Part):
     """Arrays and maps: one block with all items where there are any, then an empty block."""
 
     def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
-        self._counts, self._items = counts, items
-        self._filled = counts > 0
-        self._heads = VarintPart(counts[self._filled])
-        reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
-        ends = np.cumsum(counts)
-        self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
-        self._bytes = reached[ends] - self._begins
-        self.sizes = self._bytes + 1
-        self.sizes[self._filled] += self._heads.sizes
+        filled = counts > 0
+        self._blocks = RecordPart(
+            len(counts), [OptionalPart(filled, VarintPart(counts[filled])), ItemsPart(counts, items)]
+        )
+        self.sizes = self._blocks.sizes + 1
 
     def write(self, at: Any, target: Any) -> None:
-        heads = at[self._filled]
-        self._heads.write(heads, target)
-        at[self._filled] = heads
-        self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
-        at += self._bytes
+        self._blocks.write(at, target)
         target[at] = 0
         at += 1
 
@@ -151,7 +126,8 @@ def _part(column: pa.Array, kind: AvroType, path: str) -> Part:
     branches = [branch.kind for branch in kind.branches]
     null = branches.index("null") if nullable else -1
     # Of int and long, and of float and double, the wider one: it has room for every value of the column.
-    return _OptionalPart(there, _value_part(column.drop_null(), value, path), branches.index(value.kind), null)
+    branch = VarintPart(np.where(there, branches.index(value.kind), null))
+    return RecordPart(len(there), [branch, OptionalPart(there, _value_part(column.drop_null(), value, path))])
 
 
 def _value_part(column: pa.Array, kind: AvroType, path: str) -> Part:
@@ -166,7 +142,7 @@ def _value_part(column: pa.Array, kind: AvroType, path: str) -> Part:
             return RecordPart(len(column), fields)
         case "array":
             counts = pc.list_value_length(column).cast(pa.int64()).to_numpy()
-            return _ItemsPart(counts, _part(column.flatten(), kind.element, f"{path}[]"))
+            return _BlocksPart(counts, _part(column.flatten(), kind.element, f"{path}[]"))
         case "map":
             return _map_part(column, kind, path)
         case "enum":
@@ -185,7 +161,7 @@ def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> Part:
     first, last = int(offsets[0]), int(offsets[-1])
     keys = BytesPart(column.keys.slice(first, last - first), has_length=True)
     values = _part(column.items.slice(first, last - first), kind.element, f"{path}{{}}")
-    return _ItemsPart(np.diff(offsets), RecordPart(last - first, [keys, values]))
+    return _BlocksPart(np.diff(offsets), RecordPart(last - first, [keys, values]))
 
 
 def _flat_part(column: pa.Array, kind: AvroType, path: str) -> Part:

@@ -13,7 +13,8 @@ from typing import Any
 
 from headrace.formats import Avro
 from headrace.spark.formats.avro_schema import MISSING, AvroType, parse_schema, without_null
-from headrace.spark.formats.schema_registry import HEADER_BYTES, MAGIC, UnknownSchema, schema_of_id
+from headrace.spark.formats.record_values import without_header
+from headrace.spark.formats.schema_registry import UnknownSchema, schema_of_id
 
 __all__ = ["avro_row_reader"]
 
@@ -27,10 +28,8 @@ def avro_row_reader(avro: Avro) -> Callable[[bytes], tuple[dict[str, Any] | None
         value, writer = bytes(value), text
         try:
             if avro.registry is not None:
-                if len(value) < HEADER_BYTES or value[0] != MAGIC:
-                    return None, "no schema id"
-                writer = schema_of_id(avro.registry, int.from_bytes(value[1:HEADER_BYTES], "big")).text
-                value = value[HEADER_BYTES:]
+                schema_id, value = without_header(value)
+                writer = schema_of_id(avro.registry, schema_id).text
             row = _decoded(value, writer)
             return _conformed(row, _reader_type(text)), None
         except (UnknownSchema, ValueError, LookupError, EOFError, TypeError, OverflowError, ArithmeticError) as error:

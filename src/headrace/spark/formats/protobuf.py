@@ -12,15 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError
 from headrace.formats import Protobuf
+from headrace.protocol.record_batches import write_varint
 from headrace.spark.formats import protobuf_kernels as kernels
 from headrace.spark.formats.arrow_buffers import bytes_of
-from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
+from headrace.spark.formats.json_values import BadRow
 from headrace.spark.formats.protobuf_decoding import protobuf_reader
-from headrace.spark.formats.protobuf_encoding import check_message_writable, protobuf_writer
+from headrace.spark.formats.protobuf_encoding import check_message_writable, encode_messages
 from headrace.spark.formats.protobuf_schema import (
-    ProtobufField,
     ProtobufMessage,
     ProtobufSchemaError,
     index_path,
@@ -29,14 +28,15 @@ from headrace.spark.formats.protobuf_schema import (
     proto_of,
     spark_columns,
 )
-from headrace.spark.formats.schema_registry import (
+from headrace.spark.formats.record_values import (
     HEADER_BYTES,
-    MAGIC,
-    UnknownSchema,
-    latest_schema,
-    registered_id,
-    schema_of_id,
+    bad_rows,
+    header_of,
+    in_order,
+    schema_ids,
+    schema_of_source,
 )
+from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
 from headrace.spark.refusals import refusal
 
 __all__ = [
@@ -69,21 +69,7 @@ def source_protobuf(protobuf: Protobuf, topics: Sequence[str], where: str) -> tu
         HeadraceError: if the registry does not have one, or cannot be reached.
     """
     if protobuf.schema is None:
-        assert protobuf.registry is not None
-        if protobuf.subject is None and len(topics) > 1:
-            raise refusal(
-                "schema-missing",
-                f"which subject has the schema of {', '.join(topics)}?",
-                'Protobuf(registry=.., subject="orders-value"), or Protobuf(registry=.., schema=..)',
-                where,
-            )
-        try:
-            found = latest_schema(protobuf.registry, protobuf.subject or f"{topics[0]}-value", "PROTOBUF")
-        except UnknownSchema as error:
-            raise refusal("bad-value", str(error), "Protobuf(registry=.., subject=..) names another", where) from None
-        except HeadraceError as error:
-            error.locate(where)
-            raise
+        found = schema_of_source(protobuf, topics, "PROTOBUF", where)
         protobuf = replace(protobuf, schema=found.text, imports=dict(found.imports))
     try:
         columns = protobuf_columns(protobuf)
@@ -157,16 +143,7 @@ def decode_protobuf(values: pa.Array, protobuf: Protobuf, wanted: Sequence[str])
     rows = np.flatnonzero(kept)
     batch, bad = protobuf_reader(*_schema(protobuf)).read(data, starts[rows], ends[rows], wanted)
     reasons |= {int(rows[at]): why for at, why in bad.items()}
-    if len(rows) < len(values):
-        place = np.full(len(values), -1, np.int64)
-        place[rows] = np.arange(len(rows))
-        taken = pa.array(place, mask=place < 0)
-        batch = pa.RecordBatch.from_arrays([column.take(taken) for column in batch.columns], names=list(wanted))
-    found = []
-    for row in sorted(reasons):
-        excerpt = (values[row].as_py() or b"").hex()
-        found.append(BadRow(row, reasons[row], excerpt[:EXCERPT_LENGTH]))
-    return batch, found
+    return in_order([batch], [rows], len(values)), bad_rows(values, reasons)
 
 
 def _behind_headers(
@@ -183,14 +160,8 @@ def _behind_headers(
         kept[rows] = False
         reasons.update(dict.fromkeys(rows.tolist(), why))
 
-    rows = np.flatnonzero(kept)
-    framed = ends[rows] - starts[rows] > HEADER_BYTES
-    framed[framed] = data[starts[rows[framed]]] == MAGIC
-    refuse(rows[~framed], "it does not begin with a zero byte, the id of a schema and the place of a message")
-    rows = rows[framed]
-    ids = np.zeros(len(rows), np.int64)
-    for i in range(1, HEADER_BYTES):
-        ids = ids << 8 | data[starts[rows] + i]
+    rows, ids, others = schema_ids(data, starts, ends, np.flatnonzero(kept))
+    refuse(others, "it does not begin with a zero byte, the id of a schema and the place of a message")
     paths, behind = np.zeros((len(rows), _DEEPEST_MESSAGE + 1), np.int64), np.zeros(len(rows), np.int64)
     kernels.read_message_indexes(data, starts[rows] + HEADER_BYTES, ends[rows], paths, behind)
     refuse(rows[behind < 0], "the place of its message in the schema cannot be read")
@@ -247,15 +218,9 @@ def _check_readable(writer: ProtobufMessage, reader: ProtobufMessage, path: str)
         where = f"{path}.{read.name}".lstrip(".")
         same = field.kind == read.kind or read.kind in _WIDER.get(field.kind, ())
         if not same or field.is_map != read.is_map or (field.repeated and not read.repeated):
-            raise ProtobufSchemaError(f"{where}: {_shown(field)} cannot be read as {_shown(read)}")
+            raise ProtobufSchemaError(f"{where}: {field.declared} cannot be read as {read.declared}")
         if field.message is not None and read.message is not None:
             _check_readable(field.message, read.message, where)
-
-
-def _shown(field: ProtobufField) -> str:
-    if field.is_map:
-        return "a map"
-    return f"repeated {field.kind}" if field.repeated else field.kind
 
 
 def encode_protobuf(batch: pa.RecordBatch, columns: Sequence[str], protobuf: Protobuf) -> pa.Array:
@@ -273,8 +238,8 @@ def encode_protobuf(batch: pa.RecordBatch, columns: Sequence[str], protobuf: Pro
     schema = _schema(protobuf)
     prefix = b""
     if protobuf.registry is not None:
-        prefix = bytes([MAGIC]) + registered_id(protobuf).to_bytes(4, "big") + _message_indexes(index_path(*schema))
-    return protobuf_writer(*schema).encode(batch, columns, prefix)
+        prefix = header_of(registered_id(protobuf)) + _message_indexes(index_path(*schema))
+    return encode_messages(batch, columns, message_of(*schema), prefix)
 
 
 def _message_indexes(path: tuple[int, ...]) -> bytes:
@@ -283,9 +248,5 @@ def _message_indexes(path: tuple[int, ...]) -> bytes:
         return b"\0"
     found = bytearray()
     for number in (len(path), *path):
-        zigzag = number << 1
-        while zigzag >= 0x80:
-            found.append(zigzag & 0x7F | 0x80)
-            zigzag >>= 7
-        found.append(zigzag)
+        write_varint(found, number)
     return bytes(found)

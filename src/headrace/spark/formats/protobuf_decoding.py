@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.spark.formats import protobuf_kernels as kernels
-from headrace.spark.formats.arrow_buffers import read_only, slices_array, validity
+from headrace.spark.formats.arrow_buffers import read_only, slices_array, texts_of, validity, without_rows
 from headrace.spark.formats.arrow_types import INSTANT, arrow_type
 from headrace.spark.formats.protobuf_schema import (
+    FIRST_SECOND,
+    LAST_SECOND,
     TIMESTAMP,
     ProtobufEnum,
     ProtobufField,
@@ -43,9 +44,6 @@ _REASONS: Final = {
     kernels.BAD_TAG: "no field has such a tag",
     kernels.BAD_GROUP: "a group of fields does not end, or ends without beginning",
 }
-# google.protobuf.Timestamp: from 0001-01-01T00:00:00Z to 9999-12-31T23:59:59.999999999Z.
-_FIRST_SECOND: Final = -62_135_596_800
-_LAST_SECOND: Final = 253_402_300_799
 
 
 @lru_cache(maxsize=256)
@@ -140,11 +138,7 @@ class MessageReader:
         batch = _Batch(data)
         found = dict(self._columns(batch, _Spans(starts, ends, np.arange(rows), np.ones(rows, np.bool_))))
         columns = [found[name] for name in wanted]
-        if batch.reasons:
-            kept = np.ones(rows, np.bool_)
-            kept[list(batch.reasons)] = False
-            picked = pa.array(np.arange(rows), mask=~kept)
-            columns = [column.take(picked) for column in columns]
+        columns = without_rows(columns, rows, batch.reasons)
         return pa.RecordBatch.from_arrays(columns, names=list(wanted)), batch.reasons
 
     def _columns(self, batch: _Batch, spans: _Spans) -> list[tuple[str, pa.Array]]:
@@ -326,28 +320,16 @@ def _texts(batch: _Batch, found: _Values, kind: str, path: str) -> pa.Array:
     array = slices_array(pa.binary(), read_only(batch.data), found.numbers, sizes, found.there)
     if kind == "bytes":
         return array
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        wrong = np.array([_not_utf8(value) for value in array.to_pylist()])
+    texts, wrong = texts_of(array)
     batch.refuse(found.records[wrong], f"{path}: it is not UTF-8")
-    # Not null: keys of maps must not be, and the whole row becomes null in the end.
-    return pc.if_else(pa.array(wrong), pa.scalar(b""), array).cast(pa.string())
-
-
-def _not_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return True
-    return False
+    return texts
 
 
 def _instants(batch: _Batch, spans: _Spans, columns: dict[str, pa.Array], path: str) -> pa.Array:
     """Return instants in microseconds; nanoseconds beyond them are cut off, as Spark does."""
     seconds = columns["seconds"].to_numpy()
     nanos = columns["nanos"].to_numpy()
-    wrong = (seconds < _FIRST_SECOND) | (seconds > _LAST_SECOND) | (nanos < 0) | (nanos > 999_999_999)
+    wrong = (seconds < FIRST_SECOND) | (seconds > LAST_SECOND) | (nanos < 0) | (nanos > 999_999_999)
     if wrong.any():
         batch.refuse(spans.records[wrong], f"{path}: it is no time between the years 1 and 9999")
         seconds = np.where(wrong, 0, seconds)

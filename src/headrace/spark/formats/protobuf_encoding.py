@@ -8,7 +8,6 @@ the schema could not tell it from the default, null is refused: a reader would t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,27 +16,32 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import DataType, StructType
 
+from headrace.protocol.array_bounds import encode_unsigned_varint
 from headrace.spark.formats.protobuf_schema import (
+    FIRST_SECOND,
+    LAST_SECOND,
     TIMESTAMP,
     ProtobufEnum,
     ProtobufField,
     ProtobufMessage,
     ProtobufSchemaError,
-    message_of,
 )
 from headrace.spark.formats.value_parts import (
     BytesPart,
+    ItemsPart,
     NotOfSchema,
+    OptionalPart,
     Part,
     RecordPart,
     VarintPart,
     WordPart,
-    encoded,
+    encode_part,
     without_nulls,
 )
 
-__all__ = ["MessageWriter", "check_message_writable", "protobuf_writer", "unsigned_varint"]
+__all__ = ["check_message_writable", "encode_messages", "unsigned_varint"]
 
+_LENGTH_DELIMITED: Final = 2
 _WIRE_TYPES: Final = {
     "double": 1, "fixed64": 1, "sfixed64": 1, "float": 5, "fixed32": 5, "sfixed32": 5, "string": 2, "bytes": 2,
     "message": 2,
@@ -53,33 +57,22 @@ _ALLOWED: Final = {  # which Spark types may be written as each kind
 _HIGHEST: Final = {"uint32": 2**32 - 1, "fixed32": 2**32 - 1, "uint64": 2**64 - 1, "fixed64": 2**64 - 1}
 
 
-@lru_cache(maxsize=64)
-def protobuf_writer(text: str, imports: tuple[tuple[str, str], ...], name: str | None) -> MessageWriter:
-    """Return the writer of a message type, kept for the next call."""
-    return MessageWriter(message_of(text, imports, name))
+def encode_messages(batch: pa.RecordBatch, columns: Sequence[str], message: ProtobufMessage, prefix: bytes) -> pa.Array:
+    """Return one message per row, as a binary array.
 
+    Args:
+        batch: The rows.
+        columns: Which columns to write, by the names of the message's fields.
+        message: The type of the messages.
+        prefix: Bytes that each record begins with.
 
-class MessageWriter:
-    """Encoder of rows as messages of one type."""
-
-    def __init__(self, message: ProtobufMessage) -> None:
-        self._message = message
-
-    def encode(self, batch: pa.RecordBatch, columns: Sequence[str], prefix: bytes) -> pa.Array:
-        """Return one record per row, as a binary array.
-
-        Args:
-            batch: The rows.
-            columns: Which columns to write, by the names of the message's fields.
-            prefix: Bytes that each record begins with.
-
-        Raises:
-            NotOfSchema: for a null where the schema has none, an unknown name of an enum, and numbers out of range.
-        """
-        if not len(batch):
-            return pa.array([], pa.binary())
-        found = {name: batch.column(name) for name in columns}
-        return encoded(_message_part(found, self._message, "", len(batch)), prefix)
+    Raises:
+        NotOfSchema: for a null where the schema has none, an unknown name of an enum, and numbers out of range.
+    """
+    if not len(batch):
+        return pa.array([], pa.binary())
+    found = {name: batch.column(name) for name in columns}
+    return encode_part(_message_part(found, message, "", len(batch)), prefix)
 
 
 def unsigned_varint(values: Any) -> VarintPart:
@@ -92,20 +85,18 @@ def unsigned_varint(values: Any) -> VarintPart:
 
 
 class _TaggedPart(Part):
-    """A field: its tag and its value, in the rows where it is there."""
+    """Values behind the tag of their field."""
 
-    def __init__(self, tag: bytes, there: NDArray[np.bool_], value: Part) -> None:
-        self._tag, self._there, self._value = tag, there, value
-        self.sizes = np.zeros(len(there), np.int64)
-        self.sizes[there] = value.sizes + len(tag)
+    def __init__(self, field: ProtobufField, value: Part, wire_type: int | None = None) -> None:
+        wire_type = _WIRE_TYPES.get(field.kind, 0) if wire_type is None else wire_type
+        self._tag, self._value = encode_unsigned_varint(field.number << 3 | wire_type), value
+        self.sizes = value.sizes + len(self._tag)
 
     def write(self, at: Any, target: Any) -> None:
-        positions = at[self._there]
         for byte in self._tag:
-            target[positions] = byte
-            positions += 1
-        self._value.write(positions, target)
-        at[self._there] = positions
+            target[at] = byte
+            at += 1
+        self._value.write(at, target)
 
 
 class _DelimitedPart(Part):
@@ -118,29 +109,6 @@ class _DelimitedPart(Part):
     def write(self, at: Any, target: Any) -> None:
         self._lengths.write(at, target)
         self._body.write(at, target)
-
-
-class _ItemsPart(Part):
-    """Items of lists, one behind the other."""
-
-    def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
-        self._counts, self._items = counts, items
-        reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
-        ends = np.cumsum(counts)
-        self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
-        self.sizes = reached[ends] - self._begins
-
-    def write(self, at: Any, target: Any) -> None:
-        self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
-        at += self.sizes
-
-
-def _tag(field: ProtobufField, wire_type: int) -> bytes:
-    value, found = field.number << 3 | wire_type, bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
 
 
 def _message_part(columns: dict[str, pa.Array], message: ProtobufMessage, path: str, rows: int) -> RecordPart:
@@ -164,7 +132,7 @@ def _field_part(column: pa.Array, field: ProtobufField, path: str) -> Part:
     if not field.has_presence:
         written = _differs_from_default(value)
         there, value = written, value.filter(pa.array(written))
-    return _TaggedPart(_tag(field, _WIRE_TYPES.get(field.kind, 0)), there, _value_part(value, field, path))
+    return OptionalPart(there, _TaggedPart(field, _value_part(value, field, path)))
 
 
 def _with_defaults(column: pa.Array, path: str) -> pa.Array:
@@ -203,28 +171,23 @@ def _list_part(column: pa.Array, field: ProtobufField, path: str) -> Part:
     if field.is_map:
         items: Part = _entries_part(column.keys.slice(first, last - first), column.items.slice(first, last - first),
                                     field, path)  # fmt: skip
-        return _ItemsPart(counts, _tagged_items(items, field))
+        return ItemsPart(counts, _TaggedPart(field, items))
     values = without_nulls(column.values.slice(first, last - first), f"{path}[]")
     items = _value_part(values, field, f"{path}[]")
     if not field.packed:
-        return _ItemsPart(counts, _tagged_items(items, field))
+        return ItemsPart(counts, _TaggedPart(field, items))
     filled = counts > 0
-    return _TaggedPart(_tag(field, 2), filled, _DelimitedPart(_ItemsPart(counts[filled], items)))
-
-
-def _tagged_items(items: Part, field: ProtobufField) -> Part:
-    everywhere = np.ones(len(items.sizes), np.bool_)
-    return _TaggedPart(_tag(field, _WIRE_TYPES.get(field.kind, 0)), everywhere, items)
+    packed = _DelimitedPart(ItemsPart(counts[filled], items))
+    return OptionalPart(filled, _TaggedPart(field, packed, wire_type=_LENGTH_DELIMITED))
 
 
 def _entries_part(keys: pa.Array, values: pa.Array, field: ProtobufField, path: str) -> Part:
     assert field.message is not None
     key, value = field.message.fields
-    everywhere = np.ones(len(keys), np.bool_)
     parts: list[Part] = []
-    for column, part, where in ((keys, key, f"{path}{{}}"), (values, value, f"{path}{{}}")):
-        inner = _value_part(without_nulls(column, where), part, where)
-        parts.append(_TaggedPart(_tag(part, _WIRE_TYPES.get(part.kind, 0)), everywhere, inner))
+    for column, part in ((keys, key), (values, value)):
+        where = f"{path}{{}}"
+        parts.append(_TaggedPart(part, _value_part(without_nulls(column, where), part, where)))
     return _DelimitedPart(RecordPart(len(keys), parts))
 
 
@@ -257,7 +220,7 @@ def _nested_part(column: pa.Array, message: ProtobufMessage, path: str) -> Part:
         return _message_part(inner, message, path, len(column))
     micros = column.view(pa.int64()).to_numpy()
     seconds, rest = np.divmod(micros, 1_000_000)
-    if ((seconds < -62_135_596_800) | (seconds > 253_402_300_799)).any():
+    if ((seconds < FIRST_SECOND) | (seconds > LAST_SECOND)).any():
         raise NotOfSchema(f"{path}: a timestamp outside of the years 1 to 9999, which {TIMESTAMP} has no place for")
     times = {"seconds": pa.array(seconds), "nanos": pa.array((rest * 1000).astype(np.int32))}
     return _message_part(times, message, path, len(column))
@@ -308,7 +271,7 @@ def check_message_writable(message: ProtobufMessage, columns: StructType, path: 
 
 
 def _check_field(field: ProtobufField, column: DataType, path: str) -> None:
-    refused = ProtobufSchemaError(f"{path}: {column.simpleString()} cannot be written as {_declared(field)}")
+    refused = ProtobufSchemaError(f"{path}: {column.simpleString()} cannot be written as {field.declared}")
     kind = column.typeName()
     if field.is_map:
         if kind != "map":
@@ -336,10 +299,3 @@ def _check_value(field: ProtobufField, column: DataType, path: str, refused: Pro
         check_message_writable(field.message, column, path)
     else:
         raise refused
-
-
-def _declared(field: ProtobufField) -> str:
-    if field.is_map:
-        return "a map"
-    name = field.message.name if field.message is not None else field.enum.name if field.enum else field.kind
-    return f"repeated {name}" if field.repeated else name

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.formats import Protobuf
+from headrace.protocol.record_batches import read_varint
 from headrace.spark.formats.protobuf import why_unreadable
 from headrace.spark.formats.protobuf_schema import (
     TIMESTAMP,
@@ -21,7 +22,7 @@ from headrace.spark.formats.protobuf_schema import (
     message_of,
     spark_type,
 )
-from headrace.spark.formats.schema_registry import HEADER_BYTES, MAGIC
+from headrace.spark.formats.record_values import without_header
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -35,14 +36,14 @@ def protobuf_row_reader(protobuf: Protobuf) -> Callable[[bytes], tuple[dict[str,
     """Return a function of a record's value: (its row, None), or (None, the reason why it does not decode)."""
     text, imports, name = protobuf.schema, protobuf.import_files, protobuf.message
     assert text is not None
+    kind = message_of(text, imports, name)
 
     def read(value: bytes) -> tuple[dict[str, Any] | None, str | None]:
         value = bytes(value)
         try:
             if protobuf.registry is not None:
                 value = _without_header(protobuf, value)
-            kind, message = message_of(text, imports, name), _parsed(text, imports, name, value)
-            return _row(message, kind), None
+            return _row(_parsed(text, imports, kind, value), kind), None
         except (ValueError, OverflowError, ArithmeticError) as error:
             return None, str(error) or type(error).__name__
 
@@ -50,35 +51,28 @@ def protobuf_row_reader(protobuf: Protobuf) -> Callable[[bytes], tuple[dict[str,
 
 
 def _without_header(protobuf: Protobuf, value: bytes) -> bytes:
-    if len(value) <= HEADER_BYTES or value[0] != MAGIC:
-        raise ValueError("no schema id")
-    count, at = _zigzag_varint(value, HEADER_BYTES)
+    schema_id, value = without_header(value)
+    path, at = [], 0
+    try:
+        count, at = read_varint(value, at)
+        for _ in range(count):
+            number, at = read_varint(value, at)
+            path.append(number)
+    except IndexError:
+        raise ValueError("no place of a message") from None
     if count < 0:
         raise ValueError("no place of a message")
-    path = []
-    for _ in range(count):
-        number, at = _zigzag_varint(value, at)
-        path.append(number)
-    why = why_unreadable(protobuf, int.from_bytes(value[1:HEADER_BYTES], "big"), tuple(path) or (0,))
+    why = why_unreadable(protobuf, schema_id, tuple(path) or (0,))
     if why is not None:
         raise ValueError(why)
     return value[at:]
 
 
-def _zigzag_varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return (a number, the position behind it)."""
-    for size in range(1, 11):
-        if at + size <= len(value) and value[at + size - 1] < 0x80:
-            zigzag = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(value[at : at + size]))
-            return (zigzag >> 1) ^ -(zigzag & 1), at + size
-    raise ValueError("no place of a message")
-
-
-def _parsed(text: str, imports: tuple[tuple[str, str], ...], name: str | None, value: bytes) -> Message:
+def _parsed(text: str, imports: tuple[tuple[str, str], ...], kind: ProtobufMessage, value: bytes) -> Message:
     from google.protobuf.message import DecodeError
 
     try:
-        message: Message = _message_class(text, imports, message_of(text, imports, name).name).FromString(value)
+        message: Message = _message_class(text, imports, kind.name).FromString(value)
     except DecodeError as error:
         raise ValueError(str(error)) from None
     if not message.IsInitialized():
@@ -100,7 +94,7 @@ def _row(message: Any, kind: ProtobufMessage) -> Any:
     row = {}
     for field in kind.fields:
         value = _value(message, field)  # also of fields without a column: what is no UTF-8 is found on reading it
-        if spark_type(field) is not None:
+        if field.message is None or spark_type(field) is not None:
             row[field.name] = value
     return row
 

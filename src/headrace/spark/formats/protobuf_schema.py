@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 __all__ = [
+    "FIRST_SECOND",
+    "LAST_SECOND",
     "TIMESTAMP",
     "ProtobufEnum",
     "ProtobufField",
@@ -55,6 +57,9 @@ __all__ = [
 ]
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
+# google.protobuf.Timestamp: from 0001-01-01T00:00:00Z to 9999-12-31T23:59:59.999999999Z.
+FIRST_SECOND: Final = -62_135_596_800
+LAST_SECOND: Final = 253_402_300_799
 _MAIN: Final = "headrace_value.proto"  # what the schema's own file is called where it is compiled
 _MOST_NESTED: Final = 32
 _COMPILE_TIMEOUT_S: Final = 60
@@ -118,6 +123,14 @@ class ProtobufField:
     is_map: bool = False
     enum: ProtobufEnum | None = None
 
+    @property
+    def declared(self) -> str:
+        """Its type as messages show it."""
+        if self.is_map:
+            return "a map"
+        name = self.message.name if self.message is not None else self.enum.name if self.enum is not None else self.kind
+        return f"repeated {name}" if self.repeated else name
+
 
 @dataclass(frozen=True, slots=True)
 class ProtobufMessage:
@@ -127,8 +140,9 @@ class ProtobufMessage:
     fields: tuple[ProtobufField, ...]
 
 
+@lru_cache(maxsize=256)
 def compile_proto(text: str, imports: tuple[tuple[str, str], ...] = ()) -> FileDescriptor:
-    """Return the compiled file.
+    """Return the compiled file, kept for the next call.
 
     Args:
         text: The `.proto` file.
@@ -137,11 +151,6 @@ def compile_proto(text: str, imports: tuple[tuple[str, str], ...] = ()) -> FileD
     Raises:
         ProtobufSchemaError: with the compiler's message.
     """
-    return _compiled(text, imports)
-
-
-@lru_cache(maxsize=256)
-def _compiled(text: str, imports: tuple[tuple[str, str], ...]) -> FileDescriptor:
     from google.protobuf.descriptor_pool import DescriptorPool
 
     pool = DescriptorPool()
@@ -210,8 +219,9 @@ def _descriptor_set(text: str, imports: tuple[tuple[str, str], ...]) -> bytes:
         return out.read_bytes()
 
 
+@lru_cache(maxsize=256)
 def message_of(text: str, imports: tuple[tuple[str, str], ...], name: str | None) -> ProtobufMessage:
-    """Return a message type of a file, by default the first one.
+    """Return a message type of a file, by default the first one. Kept for the next call.
 
     Args:
         text: The `.proto` file.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 __all__ = [
-    "HEADER_BYTES",
-    "MAGIC",
     "RegisteredSchema",
     "SchemaKind",
     "UnknownSchema",
@@ -34,8 +32,6 @@ __all__ = [
 ]
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
-MAGIC: Final = 0  # the first byte of each value
-HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
 _WAITS_S: Final = (0.2, 0.5, 1.0, 2.0)
 _UNAVAILABLE: Final = (429, 500, 502, 503, 504)
 _NOT_AUTHORIZED: Final = (401, 403)

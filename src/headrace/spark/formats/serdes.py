@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -19,7 +19,7 @@ __all__ = ["Serde", "decode_values", "encode_values", "row_reader", "serde_colum
 Serde: TypeAlias = Avro | Protobuf
 
 
-def serde_name(serde: Serde) -> Any:
+def serde_name(serde: Serde) -> Literal["avro", "protobuf"]:
     """Return the format's name in topologies: "avro" or "protobuf"."""
     return "avro" if isinstance(serde, Avro) else "protobuf"
 

@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_buffers import binary_array, read_only
 
-__all__ = ["BytesPart", "NotOfSchema", "Part", "RecordPart", "VarintPart", "WordPart", "encoded", "without_nulls"]
+__all__ = [
+    "BytesPart",
+    "ItemsPart",
+    "NotOfSchema",
+    "OptionalPart",
+    "Part",
+    "RecordPart",
+    "VarintPart",
+    "WordPart",
+    "encode_part",
+    "without_nulls",
+]
 
 
 class NotOfSchema(ValueError):
@@ -87,7 +98,39 @@ class BytesPart(Part):
         kernels.write_bytes(self._data, self._offsets, at, target)
 
 
-def encoded(part: Part, prefix: bytes) -> pa.Array:
+class OptionalPart(Part):
+    """Values of the rows where they are there; the other rows have no bytes."""
+
+    def __init__(self, there: NDArray[np.bool_], values: Part) -> None:
+        self._there, self._values = there, values
+        self.sizes = np.zeros(len(there), np.int64)
+        self.sizes[there] = values.sizes
+
+    def write(self, at: Any, target: Any) -> None:
+        if self._there.all():
+            self._values.write(at, target)
+            return
+        positions = at[self._there]
+        self._values.write(positions, target)
+        at[self._there] = positions
+
+
+class ItemsPart(Part):
+    """Items of lists, one behind the other; `counts` are the items of each row."""
+
+    def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
+        self._counts, self._items = counts, items
+        reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
+        ends = np.cumsum(counts)
+        self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
+        self.sizes = reached[ends] - self._begins
+
+    def write(self, at: Any, target: Any) -> None:
+        self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
+        at += self.sizes
+
+
+def encode_part(part: Part, prefix: bytes) -> pa.Array:
     """Return each row, behind `prefix`, as a binary array."""
     offsets = np.zeros(len(part.sizes) + 1, np.int64)
     np.cumsum(part.sizes + len(prefix), out=offsets[1:])

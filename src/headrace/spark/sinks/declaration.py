@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.formats import Avro, Protobuf
-from headrace.spark.formats.serdes import serde_name, sink_serde
+from headrace.spark.formats.serdes import Serde, serde_name, sink_serde
 from headrace.spark.refusals import refusal, refused_format, translated
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink, ValueFormat
 
@@ -71,8 +70,13 @@ def topic_sink(
 ) -> TopicSink:
     """Return the output for `to_topic`. Raises TopologyError for arguments that do not fit the rows."""
     check_topic_name(topic, where)
-    serde, name = None, serde_name(value) if isinstance(value, (Avro, Protobuf)) else value
-    if not isinstance(value, (Avro, Protobuf)) and value not in _VALUE_FORMATS:
+    serde: Serde | None = None
+    name: FormatName
+    if isinstance(value, Serde):
+        serde, name = value, serde_name(value)
+    elif value in _VALUE_FORMATS:
+        name = value
+    else:
         raise refused_format(value, where)
     if output_mode != "update":
         raise refusal(
@@ -91,8 +95,8 @@ def topic_sink(
     _check_types(rows, where)
     if name == "json":
         _check_json_types(rows, where)
-    if isinstance(value, (Avro, Protobuf)):
-        serde = sink_serde(value, topic, rows.schema, where)
+    if serde is not None:
+        serde = sink_serde(serde, topic, rows.schema, where)
     return TopicSink(
         topic=topic,
         value_format=name,
