@@ -120,6 +120,33 @@ def test_sample_records_continue_where_an_earlier_run_stopped(monkeypatch: pytes
         assert sorted(record.value or b"" for record in broker.records("flights")) == sorted(flights)
 
 
+def test_sample_records_are_all_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev_broker, "_has_year", lambda: False)
+    flights = [value for day in generated_days() for value in day.values]
+    with EmbeddedBroker() as broker:
+        for _ in range(2):  # the second run finds nothing left to send
+            feed = SampleFeed(broker.bootstrap_servers, partitions=2, at_once=True)
+            feed.create_topic()
+            feed.send_all()
+            feed.start()
+            feed.stop()
+            assert sorted(record.value or b"" for record in broker.records("flights")) == sorted(flights)
+
+
+def test_an_application_that_ends_when_caught_up_finds_the_whole_sample(address: str, tmp_path: Path) -> None:
+    """Its end is decided by the topics' ends at its start; the records must be there by then."""
+    (tmp_path / "flights.py").write_text("raise ValueError('read later')\n")
+    run = ("run", "flights.py", "--dev", "--bootstrap-server", address, "--sample", "flights", "--until", "caught-up")
+    try:
+        headrace_process(*run)
+        again = headrace_process(*run)
+        sent = re.search(r"flights: ([\d,]+) .*, all before the application starts; the first ([\d,]+) are", again.err)
+        assert sent is not None, again.err
+        assert sent[1] == sent[2]
+    finally:
+        DevBroker.open(address).stop()
+
+
 def test_generated_flights_fit_the_readme() -> None:
     flights = [json.loads(value) for day in generated_days() for value in day.values]
     assert {flight["origin"] for flight in flights} == {"EWR", "JFK", "LGA"}

@@ -166,10 +166,17 @@ FLIGHTS_PER_DAY = 50
 
 
 class SampleFeed:
-    """Mutable: a thread that sends the records that the topic does not hold yet."""
+    """Mutable: the records of a sample that its topic does not hold yet, and the thread that sends them.
 
-    def __init__(self, bootstrap_servers: str, *, partitions: int) -> None:
-        self._servers, self._partitions = bootstrap_servers, partitions
+    Args:
+        bootstrap_servers: the broker's address.
+        partitions: of the topic, if it has to be created.
+        at_once: whether `send_all` will send all records before the application starts, instead of `start` at the
+            pace of one day every 0.25 s while it runs.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, partitions: int, at_once: bool = False) -> None:
+        self._servers, self._partitions, self._at_once = bootstrap_servers, partitions, at_once
         self._held = 0
         self._stopping = threading.Event()
         self._play: Play | None = None
@@ -185,12 +192,23 @@ class SampleFeed:
             self._held = _records_sent(admin)
         which = "336,776 flights of 2013" if _has_year() else f"{GENERATED_DAYS * FLIGHTS_PER_DAY:,} generated flights"
         behind = f"; the first {self._held:,} are there" if self._held else ""
-        talk(f"Sample records for the topic {TOPIC}: {which}, a day every 0.25 s once tasks are assigned{behind}.")
+        pace = "all before the application starts" if self._at_once else "a day every 0.25 s once tasks are assigned"
+        talk(f"Sample records for the topic {TOPIC}: {which}, {pace}{behind}.")
 
     def start(self) -> None:
-        """Send records in the background. Does nothing when called again."""
-        if self._thread.ident is None:
+        """Send records in the background. Does nothing when called again, or after `send_all`."""
+        if self._thread.ident is None and not self._at_once:
             self._thread.start()
+
+    def send_all(self) -> None:
+        """Send all records without pauses, in the caller's thread: a Ctrl-C ends it between two records' batches.
+
+        Raises:
+            HeadraceError: if the broker cannot be reached or refuses a record.
+        """
+        self._play = self._prepare_play(day_seconds=0.0)
+        if self._play is not None:
+            self._play.send_days()
 
     def stop(self) -> None:
         """End the feed; what was sent stays in the topic."""
@@ -199,15 +217,22 @@ class SampleFeed:
             self._play.stop()
 
     def _run(self) -> None:
-        from headrace.cli.demo.replay import DAY_SECONDS, FlightYear, Play, load_year
+        from headrace.cli.demo.replay import DAY_SECONDS
+
+        self._play = self._prepare_play(day_seconds=DAY_SECONDS)
+        if self._play is not None and not self._stopping.is_set():
+            self._play.start()
+
+    def _prepare_play(self, *, day_seconds: float) -> Play | None:
+        """Return the play of the records that are missing; None if the topic has them all."""
+        from headrace.cli.demo.replay import FlightYear, Play, load_year
 
         days = load_year().days if _has_year() else generated_days()
         rest = rest_of(days, self._held)
-        if not rest or self._stopping.is_set():
-            return
+        if not rest:
+            return None
         year = FlightYear(days=rest, by_origin={}, by_carrier={})
-        self._play = Play(year, bootstrap_servers=self._servers, topic=TOPIC, day_seconds=DAY_SECONDS)
-        self._play.start()
+        return Play(year, bootstrap_servers=self._servers, topic=TOPIC, day_seconds=day_seconds)
 
 
 def generated_days() -> tuple[FlightDay, ...]:

@@ -115,8 +115,13 @@ def _prepare(options: RunOptions) -> tuple[DevBroker | None, SampleFeed | None]:
     if options.sample is None:
         return broker, None
     try:
-        sample = SampleFeed(options.bootstrap_servers, partitions=DEV_PARTITIONS)
+        # `--until caught-up` ends at the offsets that the topics have when the instances start: a sample that is sent
+        # while they run would find them gone.
+        at_once = options.until == "caught-up"
+        sample = SampleFeed(options.bootstrap_servers, partitions=DEV_PARTITIONS, at_once=at_once)
         sample.create_topic()
+        if at_once:
+            sample.send_all()
     except BaseException:
         broker.stop()
         raise

@@ -37,7 +37,8 @@ _REACH_MS = 5_000
 @click.option(
     "--sample",
     type=click.Choice(SAMPLES),
-    help="With --dev: send sample records to the topic of this name while the application runs.",
+    help="With --dev: send sample records to the topic of this name while the application runs; with --until "
+    "caught-up, before it starts.",
 )
 @click.option(
     "--bootstrap-server",

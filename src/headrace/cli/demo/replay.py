@@ -181,11 +181,16 @@ class Play:
 
     def _run(self) -> None:
         try:
-            self._play()
+            self.send_days()
         except BaseException as error:  # noqa: BLE001 - handed to the demo's own thread, which ends by it
             self.error = error
 
-    def _play(self) -> None:
+    def send_days(self) -> None:
+        """Send day after day at the pace of the play, in the caller's thread; return after the last or `stop`.
+
+        Raises:
+            HeadraceError: if the broker cannot be reached or refuses a record.
+        """
         import pyarrow as pa
 
         from headrace.client.network_client import NetworkClient
