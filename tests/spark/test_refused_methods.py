@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA
 
 from headrace.errors import TopologyError, UnknownName
+from headrace.spark.aggregate_split import aggregate_limits
 from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
@@ -61,6 +62,9 @@ NOT_HERE = {
     "F.window": lambda s: s.groupBy(F.window("t", "1 hour")).count(),
     "a subquery": lambda s: s.withColumn("x", F.expr("(select max(id) from range(3))")),
     "where behind agg": lambda s: s.groupBy("n").count().where("count > 1"),
+    "dropna behind agg": lambda s: s.groupBy("n").count().na.drop(),
+    "join behind agg": lambda s: s.groupBy("n").count().join(s, "n"),
+    "Parquet behind agg": lambda s: s.groupBy("n").count().to_parquet("/tmp/out"),
     "explode behind agg": lambda s: s.groupBy("n").count().select("n", F.explode(F.array("count", "count"))),
     "a second groupBy": lambda s: s.groupBy("n").count().groupBy("count"),
     "group by double": lambda s: s.groupBy("dep_delay").count(),
@@ -87,6 +91,24 @@ def test_unsupported_operations_are_refused(flights, name):
         NOT_HERE[name](flights)
     assert caught.value.code == "not-supported-here"
     assert caught.value.fix
+
+
+def test_the_aggregate_functions_of_the_limitations_page_are_supported_or_refused(flights):
+    supported, unmergeable, later = aggregate_limits()
+    arguments = {"count_if": "n > 1", "bool_and": "n > 1", "bool_or": "n > 1"}
+    flights.groupBy("origin").agg(*(F.expr(f"{name}({arguments.get(name, 'n')})").alias(name) for name in supported))
+    two = {"max_by": "n, dep_delay", "min_by": "n, dep_delay", "percentile": "n, 0.5"}
+    within = {"percentile_cont", "percentile_disc"}
+    for name in unmergeable | later:
+        call = f"{name.removesuffix('_distinct')}({'DISTINCT ' * name.endswith('_distinct')}{two.get(name, 'n')})"
+        if name in within:
+            call = f"{name}(0.5) WITHIN GROUP (ORDER BY n)"
+        if name == "approx_count_distinct":
+            call = f"{name}(n)"
+        with pytest.raises(TopologyError) as caught:
+            flights.groupBy("origin").agg(F.expr(call))
+        wanted = "aggregate-not-mergeable" if name in unmergeable else "not-supported-here"
+        assert caught.value.code == wanted, call
 
 
 def test_the_alternative_for_a_spread_is_accepted(flights):

@@ -1,4 +1,4 @@
-"""Generated pages of docs/reference: commands, settings, errors, advice, compatibility and broker APIs.
+"""Generated pages of docs/reference: commands, settings, errors, advice, limits, compatibility and broker APIs.
 
 `python -m headrace.cli.docs --write`.
 
@@ -18,6 +18,7 @@ from headrace.cli.advice.advise import RULES, TEMPLATES
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.commands.explain import error_codes, error_page, rule_page
 from headrace.cli.configuration_page import configuration_page
+from headrace.cli.limitations_page import limitations_page
 from headrace.cli.main import headrace
 from headrace.protocol.api_keys import SUPPORTED
 
@@ -91,6 +92,7 @@ def pages() -> dict[str, str]:
         "reference/broker-apis.md": broker_apis_page(),
         "reference/cli.md": cli_page(),
         "reference/compatibility.md": compatibility_page(_REPOSITORY),
+        "reference/limitations.md": limitations_page(_template("limitations")),
         "reference/settings.md": configuration_page(),
         "reference/errors/index.md": errors_page(),
     }

@@ -36,7 +36,8 @@ _FUNCTIONS: dict[str, BufferFunction] = {"Count": "count", "Sum": "sum", "Averag
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
-_WORKING = "count, count_if, sum, avg, min, max, bool_and and bool_or work now"
+_SUPPORTED = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or")
+_WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
 # Exact results need every value of the group: parts of bounded size do not hold them.
 _UNMERGEABLE = {
     "count_distinct": "groupBy that column as well and count: the reader counts the rows per group",
@@ -91,6 +92,11 @@ class AggregateSplit:
     output_schema_json: str
     bare: bool
     source_key: str | None  # the leaf's column that the one grouping value is, unchanged
+
+
+def aggregate_limits() -> tuple[tuple[str, ...], dict[str, str], dict[str, str]]:
+    """Return the supported functions, then the alternative of each unmergeable and of each planned function."""
+    return _SUPPORTED, dict(_UNMERGEABLE), dict(_PLANNED)
 
 
 def split_aggregate(before: DataFrame, aggregated: DataFrame, where: str) -> AggregateSplit:

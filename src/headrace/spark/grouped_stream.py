@@ -7,9 +7,8 @@ from what is computed ("by-origin"), never from its position in the program.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
@@ -17,7 +16,8 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from headrace.checked_api import checked_api, unknown_attribute
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
-from headrace.spark.refusals import call_site, refusal, translated
+from headrace.spark.refusals import call_site, refusal, refusing_method, translated
+from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
 
@@ -105,26 +105,9 @@ class GroupedStream:
         """As `GroupedData.max`."""
         return self._aggregate("max", cols, None)
 
-    def pivot(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refused: the resulting columns depend on values that are not known in advance."""
-        raise refusal(
-            "needs-shuffle",
-            "pivot makes columns from values that are not all known yet",
-            "aggregate conditionally: F.count_if(F.col('c') == 'x') for each value",
-            call_site(),
-        )
-
     def __getattr__(self, name: str) -> Any:
-        if name in {
-            "apply",
-            "applyInPandas",
-            "applyInArrow",
-            "cogroup",
-            "transformWithState",
-            "transformWithStateInPandas",
-            "applyInPandasWithState",
-        }:
-            return _refuse_grouped(name)
+        if name in REFUSED_GROUPED_METHODS:
+            return refusing_method(name, REFUSED_GROUPED_METHODS[name])
         return unknown_attribute(self, name)
 
     def _grouped_template(self) -> DataFrame:
@@ -168,6 +151,13 @@ class StreamTable(Rows):
     """The newest row per key. `select`, `withColumn` and `drop` may follow, then `to_topic` or `foreachBatch`."""
 
     _row_for_row = True
+    groupBy = groupby = refusing_method("groupBy", REFUSED_TABLE_METHODS["groupBy"])
+    unionByName = refusing_method("unionByName", REFUSED_TABLE_METHODS["unionByName"])
+    join = refusing_method("join", REFUSED_TABLE_METHODS["join"])
+    where = refusing_method("where", REFUSED_TABLE_METHODS["where"])
+    filter = refusing_method("filter", REFUSED_TABLE_METHODS["filter"])
+    dropna = refusing_method("dropna", REFUSED_TABLE_METHODS["dropna"])
+    to_parquet = refusing_method("to_parquet", REFUSED_TABLE_METHODS["to_parquet"])
 
     def __init__(
         self, app: Application, template: DataFrame, aggregate: KeyedAggregate, calls: tuple[NarrowCall, ...]
@@ -183,23 +173,6 @@ class StreamTable(Rows):
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
         return StreamTable(self._app, template, self._aggregate, (*self._calls, call))
-
-    def groupBy(self, *_cols: Any) -> NoReturn:
-        """Refused: a changed row would have to be subtracted from its previous group."""
-        raise refusal(
-            "not-supported-here",
-            "a second groupBy would have to take back what a changed row had added",
-            "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
-            call_site(),
-        )
-
-    groupby = groupBy
-
-    def unionByName(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refused: both sides could hold the same key."""
-        raise refusal(
-            "not-supported-here", "two tables may hold the same key", "unite the streams before groupBy", call_site()
-        )
 
     def _default_key_columns(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._aggregate.split.group_columns)
@@ -245,15 +218,3 @@ def _check_unique(columns: list[str], where: str) -> None:
 
 def _json(split: AggregateSplit) -> Any:
     return _parse_datatype_json_string(split.output_schema_json).jsonValue()
-
-
-def _refuse_grouped(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise refusal(
-            "not-supported-here",
-            f"{name} on a stream comes in a later release",
-            "agg with count, sum, avg, min, max works now",
-            call_site(),
-        )
-
-    return refuse

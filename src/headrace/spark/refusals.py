@@ -8,22 +8,49 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from headrace.call_sites import call_site, shown
 from headrace.errors import TopologyError
 from headrace.near_names import nearest
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX
 
-__all__ = ["call_site", "is_hidden", "refusal", "refused_format", "shown", "translated", "visible"]
+__all__ = [
+    "OTHER_FORMATS",
+    "call_site",
+    "is_hidden",
+    "is_planned",
+    "refusal",
+    "refused_format",
+    "refusing_method",
+    "shown",
+    "translated",
+    "visible",
+]
 
-_OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
+OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
 
 
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
     """Return the `TopologyError` for an unsupported call at `where` ("file:line")."""
     return TopologyError(code, message, fix, where=shown(where), **facts)
+
+
+def refusing_method(name: str, words: tuple[str, str, str]) -> Callable[..., NoReturn]:
+    """Return a method `name` that raises the refusal `words` (code, message, fix) at the line of its call."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise refusal(*words, call_site())
+
+    refuse.__name__, refuse.__doc__ = name, f"Refused: {words[1]}."
+    return refuse
+
+
+def is_planned(message: str) -> bool:
+    """Whether the message of a refusal announces the feature for a later release."""
+    return "later release" in message or "not supported yet" in message
 
 
 def refused_format(value: object, where: str) -> TopologyError:
@@ -38,7 +65,7 @@ def refused_format(value: object, where: str) -> TopologyError:
             where,
         )
     near = nearest(str(value).lower(), known)
-    if str(value).lower() in _OTHER_FORMATS:
+    if str(value).lower() in OTHER_FORMATS:
         return refusal(
             "not-supported-here",
             f"value={value!r} is not supported yet; json, Avro(..), Protobuf(..), string and raw are",

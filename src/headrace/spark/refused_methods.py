@@ -1,4 +1,4 @@
-"""DataFrame methods that a stream refuses: the reason for each, and an alternative."""
+"""Methods of PySpark that streams, groups and tables refuse: the code, the reason and an alternative for each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ _SHUFFLE = {
     "drop_duplicates": (
         "drop_duplicates keeps every key for ever without a watermark, and watermarks come in a later release",
         'group by the columns: groupBy("c").count() has one row per value',
-    ),
-    "pivot": (
-        "pivot makes columns from values that are not all known yet",
-        "aggregate conditionally: F.count_if(F.col('c') == 'x') for each value",
     ),
     "rollup": (
         "rollup aggregates by several keys at once, in several places",
@@ -68,10 +64,6 @@ _SHUFFLE = {
     "sample": ("sample answers differently each time it is run", "filter by a hash: where(F.hash('c') % 10 == 0)"),
 }
 _NOT_HERE = {
-    "join": (
-        "a join behind an aggregate would change which keys have a row",
-        "join before groupBy, or where you read",
-    ),
     "withWatermark": (
         "withWatermark and windows come in a later release",
         "group by F.date_trunc('hour', 'time') for a count per hour that is never closed",
@@ -141,3 +133,45 @@ REFUSED_METHODS = {name: ("needs-shuffle", *words) for name, words in _SHUFFLE.i
     name: ("not-supported-here", *words) for name, words in _NOT_HERE.items()
 }
 REFUSED_PROPERTIES = {name: ("not-supported-here", *words) for name, words in _PROPERTIES.items()}
+
+REFUSED_GROUPED_METHODS = {
+    "pivot": (
+        "needs-shuffle",
+        "pivot makes columns from values that are not all known yet",
+        "aggregate conditionally: F.count_if(F.col('c') == 'x') for each value",
+    ),
+} | {
+    name: ("not-supported-here", f"{name} comes in a later release", "agg with count, sum, avg, min, max works now")
+    for name in (
+        "apply",
+        "applyInArrow",
+        "applyInPandas",
+        "applyInPandasWithState",
+        "cogroup",
+        "transformWithState",
+        "transformWithStateInPandas",
+    )
+}
+_SECOND_GROUPING = (
+    "a second grouping would have to take back what a changed row had added",
+    "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
+)
+_ROWS_DROPPED = (
+    "rows dropped behind an aggregate would change which keys have a row",
+    "filter before groupBy; behind it, mark rows by a boolean column (withColumn)",
+)
+_TABLES = {
+    "groupBy": _SECOND_GROUPING,
+    "groupby": _SECOND_GROUPING,
+    "unionByName": ("two tables may hold the same key", "unite the streams before groupBy"),
+    "join": ("a join behind an aggregate would change which keys have a row", "join before groupBy, or where you read"),
+    "where": _ROWS_DROPPED,
+    "filter": _ROWS_DROPPED,
+    "dropna": _ROWS_DROPPED,
+    "to_parquet": (
+        "files only grow, and an aggregate's rows replace each other",
+        "write them with to_topic, or to a sink that takes updates",
+    ),
+}
+REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
+"""Methods that a stream has and the result of an aggregate has not."""

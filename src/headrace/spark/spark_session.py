@@ -55,7 +55,7 @@ _LONGEST_SOCKET_DIRECTORY = 60  # a socket's path has at most 103 characters on 
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
 _SILENCED = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What a session that was handed in may lack: setting → (wanted, refused or costly, why)
-_JUDGED: Mapping[str, tuple[str, bool, str]] = {
+JUDGED_SETTINGS: Mapping[str, tuple[str, bool, str]] = {
     "spark.python.unix.domain.socket.enabled": ("true", False, "each micro-batch waits about 40 ms per Python stage"),
     "spark.scheduler.mode": ("FAIR", False, "micro-batches of different subtopologies wait for each other"),
     "spark.speculation": ("false", True, "a second attempt of a running slot would write its rows twice"),
@@ -85,7 +85,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     given = {str(k): str(v) for k, v in settings.pop("settings", {}).items()}
     named = settings.pop("master", given.pop("spark.master", None))
     if named is not None:
-        _check_master(str(named))
+        check_master(str(named))
     given.update({name.replace("_", "."): str(value) for name, value in settings.items()})
     from pyspark.sql import SparkSession
 
@@ -94,7 +94,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
         return active
     master = str(named) if named is not None else os.environ.get("MASTER", "local[*]")
     # Before Spark starts, which would wait for the cluster, or refuse a master beside SPARK_REMOTE with its own words.
-    _check_master(master)
+    check_master(master)
     if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
         raise _is_connect()
     java = check_java()
@@ -154,7 +154,7 @@ def check_session(spark: Any) -> SparkSession:
 
     if not is_classic(spark):
         raise _is_connect()
-    _check_master(str(spark.sparkContext.master))
+    check_master(str(spark.sparkContext.master))
     return spark
 
 
@@ -166,7 +166,8 @@ def _is_connect() -> ConfigError:
     )
 
 
-def _check_master(master: str) -> None:
+def check_master(master: str) -> None:
+    """Raise ConfigError `spark-master` unless `master` is local."""
     # `local-cluster[2,2,1024]` is no local master: it has executors in processes of their own.
     if not _LOCAL_MASTER.fullmatch(master):
         raise ConfigError(
@@ -181,7 +182,7 @@ def _check_master(master: str) -> None:
 def missing_settings(spark: SparkSession) -> list[tuple[str, str, bool, str]]:
     """(setting, wanted value, refused, what it costs) for each setting that `spark` lacks."""
     missing = []
-    for name, (wanted, refused, why) in _JUDGED.items():
+    for name, (wanted, refused, why) in JUDGED_SETTINGS.items():
         actual = _setting(spark, name, _DEFAULTS.get(name, "false"))
         if actual.lower() != wanted.lower():
             missing.append((name, wanted, refused, why))

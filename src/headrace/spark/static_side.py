@@ -33,7 +33,7 @@ from headrace.spark.spark_internals import (
     sequence,
 )
 
-__all__ = ["StaticSide", "checked_join"]
+__all__ = ["NARROW_JOINS", "WIDE_JOINS", "StaticSide", "checked_join"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -44,9 +44,9 @@ _SMALLER = (
 )
 
 
-_NARROW_JOINS = {"inner": "inner", "left": "left", "leftouter": "left", "leftsemi": "left_semi", "semi": "left_semi"}
-_NARROW_JOINS |= {"leftanti": "left_anti", "anti": "left_anti"}
-_WIDE_JOINS = ("right", "rightouter", "outer", "full", "fullouter")
+NARROW_JOINS = {"inner": "inner", "left": "left", "leftouter": "left", "leftsemi": "left_semi", "semi": "left_semi"}
+NARROW_JOINS |= {"leftanti": "left_anti", "anti": "left_anti"}
+WIDE_JOINS = ("right", "rightouter", "outer", "full", "fullouter")
 
 
 def checked_join(other: object, on: object, how: str | None, where: str) -> str:
@@ -65,8 +65,8 @@ def checked_join(other: object, on: object, how: str | None, where: str) -> str:
             "read the same data with spark.read",
             where,
         )
-    kind = _NARROW_JOINS.get(folded := str(how or "inner").lower().replace("_", ""))
-    if folded in _WIDE_JOINS:
+    kind = NARROW_JOINS.get(folded := str(how or "inner").lower().replace("_", ""))
+    if folded in WIDE_JOINS:
         raise refusal(
             "needs-shuffle",
             f"a {how} join has rows for whatever no row of the stream ever met, and a stream never ends",

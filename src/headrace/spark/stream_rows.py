@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pyspark._globals import _NoValue
 from pyspark.sql import Column, DataFrame
@@ -28,6 +28,7 @@ from headrace.spark.refusals import (
     call_site,
     is_hidden,
     refusal,
+    refusing_method,
     shown,
     translated,
     visible,
@@ -129,7 +130,7 @@ class Rows:
         if name in REFUSED_PROPERTIES:
             raise refusal(*REFUSED_PROPERTIES[name], call_site())
         if name in REFUSED_METHODS:
-            return _refusing(name)
+            return refusing_method(name, REFUSED_METHODS[name])
         raise _unknown_attribute(type(self), name)
 
     def __repr__(self) -> str:
@@ -379,14 +380,6 @@ def described_arms(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
         (f"{', '.join(arm.source.topics)} ({arm.source.value_format})", [call.method for call in arm.calls])
         for arm in arms
     ]
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise refusal(*REFUSED_METHODS[name], call_site())
-
-    refuse.__name__ = name
-    return refuse
 
 
 def _unknown_attribute(kind: type[Rows], name: str) -> UnknownName:
