@@ -23,7 +23,7 @@ from headrace.coordinator.records.schemas import (
     TaskIds,
 )
 from headrace.coordinator.request_context import CoordinatorError
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult
+from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply
 from headrace.coordinator.streams.member import MemberState as StreamsMemberState
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.messages import consumer_group_heartbeat_request as c
@@ -46,7 +46,7 @@ class RecordingContext(CoordinatorContext):
 
     def apply(self, result: CoordinatorResult) -> Outcome:
         outcome = super().apply(result)
-        self.lines += [f"reply   {self.reply_text(each.response)}" for each in result.replies]
+        self.lines += [self.reply_line(each) for each in result.replies]
         self.lines += [f"append  {self.record_text(each)}" for each in result.records]
         for timer in result.timers:
             name = f"{timer.key.kind} {timer.key.member_id}".strip()
@@ -72,6 +72,9 @@ class RecordingContext(CoordinatorContext):
         return names.get(topic_id, f"deleted-{topic_id.int & 0xFF}")
 
     # Text.
+
+    def reply_line(self, reply: Reply) -> str:
+        return f"reply   {self.reply_text(reply.response)}"
 
     def reply_text(self, response: Any) -> str:
         if hasattr(response, "assignment"):
@@ -165,6 +168,7 @@ class GroupTranscript:
             "settings": lambda command: self.context.set_group_settings(command.options),
             "sleep": lambda command: self.context.sleep(int(command.word(0))),
             "restart": lambda _: self.context.restart(),
+            "commit": self.commit,
             "delete": lambda _: self.context.delete_groups("g"),
             "state": lambda _: self.context.lines.append(self.state()),
         }
@@ -190,6 +194,17 @@ class GroupTranscript:
         topics = numbers({name: count for name, count in command.options.items() if "." not in name})
         self._context = RecordingContext(topics, {"group.consumer.assignment.interval.ms": 0, **settings})
 
+    def commit(self, command: Command) -> None:
+        offsets = {
+            (name.rpartition("-")[0], int(name.rpartition("-")[2])): int(offset)
+            for name, offset in command.options.items()
+        }
+        self.context.commit(offsets, self.member_id(command), int(command.words[1]) if len(command.words) > 1 else -1)
+
+    def member_id(self, command: Command) -> str:
+        """The member that sends a request, "" for none."""
+        return command.words[0] if command.words else ""
+
     def state(self) -> str:
         raise NotImplementedError
 
@@ -199,7 +214,7 @@ class StreamsTranscript(GroupTranscript):
 
     def __init__(self) -> None:
         super().__init__()
-        self.verbs |= {"join": self.join, "heartbeat": self.heartbeat, "leave": self.leave, "commit": self.commit}
+        self.verbs |= {"join": self.join, "heartbeat": self.heartbeat, "leave": self.leave}
 
     def join(self, command: Command) -> None:
         self.context.join(
@@ -214,13 +229,6 @@ class StreamsTranscript(GroupTranscript):
     def leave(self, command: Command) -> None:
         epoch = int(command.words[1]) if len(command.words) > 1 else -1
         self.context.heartbeat(command.word(0), epoch, **member(command))
-
-    def commit(self, command: Command) -> None:
-        offsets = {
-            (name.rpartition("-")[0], int(name.rpartition("-")[2])): int(offset)
-            for name, offset in command.options.items()
-        }
-        self.context.commit(offsets, command.word(0), int(command.word(1)))
 
     def state(self) -> str:
         group = self.context.describe()

@@ -360,7 +360,11 @@ def leave_group(
     """Answer LeaveGroup: remove the named members and rebalance the rest."""
     group = transition.group
     codes = [_leave(transition, identity) for identity in request.members]
-    gone = [each.member_id for each, code in zip(request.members, codes, strict=True) if code is ErrorCode.none]
+    gone = [
+        each.member_id or each.group_instance_id or ""
+        for each, code in zip(request.members, codes, strict=True)
+        if code is ErrorCode.none
+    ]
     if gone and not group.is_empty:
         prepare_or_complete_rebalance(transition, f"members left: {', '.join(gone)}")
     members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
