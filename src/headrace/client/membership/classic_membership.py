@@ -45,7 +45,6 @@ JOIN_MARGIN_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 30_000
 
 _S = GroupMemberState
-_BEATING = frozenset({_S.PREPARING, _S.RECONCILING, _S.STABLE})
 
 JoinReply = m.join_group_response.JoinGroupResponse
 SyncReply = m.sync_group_response.SyncGroupResponse

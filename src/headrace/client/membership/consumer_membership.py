@@ -101,7 +101,7 @@ class ConsumerMembership(GroupMember):
         self._regex_sent = self._regex_reset = False
         self._refused_since_ms: int | None = None
         self._release_first = False
-        self._may_hold_id = False
+        self._may_hold_id = instance_id is not None
 
     def subscribe(self, wanted: SubscribedTopics, now_ms: int) -> None:
         """Join with this subscription, or change it."""
@@ -159,7 +159,6 @@ class ConsumerMembership(GroupMember):
         if self._release_first:
             return self._send_with_deadline("release", self._leave_request(for_a_while=True), now_ms)
         if self._state is _S.JOINING:
-            self._may_hold_id = self.identity.instance_id is not None
             return self._send_with_deadline("join", self._request(JOIN_EPOCH, full=True), now_ms)
         return self._send_with_deadline("beat", self._request(self.identity.generation, full=self._full_due), now_ms)
 
@@ -204,6 +203,8 @@ class ConsumerMembership(GroupMember):
             case "names":
                 self._names_due_ms = now_ms + 200
             case _:
+                if kind == "join":
+                    self._may_hold_id = self.identity.instance_id is not None
                 self._full_due = True
                 self._schedule.on_failure(now_ms)
                 self._lookup.forget()
@@ -263,6 +264,7 @@ class ConsumerMembership(GroupMember):
     def _on_success(self, reply: Heartbeat, now_ms: int) -> None:
         self._reset_backoff()
         self._refused_since_ms = None
+        self._may_hold_id = self.identity.instance_id is not None
         if self._regex_reset:
             self._regex_sent = False
         before = self.identity.generation
