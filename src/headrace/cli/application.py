@@ -69,6 +69,8 @@ def load_application(application: str) -> StreamsApp:
         raise
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        # These are ours to report, as a missing extra with the pip command; a module that the user's program lacks is
+        # an error of that program, with its line.
         if missing in ("pyspark", "pyarrow", "numba", "lmdb", "pandas"):
             raise  # told as a missing extra
         raise _unloadable(target, error) from error
@@ -79,6 +81,8 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
     """Apply the options of the command line, which override those of the application's file."""
     if bootstrap_servers is not None:
         app.bootstrap_servers = bootstrap_servers
+    # The address is an attribute of its own and not a member of `app.config`. It may come from three places; the option
+    # wins over the file, the file over the program.
     given = dict(settings)
     if "bootstrap.servers" in given:
         named = given.pop("bootstrap.servers")
@@ -88,6 +92,8 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
 
         checked = checked_config(given)
         app.config.update({name: checked[name] for name in given if name in checked})
+        # Security is resolved as a whole: the file may set the protocol and leave the password to the program, and only
+        # both together can be checked.
         _, app.security = reached_by(app.bootstrap_servers, {**app.security.to_settings(), **given})
 
 
@@ -100,6 +106,8 @@ def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_
 
 
 def _split(application: str) -> tuple[str, str | None]:
+    # From the right, and only if the last part can be an attribute: a path such as `/data/a:b/flights.py` has a colon
+    # too.
     target, colon, attribute = application.rpartition(":")
     if not colon or os.sep in attribute or attribute.endswith(".py"):
         return application, None
@@ -112,7 +120,11 @@ def _is_file(target: str) -> bool:
 
 def _load_file(path: Path) -> ModuleType:
     directory = str(path.resolve().parent)
+    # 1. The file's directory first, as `python flights.py` has it: the program may import its neighbours, at load time
+    #    or later inside a function.
     _on_every_path(directory)
+    # 2. The module is called by its file, so that tracebacks and pickles name it as the user does, except where that
+    #    name is taken: an application in `json.py` must not replace the standard library's module.
     name = path.stem if path.stem not in sys.modules else f"headrace_app_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
@@ -120,7 +132,11 @@ def _load_file(path: Path) -> ModuleType:
             "app-missing", f"{path} is no Python file", "APP is a file, flights.py, or a module, package.module:app"
         )
     module = importlib.util.module_from_spec(spec)
+    # 3. Registered before it is executed, as the import system does: dataclasses and `typing.get_type_hints` look their
+    #    module up in `sys.modules` while the file runs.
     sys.modules[name] = module
+    # 4. By value, also before execution: by reference each of Spark's Python workers would import the file, hence build
+    #    the application again, and under a name from step 2 it would not find the module at all.
     _by_value(module)
     spec.loader.exec_module(module)
     return module
@@ -128,6 +144,8 @@ def _load_file(path: Path) -> ModuleType:
 
 def _load_module(target: str) -> ModuleType:
     _on_every_path(str(Path.cwd()))
+    # The top-level package only: `find_spec("a.b")` would import `a`, and an error inside it is an error of the user's
+    # program, which `load_application` reports with its line.
     if importlib.util.find_spec(target.partition(".")[0]) is None:
         raise ConfigError(
             "app-missing", f"there is no module {target}", "APP is a file, flights.py, or a module, package.module:app"
@@ -160,6 +178,8 @@ def _find(module: ModuleType, target: str, attribute: str | None) -> StreamsApp:
             known = f"there: {', '.join(sorted(apps))}" if apps else "it defines none"
             raise ConfigError("app-missing", f"{target} has no StreamsApp called {attribute}", known)
         return found
+    # `app = other = StreamsApp(...)` is one application under two names; it is called by the first one. Names are
+    # looked at in reverse, so that the first assignment is what stays.
     distinct = {id(app): name for name, app in reversed(apps.items())}
     if len(distinct) != 1:
         what = "no StreamsApp" if not distinct else f"several StreamsApps: {', '.join(sorted(distinct.values()))}"
@@ -173,8 +193,11 @@ def _find(module: ModuleType, target: str, attribute: str | None) -> StreamsApp:
 
 
 def _unloadable(target: str, error: Exception) -> UserCodeError:
+    # The last frame in the user's own files: below it are frames of Spark or of this package, above it those of the
+    # import system, and none of them is a place that the user can change.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}  {frames[-1].line or ''}".rstrip() if frames else target
+    # A file with a syntax error has no frame of its own; the exception carries the place.
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}  {(error.text or '').strip()}"
     text = " ".join(str(error).split())
@@ -201,10 +224,14 @@ def spark_quietly() -> Iterator[None]:
     if os.environ.get("HEADRACE_DEBUG"):
         yield
         return
+    # 1. The JVM inherits descriptor 2 when it is started and writes to it without Python's knowledge, so replacing
+    #    `sys.stderr` would not silence it. The descriptor itself is redirected, into a file instead of /dev/null: if
+    #    the command fails unexpectedly, Spark's output is the only evidence.
     directory = OwnedDirectory("headrace-cli-")
     path = directory.path / "spark.log"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     terminal = os.dup(2)
+    # 2. Our own messages keep the terminal through a duplicate that is taken before the redirection.
     ours = os.fdopen(os.dup(2), "w", buffering=1)
     python_stderr = sys.stderr
     keep = False
@@ -213,12 +240,15 @@ def spark_quietly() -> Iterator[None]:
         os.dup2(handle, 2)
         sys.stderr = ours
         yield
+    # 3. These explain themselves: the file is removed. Any other exception keeps it and prints its path.
     except (HeadraceError, SystemExit, KeyboardInterrupt):
         raise
     except BaseException:
         keep = True
         raise
     finally:
+        # 4. Descriptor 2 points to the terminal again before `talk` below prints the path; the duplicate is closed only
+        #    when `sys.stderr` no longer refers to it.
         sys.stderr = python_stderr
         os.dup2(terminal, 2)
         ours.close()

@@ -22,7 +22,10 @@ from headrace.spark.class_archive import SILENT
 
 __all__ = ["make_archive", "train"]
 
+# A few hundred records reach every operator of the example; more would take longer and load no further classes.
 FLIGHTS = 400
+# Bounds of a hang, not expectations: a training takes about as long as two starts of Spark. The JVM needs time after
+# its last work, because it writes the archive (about 170 MB) while it exits.
 TRAINING_S = 600
 JVM_ENDS_WITHIN_S = 300
 
@@ -34,6 +37,9 @@ def make_archive(path: Path) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Beside the target, hence on the same file system: `replace` is atomic, and an application that starts
+        # meanwhile maps the old archive or the new one, never a part. A JVM that has the old file mapped keeps its
+        # inode.
         with tempfile.TemporaryDirectory(prefix=".training-", dir=path.parent) as scratch:
             made = Path(scratch, "classes.jsa")
             _train_apart(made, Path(scratch))
@@ -63,6 +69,8 @@ def _train_apart(archive: Path, scratch: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise _not_prepared(f"the training did not end within {TRAINING_S} s") from error
         finally:
+            # No effect after a normal end. After a timeout or a Ctrl-C the JVM follows, because its standard input
+            # ends.
             training.kill()
     if training.returncode != 0 or not archive.exists():
         told = said.decode(errors="replace").strip()[-2000:]
@@ -89,6 +97,9 @@ def train(directory: Path) -> None:
         configure_by_file(app, bootstrap_servers=broker.bootstrap_servers, config_file=None)
         app.state_dir = directory / "state"
         app.run(until="caught-up")
+        # The batch path of `verify` loads classes that the stream does not. Its result is checked although only the
+        # classes matter: an archive of a run that went wrong would hide a broken installation until the first real
+        # start.
         verdict = app.verify()
         if verdict.exit_code != 0:
             raise SystemExit(f"the training's results differ: {verdict}")
@@ -101,6 +112,9 @@ def _end_jvm() -> None:
 
     context, gateway = SparkContext._active_spark_context, SparkContext._gateway
     if context is not None:
+        # `SparkContext.stop` ends Spark and leaves the JVM running, as py4j's gateway. -XX:ArchiveClassesAtExit writes
+        # at the exit of the JVM, which follows the end of its standard input; waiting for it is the point of this
+        # function.
         context.stop()
     if gateway is None:
         raise SystemExit("the training had no JVM of its own")

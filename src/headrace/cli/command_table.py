@@ -41,6 +41,8 @@ _SERVER = "Broker and clients"
 _KAFKA = "As Kafka's own tools"
 _OTHER = "Help"
 
+# The order is that of `headrace --help` and of docs/reference/cli.md: first what a new user needs. Summaries stand here
+# instead of being read from the commands, because `--help` would have to import every command for 22 lines of text.
 COMMANDS: dict[str, CommandEntry] = {
     "demo": _entry("demo", _APPLICATION, "Two Spark applications, 336,776 flights, one kill, a verdict.", extra="demo"),
     "run": _entry("run", _APPLICATION, "Run one or several instances of an application.", extra="spark"),
@@ -80,6 +82,8 @@ class CommandTable(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         return _load(cmd_name) if cmd_name in COMMANDS else None
 
+    # Overridden for the message only. Users of Kafka's distribution type `headrace kafka-topics.sh`: prefix and suffix
+    # are taken off before the nearest name is looked up, so that this finds `topics`.
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -100,6 +104,8 @@ class CommandTable(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
+            # `headrace topics --list | head -1` is not a failure. The exception is a class of our own, because click's
+            # `main` ends the process on every OSError with EPIPE, before `main.run` could see it.
             raise ReaderGone from None  # click would end the process with exit code 1
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -108,6 +114,8 @@ class CommandTable(click.Group):
                 formatter.write_dl([(name, e.summary) for name, e in COMMANDS.items() if e.family == family])
 
 
+# Cached, because `_load` replaces the callback: loading a command twice (help, then invocation) would wrap it twice and
+# add the address to each fix twice.
 @cache
 def _load(name: str) -> click.Command:
     entry = COMMANDS[name]

@@ -94,6 +94,8 @@ underscores for dots (`group.id` is `HEADRACE_GROUP_ID`, `headrace.heartbeat.max
 """
 _CLIENT_TITLES = ("setting", "type", "default", "bounds", "meaning")
 
+# Listed by hand: `StreamsMember` shares its table of settings with other clients, and nothing in that table says which
+# of them reads a row. tests/cli/test_configuration_page.py compares the page with the code.
 MEMBER_SETTINGS: Final = (
     "bootstrap.servers",
     "client.id",
@@ -170,6 +172,8 @@ def _broker(setting: Setting) -> tuple[str, ...]:
 
 def _group(row: GroupSetting) -> tuple[str, ...]:
     setting = row.setting
+    # A group's setting without a value of its own takes the broker's, so the broker's name is the more useful
+    # "default".
     default = f"`{setting.synonym}`" if setting.synonym is not None else _default(setting)
     limits = [_bounds(setting), *(f"`{name}`" for name in (row.lowest, row.highest) if name is not None)]
     return f"`{setting.name}`", setting.kind, default, ", ".join(part for part in limits if part), _meaning(setting)

@@ -40,6 +40,8 @@ def delete_groups(
 ) -> int:
     """Exit code 1 when a group was refused. What is of another kind is deleted as well, as Kafka's tool does it."""
     chosen = list(dict.fromkeys(group_ids))
+    # No look at the groups beforehand, unlike for streams groups: kafka-consumer-groups deletes what DeleteGroups
+    # accepts, which is any empty group.
     outcomes = admin.try_delete_groups(chosen)
     if as_json:
         print_json(
@@ -53,6 +55,7 @@ def delete_groups(
     for group_id, error in outcomes.errors.items():
         missing = error.code == "group-missing"
         listed = admin.list_groups() if missing else ()
+        # Groups are listed only for an error, to name a near one.
         told = unknown_group_error(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
         report_error(told, as_json=as_json)
     return 1 if outcomes.errors else 0
@@ -84,6 +87,8 @@ def reset_offsets(
     described = admin.try_describe_consumer_groups(chosen)
     results = []
     for group_id in chosen:
+        # A group that does not exist is planned like an empty one: OffsetCommit with generation -1 creates it (a simple
+        # group), which is how positions are prepared before the first start of a consumer.
         error = described.errors.get(group_id)
         if error is not None and error.code != "group-missing":
             raise error
@@ -91,6 +96,8 @@ def reset_offsets(
         if group is not None and group.state not in INACTIVE:
             results.append(not_empty(group_id, group.state))
             continue
+        # Plan and commit are separate, so that --dry-run shows exactly what --execute does. Between both a consumer may
+        # join; then the broker refuses the commit with UNKNOWN_MEMBER_ID and nothing changes.
         result = _planned(admin, group_id, options, plan, now_ms)
         if options.execute and result.error is None:
             admin.alter_offsets(group_id, dict(result.after))
@@ -118,6 +125,8 @@ def _planned(
         partitions, absent = list(committed), list[str]()
         if not options.all_topics:
             partitions, absent = named_partitions(admin, options.topics, option="--topic")
+        # A topic that was named without partitions and does not exist is reported as its partition 0, as in Kafka's
+        # tool.
         error = missing_partitions(admin, [*partitions, *((topic, 0) for topic in absent)])
         after = {} if error is not None or not partitions else positions.planned(options, partitions)
     return positions.reset(group_id, after, error)

@@ -50,14 +50,19 @@ class PartitionRow:
 def partition_rows(admin: Admin, group: ConsumerGroupDescription) -> list[PartitionRow]:
     """Members with the most partitions first, unassigned partitions last."""
     committed = admin.list_group_offsets(group.group_id)
+    # 1. Partitions by member, then by topic and partition. Kafka's tool sorts members by the number of their partitions
+    #    and leaves the rest to a hash map; the member id makes the order repeatable.
     held = [(m, key) for m in sorted(group.members, key=_most_first) for key in sorted(m.assignment)]
     owned = {key for _, key in held}
+    # 2. Then partitions with a position and without an owner, as after a member has left or a topic was unsubscribed.
     everything: list[tuple[ConsumerMemberDescription | None, TopicPartition]] = [*held]
     everything += [(None, key) for key in sorted(committed) if key not in owned]
+    # 3. Ends for all of them in one request per broker. A partition without a leader has none: its row shows "-".
     ends = _ends(admin, [key for _, key in everything])
     rows = []
     for member, (topic, partition) in everything:
         position = committed.get((topic, partition))
+        # -1 is the protocol's "no leader epoch was committed" (KIP-320).
         known_epoch = position is not None and position.leader_epoch >= 0
         rows.append(
             PartitionRow(
@@ -82,6 +87,8 @@ def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicParti
     """Return the end offsets of the partitions that exist and have a leader."""
     wanted = list(partitions)
     topics = admin.describe_topics({topic for topic, _ in wanted}) if wanted else {}
+    # ListOffsets for a missing partition would fail the whole description; positions of deleted topics stay in a group
+    # until they expire.
     led = [key for key in wanted if key[0] in topics and topics[key[0]].partitions.get(key[1], -1) >= 0]
     found = admin.list_offsets(dict.fromkeys(led, "latest")) if led else {}
     return {key: at.offset for key, at in found.items()}
@@ -111,8 +118,10 @@ def member_lines(group: ConsumerGroupDescription, verbose: bool) -> list[str]:
 
     Kafka's tool ends the short form with a blank. UPGRADED stands there while members of both protocols do.
     """
+    # The column exists only where a member is static, as in ConsumerGroupCommand.printMembers.
     static = any(member.instance_id for member in group.members)
     kinds = {member.uses_consumer_protocol for member in group.members}
+    # During an online migration between the protocols (KIP-848) a group of type consumer has members of both.
     mixed = {True, False} <= kinds
     columns: list[Column] = [("GROUP", 15), ("CONSUMER-ID", 15)]
     columns += [("GROUP-INSTANCE-ID", 17)] if static else []

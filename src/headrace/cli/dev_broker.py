@@ -95,6 +95,9 @@ class DevBroker:
     def stop(self) -> None:
         """Stop the broker, if it is this process' to stop. Its data stays."""
         if self._pid is not None:
+            # By process id and not by Popen: after a takeover the broker is another run's child. `_running_broker`
+            # proved the id with the lock of the data directory; the owner's lock keeps other runs from starting one
+            # meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
                 _await_end(self._pid)
@@ -197,6 +200,7 @@ class SampleFeed:
 
     def start(self) -> None:
         """Send records in the background. Does nothing when called again, or after `send_all`."""
+        # `ident` is None until a thread was started. `run` calls this at every look while the group is stable.
         if self._thread.ident is None and not self._at_once:
             self._thread.start()
 
@@ -260,6 +264,8 @@ def rest_of(days: tuple[FlightDay, ...], held: int) -> tuple[FlightDay, ...]:
 
 
 def _flight(day: int, number: int) -> Mapping[str, object]:
+    # Multipliers and moduli are primes or coprime, so that values look scattered; no random numbers, because a later
+    # run must continue the same sequence behind what the topic holds.
     at = day * FLIGHTS_PER_DAY + number
     delay = None if at % 41 == 0 else (at * 37 % 61) - 12 + (day % 7) * 3
     return {
@@ -288,4 +294,6 @@ def _records_sent(admin: Admin) -> int:
     """Records that were ever sent to the topic."""
     cluster = admin.client.known_topics([TOPIC], refresh=True)
     places = [(TOPIC, partition) for partition in cluster.topics[TOPIC].partitions]
+    # Log ends count every record that was ever appended, also those that retention has removed since. That is what
+    # "sent" means here: the feed is the only producer of this topic.
     return sum(found.offset for found in admin.list_offsets(dict.fromkeys(places, "latest")).values())

@@ -26,6 +26,7 @@ __all__ = ["broker_apis_page", "cli_page", "compatibility_page", "errors_page", 
 
 _TEMPLATES = Path(__file__).with_name("page_templates")
 HELP_WIDTH = 100
+# The working tree that this package is imported from: pages are written in a checkout, never in an installation.
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _HEAD = """# Commands
 
@@ -101,6 +102,7 @@ def pages() -> dict[str, str]:
 def cli_page() -> str:
     """One section per command, in the order of `headrace --help`."""
     parts = [_HEAD, _section("headrace", headrace, None)]
+    # A fixed width: click would take the terminal's, and the page would differ between machines.
     root = click.Context(headrace, info_name="headrace", terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
     for name in COMMANDS:
         command = headrace.get_command(root, name)
@@ -123,6 +125,7 @@ def advice_page() -> str:
     templates = "".join(
         f"| `--template {name}` | {found.stage} | {found.what} |\n" for name, found in TEMPLATES.items()
     )
+    # Pages begin with a title of level 1; below "The rules" it becomes level 3.
     rules = "\n".join((rule_page(rule.name) or "").replace("# ", "### ", 1) for rule in RULES)
     return _ADVICE_HEAD.format(templates=templates) + rules
 
@@ -131,6 +134,7 @@ def errors_page() -> str:
     """A table of all codes with their first sentence."""
     rows = []
     for code in error_codes():
+        # A page is a title, an empty line, the meaning.
         meaning = (error_page(code) or "").split("\n\n")[1]
         rows.append(f"| [{code}](../../../src/headrace/cli/errors/{code}.md) | {meaning} |")
     head = (

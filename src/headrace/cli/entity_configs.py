@@ -56,12 +56,17 @@ def quota_parts(given: Mapping[str, Any], name_order: Sequence[str]) -> tuple[Pa
     types = list(given["entity_types"])
     if not short and not set(types) & set(_KINDS):
         return ()
+    # click collects repeated options by name and loses their order among each other. `--entity-default` can be given
+    # once, so it is enough to know whether it came before all names or after them.
     names: list[str | None] = list(given["entity_names"])
     if given["entity_default"]:
         names.insert(0 if next(iter(name_order), "") == "entity_default" else len(names), None)
+    # Fewer names than types is allowed: in a description the remaining types match any name (ANY).
     if len(names) > len(types):
         raise click.UsageError("Each --entity-name and --entity-default goes with an --entity-type before it.")
     parts = [*short, *zip(types, [*names, *[ANY] * (len(types) - len(names))], strict=True)]
+    # Kafka's entities of quotas: user, client id, both together, or an address on its own (KIP-546, KIP-612). A broker
+    # refuses other combinations as well, but with a sentence about the request.
     kinds = sorted(kind for kind, _ in parts)
     if kinds not in ([USERS], [CLIENTS], [IPS], [CLIENTS, USERS]):
         raise click.UsageError("Quotas are of users, of clients, of users and clients together, or of ips.")
@@ -79,6 +84,8 @@ def alter_quotas(admin: Admin, parts: Sequence[Part], changes: Mapping[str, str 
         hint = f"Did you mean {near}?" if near else f"Quotas: {', '.join(QUOTAS)}."
         raise click.UsageError(f"There is no quota {unknown[0]}. {hint}")
     values = {name: None if text is None else _number(name, text) for name, text in changes.items()}
+    # AlterClientQuotas accepts the removal of a quota that is not set without a word. Kafka's tool looks before it
+    # writes, so that a typing error in the entity's name is noticed (ConfigCommand.alterQuotaConfigs).
     removed = [name for name, value in values.items() if value is None]
     if removed:
         there = describe_client_quotas(admin.client, entity).get(entity, {})
@@ -104,6 +111,7 @@ def describe_quotas(admin: Admin, parts: Sequence[Part]) -> list[tuple[QuotaEnti
 def print_quotas(described: Sequence[tuple[QuotaEntity, dict[str, float]]]) -> None:
     """Print the quotas of each entity as kafka-configs does."""
     for entity, values in described:
+        # The user comes before the client id in Kafka's output; the protocol does not order them.
         parts = sorted(entity, key=lambda part: list(_WORDS).index(part[0]))
         whose = ", ".join(f"{_WORDS[kind]} '{name}'" if name else f"the default {_WORDS[kind]}" for kind, name in parts)
         data(f"Quota configs for {whose} are {', '.join(f'{name}={value}' for name, value in sorted(values.items()))}")
@@ -120,6 +128,7 @@ def _number(name: str, text: str) -> float:
         raise click.UsageError(f"{name} takes a number, not {text!r}.") from None
 
 
+# The least that RFC 7677 recommends and Kafka accepts (ScramMechanism.minIterations), and kafka-configs' default.
 _ITERATIONS = 4096
 
 
@@ -136,6 +145,7 @@ def alter_user(admin: Admin, username: str, changes: Mapping[str, str | None]) -
         if text is None:
             passwords[mechanism] = None
             continue
+        # `[::2]` drops the separator. The password may contain `=` but no comma.
         options = dict(part.strip().partition("=")[::2] for part in text.split(","))
         iterations = options.pop("iterations", str(_ITERATIONS))
         password = options.pop("password", "")

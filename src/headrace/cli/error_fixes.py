@@ -28,17 +28,22 @@ _UNKNOWN_SETTING = re.compile(r"Unknown (?P<kind>topic|group) config name: (?P<n
 
 def complete_fix(error: HeadraceError, context: click.Context) -> None:
     """Complete the fix of an error of a command. Changes `error.fix`."""
+    # 1. The nearest name comes first, the broker's advice stays behind it: the guess may be wrong.
     unknown = _UNKNOWN_SETTING.search(error.message) if error.code == "bad-setting" else None
     if unknown is not None:
         near = nearest(unknown["name"], _settings(unknown["kind"]))
         error.fix = f"did you mean {near}?  else:  {error.fix}" if near else error.fix
+    # 2. A malformed address is found by the client, which names its setting; on a command line that setting is an
+    #    option.
     if error.code == "bad-value" and error.message.startswith("bootstrap.servers"):
         error.fix = f"set --bootstrap-server{_in_use(context)} to HOST:PORT, such as localhost:9092"
+    # 3. Last, because the steps before may have put commands into the fix.
     error.fix = address_fix(error.fix, context)
 
 
 def report_error(error: HeadraceError, *, as_json: bool) -> None:
     """Print one of several errors of a command that goes on, in the form that `--json` asks for."""
+    # No context in tests and in library use of the same functions; the error is printed as it is then.
     context = click.get_current_context(silent=True)
     if context is not None:
         complete_fix(error, context)
@@ -63,6 +68,8 @@ def address_fix(fix: str, context: click.Context) -> str:
     fix = _SETTING.sub(f"set --bootstrap-server{_in_use(context)} to ", fix)
     if "--command-config" in _options(context.command):
         fix = fix.replace("check security.protocol:", "set security.protocol in --command-config FILE:")
+    # Only an address from this command line is repeated: one from the environment or the default reaches the proposed
+    # command by itself.
     if servers and source is ParameterSource.COMMANDLINE and "--bootstrap-server" not in fix:
         fix = _with_address(fix, str(servers), context.find_root())
     return fix
@@ -84,6 +91,8 @@ def _with_address(fix: str, servers: str, root: click.Context) -> str:
 
 def _connects(name: str, root: click.Context) -> bool:
     group = root.command
+    # Loads the command named in the fix. Errors are rare, and the table of commands alone does not know which of them
+    # connect.
     command = group.get_command(root, name) if isinstance(group, click.Group) else None
     return command is not None and "--bootstrap-server" in _options(command)
 

@@ -92,6 +92,8 @@ def input_topics(group: StreamsGroupDescription) -> frozenset[str]:
     return frozenset(topic for each in group.topology.subtopologies for topic in each.source_topics)
 
 
+# The grammar of java.time.Duration.parse, which Kafka's tool uses: days to seconds, signs allowed in front of the whole
+# and of each part, comma or point before up to nine digits. Months and years are no durations there.
 _DURATION = re.compile(
     r"(?P<sign>[-+])?P(?:(?P<days>[-+]?\d+)D)?"
     r"(?:T(?=[-+\d.])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+(?:[.,]\d{0,9})?)S)?)?",
@@ -103,6 +105,8 @@ _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000}
 def moment_ms(text: str) -> int:
     """Milliseconds since 1970. Raises click.UsageError."""
     try:
+        # `fromisoformat` accepts a date alone, which Kafka refuses (Utils.getDateTime); midnight in which zone would be
+        # open.
         if "T" not in text:
             raise ValueError
         moment = datetime.fromisoformat(text)
@@ -111,6 +115,7 @@ def moment_ms(text: str) -> int:
             f"--to-datetime takes YYYY-MM-DDThh:mm:ss.sss, UTC or with an offset (…Z, …+02:00), not {text!r}."
         ) from None
     if moment.tzinfo is None:
+        # Kafka's Utils.getDateTime reads a time without an offset as UTC as well, whatever the zone of the machine is.
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
@@ -161,6 +166,9 @@ class NewPositions:
         starts, ends = self._ends(wanted, "earliest"), self._ends(wanted, "latest")
         inside = {}
         for key, offset in wanted.items():
+            # A position outside its log would make the consumer's next fetch fail with OFFSET_OUT_OF_RANGE, and
+            # auto.offset.reset would then choose another position than the operator did
+            # (OffsetsUtils.checkOffsetsRange).
             inside[key] = min(max(offset, starts[key]), ends[key])
             if inside[key] != offset:
                 name = f"{key[0]}-{key[1]}"
@@ -210,6 +218,8 @@ class NewPositions:
 
 ResetPlan = Mapping[str, Mapping[tuple[str, int], int]]  # group → partition → new position
 
+# Kafka writes plans with Jackson's CsvMapper, which quotes texts longer than 24 characters without looking at them, and
+# shorter ones with a character below "-" (CsvEncoder). Both rules are kept: files are compared byte by byte.
 _LONGEST_PLAIN = 24
 _FIRST_PLAIN = "-"
 
@@ -236,11 +246,13 @@ def read_plan(path: Path, groups: Iterable[str]) -> dict[str, dict[tuple[str, in
     for number, row in enumerate(_rows(path), start=1):
         if not row:
             continue
+        # Two forms, as in Kafka's tool: --export writes the group only where several are exported.
         if len(row) == 3 and len(named) == 1:
             row = [named[0], *row]
         try:
             group_id, topic, partition, offset = row
             plan.setdefault(group_id, {})[topic, int(partition)] = int(offset)
+        # Also raised by the unpacking, for a row with another number of columns.
         except ValueError:
             raise ConfigError(
                 "bad-value",
@@ -318,6 +330,7 @@ def print_reset(
         print_json([_reset_document(result, executed) for result in results])
     else:
         for sentence in (sentence for result in results for sentence in result.sentences):
+            # stdout is Kafka's text, byte for byte; what we add (`note`, errors with a fix) goes to stderr below.
             data(f"\n{sentence}" if sentence.startswith("Warn:") else f"\nError: {sentence}")
         if as_csv:
             for line in plan_lines({result.group_id: result.after for result in results}, with_group=with_group):
@@ -353,6 +366,7 @@ def _reset_document(result: GroupReset, executed: bool) -> dict[str, object]:
     }
 
 
+# Stands for a topic that was named as a whole and does not exist, so that no partition can be listed; shown as "-".
 ALL_OF_TOPIC = -1
 _REASONS = {
     "GROUP_SUBSCRIBED_TO_TOPIC": (
@@ -378,6 +392,8 @@ def delete_offsets(
     """
     named, absent = named_partitions(admin, arguments, option=option)
     known = admin.list_topics() if absent else {}
+    # A topic that was deleted may still have positions: they are deleted when partitions are named (`TOPIC:0,1`).
+    # Without them there is nothing to ask for, because the partitions are unknown.
     errors = {(topic, ALL_OF_TOPIC): unknown_topic_error(topic, known, bootstrap_servers) for topic in absent}
     partitions = [*named, *partitions]
     outcomes = admin.delete_offsets(group_id, partitions)
@@ -401,6 +417,7 @@ def _print_deletion(
         data(f"Request succeeded for deleting offsets from group {group_id}.")
     rows = [
         (topic, "-" if partition == ALL_OF_TOPIC else partition, _status(status[topic, partition]))
+        # Kafka's order: by the text of topic and number, so that partition 10 comes before 2.
         for topic, partition in sorted(status, key=lambda key: f"{key[0]}{key[1]}")
     ]
     data()

@@ -56,6 +56,8 @@ _CONNECTION = (timeout_option, command_config_option, bootstrap_option, json_opt
 
 
 def _taken(function: Function, options: tuple[Callable[[Function], Function], ...]) -> Function:
+    # Decorators apply from the bottom up, and `--help` lists options in the order of the source: the tuple is read
+    # backwards so that the help follows it.
     for option in reversed(options):
         function = option(function)
     return function
@@ -84,6 +86,8 @@ def action_options(kinds: str, *, members: str, verbose: str, topic: str) -> Cal
             "--offsets", is_flag=True, help="With --describe: offsets and lag of each partition (the default)."
         ),
         click.option(
+            # An option with an optional value, as in Kafka's tools: `is_flag=False` with `flag_value=""` lets a bare
+            # `--state` mean "show states" and `--state Stable` filter by one.
             "--state",
             is_flag=False,
             flag_value="",
@@ -218,11 +222,15 @@ class GroupOptions:
 
 def coordinator_address(admin: Admin, group_id: str) -> tuple[str, int]:
     """`host:port` of a group's coordinator, and its node id."""
+    # FindCoordinator has just made the broker known, but cached metadata may be older than the broker's last restart
+    # with another address; descriptions print the current one.
     node = admin.client.coordinator_for(group_id)
     address = admin.client.metadata((), refresh=True).brokers[node]
     return f"{address.host}:{address.port}", node
 
 
+# States of both group types: PreparingRebalance and CompletingRebalance are classic, Assigning and Reconciling belong
+# to KIP-848, the others to both.
 CONSUMER_GROUP_STATES = (
     "Empty",
     "Stable",
@@ -264,14 +272,17 @@ class ConsumerGroupOptions(GroupOptions):
                 "--user-data": (self.user_data, ("--describe",)),
             }
         )
+        # 1. Combinations of options that `check_action` cannot express, because they depend on more than the action.
         if self.user_data and not self.members:
             raise click.UsageError("--user-data goes with --describe --members.")
+        # 2. Kafka deletes offsets of one group at a time: OffsetDelete (KIP-496) carries a single group id.
         if self.action == "--delete-offsets" and (self.all_groups or len(self.groups) != 1 or not self.topics):
             raise click.UsageError("--delete-offsets needs one --group and --topic TOPIC[:0,1,…].")
         if self.action == "--reset-offsets":
             self._check_reset()
 
     def _check_reset(self) -> None:
+        # Without either of them kafka-consumer-groups plans and warns; so does `_reset` in commands/consumer_groups.py.
         if self.dry_run and self.execute:
             raise click.UsageError("Give --dry-run or --execute, not both.")
         exactly_one(self.scenarios())
@@ -319,9 +330,12 @@ class StreamsGroupOptions(GroupOptions):
             raise click.UsageError("--delete-offsets needs --input-topic TOPIC or --all-input-topics.")
 
     def _check_reset(self) -> None:
+        # Exactly one of both. A reset of a streams group is more than its positions: stores built from the old ones
+        # stay unless internal topics are deleted, so nothing is done by default.
         if self.dry_run == self.execute:
             raise click.UsageError("--reset-offsets needs either --dry-run or --execute.")
         if self.scenario != "--from-file" and not self.input_topics and not self.all_input_topics:
             raise click.UsageError("--reset-offsets needs --input-topic TOPIC or --all-input-topics (or --from-file).")
+        # Deleting a topic has no dry run in the protocol; a plan that shows positions only would hide the larger part.
         if (self.delete_all_internal_topics or self.delete_internal_topics) and not self.execute:
             raise click.UsageError("Internal topics are deleted with --execute only.")

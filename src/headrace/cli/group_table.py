@@ -53,11 +53,13 @@ def member_rows(view: GroupView) -> list[Row]:
 
 def instance_rows(view: GroupView | None, instances: Iterable[Instance]) -> list[Row]:
     """Our own processes, with what only they know (batch time, state), and members of the group that are not ours."""
+    # 1. Match processes and members by member id, which an instance reports in `status.json` once it has joined.
     members = {member.member_id: member for member in view.members} if view is not None else {}
     rows = []
     for instance in instances:
         status = instance.status()
         member = members.pop(status.member_id or "", None)
+        # 2. Processes in the order of their names; members that remain were started elsewhere and follow.
         rows.append(_of_instance(instance, status, member))
     return rows + [_of_member(member, _name(member)) for member in sorted(members.values(), key=_order)]
 
@@ -98,6 +100,8 @@ def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView 
     if not instance.alive:
         code = instance.exit_code
         note = "killed (SIGKILL)" if instance.killed else "not started" if code is None else f"ended, exit code {code}"
+        # After a SIGKILL the group keeps the member until its guardian or the session timeout (45 s) ends it: its tasks
+        # are shown as still its own, because they are.
         which = tasks_text(member.active) if member is not None else ""  # the broker does not know yet
         tasks = member.tasks if member is not None else 0
         return Row(

@@ -24,6 +24,7 @@ __all__ = ["AWAY_EPOCH", "GroupView", "GroupWatch", "MemberView", "PartitionLag"
 
 TopicPartition = tuple[str, int]
 Tasks = Mapping[str, tuple[int, ...]]
+# Commits arrive once per micro-batch, often a second apart: over one look a rate would alternate between 0 and double.
 RATE_WINDOW_MS = 5_000
 AWAY_EPOCH = -2
 
@@ -110,12 +111,16 @@ class GroupWatch:
 
     def look(self, *, now_ms: int) -> GroupView:
         """The group now. Raises BrokerError `group-missing`, CannotConnect."""
+        # 1. The group first, then positions and ends. A commit in between makes the lag smaller than it was at the
+        #    description, never negative: `PartitionLag.records` is cut off at 0.
         group = self._admin.describe_streams_groups([self.group_id])[self.group_id]
         lags = lag_by_partition(self._admin, group)
         sources = _source_topics(group.topology)
+        # 2. Rates count source topics alone; a record that passes a repartition topic would count twice.
         self._note(
             {key: lag.committed for key, lag in lags.items() if key[0] in sources and lag.committed is not None}, now_ms
         )
+        # 3. Lag and rate of a member are those of the partitions of its active tasks.
         members = tuple(self._member(member, group.topology, lags) for member in group.members)
         own = [lag for (topic, _), lag in lags.items() if topic in sources]
         return GroupView(
@@ -133,6 +138,8 @@ class GroupWatch:
         )
 
     def _obstacles(self, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
+        # All topics are listed, for near names of a missing source; the common case below asks for the named topics
+        # only.
         if group.state == "NotReady" or group.topology is None:
             topics = self._admin.list_topics(include_internal=True)
             return obstacles(group.topology, topics, self._internal_settings(group.topology, topics))
@@ -148,6 +155,8 @@ class GroupWatch:
         names = [] if topology is None else [topic.name for topic in topology.internal_topics if topic.name in topics]
         try:
             described = self._admin.describe_configs([("topic", name) for name in names]) if names else {}
+        # DESCRIBE_CONFIGS is a right of its own. Without it the cause "retention of an internal topic" is not looked
+        # for.
         except BrokerError:
             return {}
         return {
@@ -157,6 +166,8 @@ class GroupWatch:
 
     def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
         """Rates over the last seconds: offsets move in steps, one per micro-batch."""
+        # The oldest look that is kept is the last one at or before the window's begin: the rate spans at least 5 s once
+        # there is that much history.
         while len(self._seen) > 1 and self._seen[1][0] <= now_ms - RATE_WINDOW_MS:
             self._seen.popleft()
         if self._seen and now_ms > self._seen[0][0]:
@@ -240,6 +251,7 @@ def _inputs(subtopology: object) -> tuple[str, ...]:
 def _source_topics(topology: Topology | None) -> frozenset[str]:
     if topology is None:
         return frozenset()
+    # A repartition topic may be listed as a source by the subtopology that reads it.
     internal = {topic.name for s in topology.subtopologies for topic in s.repartition_source_topics}
     return frozenset(topic for s in topology.subtopologies for topic in s.source_topics if topic not in internal)
 

@@ -53,16 +53,26 @@ def command(
     until: str,
 ) -> None:
     """One instance of an application; started by `headrace run` and `headrace demo`."""
+    # Before the application is loaded, which takes seconds: a parent that is killed in between must not leave a Spark
+    # driver behind. A daemon thread, because it ends only with the process.
     threading.Thread(target=_end_with_the_parent, name="lifeline", daemon=True).start()
     try:
+        # 1. Load and configure. What the command line gives overrides the program.
         app = load_application(application)
         configure_by_file(app, bootstrap_servers=bootstrap_servers, config_file=config_file)
         if state_dir is not None:
             app.state_dir = state_dir
+        # 2. Instances of one host must not share a state directory: stores are locked per process, and the second
+        #    instance would be refused. Without `--own-state-dir` (one instance) the state stays where `python
+        #    flights.py` keeps it.
         elif own_state_dir:
             app.state_dir = app.state_dir / name
+        # 3. The table of `headrace run` finds an instance among the members by its client id, and people read it in
+        #    logs of the broker.
         if own_state_dir and not app.config.get("client.id"):
             app.config["client.id"] = f"{app.name}-{name}"
+        # 4. Report to the parent before anything can wait: it watches the group with these settings while the
+        #    application starts.
         _tell_access(app.security.to_settings())
         _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
         if create_topics is not None:
@@ -70,6 +80,7 @@ def command(
         _run(app, until, report)
     except HeadraceError as error:
         traceback.print_exc()
+        # The class does not survive JSON; it decides the parent's exit code (3 or 1).
         kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
         _tell(report, {"error": error.render(), "code": error.code, "kind": kind})
         end_with(1)
@@ -85,6 +96,8 @@ def command(
                 "code": "unexpected",
                 "kind": "failed",
                 "text": f"{type(error).__name__}: {error}",
+                # A missing package is reported by name, so that the parent raises ModuleNotFoundError itself and prints
+                # the pip command.
                 "missing": missing,
             },
         )
@@ -112,6 +125,8 @@ def _run(app: StreamsApp, until: str, report: Path) -> None:
 
 def _tell(report: Path, document: dict[str, object]) -> None:
     """Adds to the report, which is replaced as a whole."""
+    # One writer, which never runs twice at the same time for one name, hence no lock; the parent reads at any moment,
+    # hence the rename: it sees the old document or the new one.
     known: dict[str, object] = json.loads(report.read_text()) if report.exists() else {}
     aside = report.with_suffix(".new")
     aside.write_text(json.dumps(known | document))
@@ -126,8 +141,13 @@ def _tell_access(settings: Mapping[str, str]) -> None:
 
 def _end_with_the_parent() -> None:
     with contextlib.suppress(OSError):
+        # The parent never writes; `read` returns nothing but the end of the file, when its end of the socket pair is
+        # closed, also by the kernel after SIGKILL. PR_SET_PDEATHSIG would do the same on Linux only, and bound to the
+        # parent's thread.
         while os.read(0, 4096):
             pass
+    # A signal to itself instead of `sys.exit`: this is not the main thread, and SIGTERM takes the way of every graceful
+    # stop (finish the micro-batch, commit, leave).
     os.kill(os.getpid(), signal.SIGTERM)
 
 

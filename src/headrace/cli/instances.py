@@ -23,6 +23,8 @@ from headrace.errors import CannotConnect, HeadraceError
 
 __all__ = ["BrokerProcess", "Instance", "InstanceStatus", "answers", "free_port", "last_line", "stop_all"]
 
+# A stop waits for the micro-batch under way, whose length is up to the application; after this time processes are
+# killed, which costs a repetition of the batch and no data.
 STOP_SECONDS = 20.0
 
 
@@ -71,6 +73,8 @@ class Instance:
         self._heard = b""
 
     def start(self) -> None:
+        # 1. Traces of an earlier run would be read as this one's: `failure` would report its error. `status.json`
+        #    stays, since the instance itself owns it; `status` ignores what is older than `started_at`.
         self._report.unlink(missing_ok=True)
         self.killed = self.asked_to_stop = False
         self.started_at = time.time()
@@ -79,6 +83,8 @@ class Instance:
         self._hang_up()
         self._lifeline, other_end = socket.socketpair()
         self._lifeline.setblocking(False)
+        # 3. A session of its own: a Ctrl-C in the terminal goes to the foreground process group, and children in it
+        #    would stop at once, in any order, while we still print what happens.
         with self.log.open("ab") as log, other_end:
             self._process = subprocess.Popen(
                 command, stdin=other_end.fileno(), stdout=log, stderr=log, start_new_session=True, env=self._environment
@@ -130,6 +136,9 @@ class Instance:
         """How it reaches its brokers: client settings, with their secrets. None before it has said so."""
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
+                # One line of JSON over a non-blocking socket: what has arrived is kept until the line is whole, and
+                # BlockingIOError (an OSError) means "not yet". A file or an environment variable would show secrets to
+                # other processes.
                 while not self._heard.endswith(b"\n") and (more := self._lifeline.recv(65_536)):
                     self._heard += more
         return json.loads(self._heard) if self._heard.endswith(b"\n") else None
@@ -137,6 +146,8 @@ class Instance:
     def status(self) -> InstanceStatus:
         report = self.report()
         found = _read_json(Path(report["state_dir"]) / "status.json") if "state_dir" in report else {}
+        # `status.json` outlives its process. Without this test a table would show the tasks of the instance that was
+        # killed until its successor writes for the first time.
         if found.get("time", 0.0) < self.started_at:  # of an earlier run
             return InstanceStatus(error=str(report.get("error", "")))
         lag = found.get("lag") or {}
@@ -162,6 +173,7 @@ class Instance:
         """Why it ended by itself with a failure; None when it runs, was killed by us or ended well."""
         if self.killed or self.exit_code in (None, 0):
             return None
+        # The graceful stop is installed when the application starts; before that SIGTERM has its default effect.
         if self.asked_to_stop and self.exit_code == -signal.SIGTERM:
             return None  # it was loading the program: nothing had begun
         report = self.report()
@@ -169,6 +181,7 @@ class Instance:
         if text:
             return _told(text, str(report.get("code", "unexpected")), connection=report.get("kind") == "no-connection")
         if report.get("missing"):
+            # Raised here although the import failed in the child: `main` turns it into the error with the pip command.
             raise ModuleNotFoundError(f"No module named {report['missing']!r}", name=str(report["missing"]))
         what = report.get("text") or f"ended with exit code {self.exit_code}"
         return HeadraceError(
@@ -210,16 +223,21 @@ class BrokerProcess:
         """Returns when it answers. Raises HeadraceError with what the broker said when it does not."""
         command = python_module("headrace.cli.main", "broker", "--data-dir", str(self.data_dir))
         command += ["--host", self.host, "--port", str(self.port), *self._settings]
+        # The log may be shared (the demo has one for all processes): the broker's own words begin here.
         before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + timeout_s
+        # A TCP connection is enough as a sign of readiness: the broker binds its port first, but listens only after its
+        # logs are loaded (`Server.start`).
         while not answers(self.host, self.port):
             if not self.alive or time.monotonic() > deadline:
                 said = self.log.read_bytes()[before:].decode("utf-8", "replace").strip()
                 self.stop()
+                # A broker that ended by an error has printed it in the form of `print_error`: the user gets that error
+                # instead of "did not start".
                 if said.startswith("error["):
                     raise _told(said, said[6 : said.index("]")])
                 raise HeadraceError(
@@ -287,6 +305,8 @@ def _kill_session(pid: int | None) -> None:
 def _told(rendered: str, code: str, *, connection: bool = False) -> HeadraceError:
     """An error that a child rendered, as an error again."""
     lines = rendered.splitlines()
+    # The inverse of `HeadraceError.render`: a first line `error[code]: message`, then labelled lines. Text is enough as
+    # a format because parent and child are the same version.
     facts = {
         line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1]
         for line in lines[1:]

@@ -31,6 +31,8 @@ Refusal = tuple[str, str, str]  # code, message, fix
 
 _EXACT: Final = "needs every value of the group; a state of bounded size does not hold them"
 _NOT_YET: Final = "its partial results merge; no state is written for it yet"
+# One example of each kind of Spark master that is not local. `check_master` itself is asked, so that a kind that
+# becomes supported fails the generation of this page instead of remaining on it.
 _CLUSTER_MASTERS: Final = ("spark://host:7077", "yarn", "k8s://host", "local-cluster[2,1,1024]")
 
 
@@ -91,6 +93,7 @@ def _table(rows: Iterable[tuple[str, str, str, str]]) -> str:
     """
     groups: dict[tuple[str, str, str], dict[str, str]] = {}
     for name, status, reason, fix in rows:
+        # Two reasons are equal if they differ in the method's own name only.
         groups.setdefault((status, reason.replace(name, "…"), fix), {})[name] = reason
     lines = []
     for (status, common, fix), reasons in groups.items():

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CONNECTION", "WRONG_USAGE", "headrace", "main", "run"]
 
+# 130 is 128 + SIGINT, what a shell reports for a program that Ctrl-C ended, and 2 is click's own code for wrong usage.
+# 3 is ours: a script that waits for a broker can repeat on 3 and give up on 1. 4 and 5 belong to commands with a
+# verdict (`verify`, `advise --check`), which return them as their result.
 DONE, FAILED, WRONG_USAGE, NO_CONNECTION, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -52,6 +55,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("HEADRACE_DEBUG"))
     try:
+        # Not standalone: click would print errors in its own form, exit by itself, and discard what a command returns.
+        # Here all three are ours, so that `--json` changes the form of every error and a command's return value is its
+        # exit code.
         result = headrace.main(args=list(arguments), prog_name="headrace", standalone_mode=False)
     except click.UsageError as error:
         return _fail_usage(error, arguments)
@@ -65,10 +71,13 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last net: a person gets a sentence, not forty frames
         _print_traceback(error, debug=debug)
         return _fail(_as_headrace_error(error), arguments)
+    # Commands without an outcome of their own return None.
     return result if isinstance(result, int) else DONE
 
 
 def _fail(error: HeadraceError, arguments: Sequence[str]) -> int:
+    # The class decides the exit code, not the error's code: CannotConnect is raised with several codes, and a script
+    # should not have to know them.
     exit_code = NO_CONNECTION if isinstance(error, CannotConnect) else FAILED
     print_error(error, exit_code=exit_code, as_json=_asks_for_json(arguments))
     return exit_code
@@ -76,12 +85,17 @@ def _fail(error: HeadraceError, arguments: Sequence[str]) -> int:
 
 def _fail_usage(error: click.UsageError, arguments: Sequence[str]) -> int:
     """Print wrong usage. A command without any argument gets its help, as click does for groups of commands."""
+    # 1. A bare command is a question, not a mistake: `headrace topics` prints its help. The exit code is that of wrong
+    #    usage all the same, so that a script whose variables are empty stops.
     context = error.ctx
     if context is not None and _is_bare(context, arguments):
         talk(context.get_help())
         return WRONG_USAGE
+    # 2. One line: messages of several lines would break `grep` and the one-line JSON form.
     message = " ".join(error.format_message().split())
     fix = f"{context.command_path} --help" if context is not None else "headrace --help"
+    # 3. `headrace --topic x topics` is a frequent slip. click reports an unknown option of `headrace` itself there,
+    #    which is true and does not help.
     if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
         fix = f"options of a command are given after its name; {fix}"
     wrong = HeadraceError("wrong-usage", message, fix)
@@ -89,6 +103,8 @@ def _fail_usage(error: click.UsageError, arguments: Sequence[str]) -> int:
     return WRONG_USAGE
 
 
+# Options before the command's name (`--debug`) do not count, everything behind it does: a command that was given some
+# options and lacks a required one gets its message instead of the help.
 def _is_bare(context: click.Context, arguments: Sequence[str]) -> bool:
     if context.parent is None:
         return not arguments
@@ -113,6 +129,9 @@ def _print_traceback(error: Exception, *, debug: bool) -> None:
 def _as_headrace_error(error: Exception) -> HeadraceError:
     if isinstance(error, HeadraceError):
         return error
+    # A command declares its extra in `command_table.py` and is checked before it starts. This covers imports that only
+    # some paths need, such as those of the user's application. `error.name` may be a submodule (`pyarrow.compute`); the
+    # extra is looked up by the package.
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package in EXTRAS:
@@ -124,7 +143,11 @@ def _unexpected(error: Exception) -> HeadraceError:
     text = " ".join(str(error).split())
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return HeadraceError(
-        "unexpected", message[:400], "this is a mistake of ours: headrace --debug … shows where; please report it"
+        # 400 characters: exceptions of py4j carry whole Java stack traces in their text, and the traceback is one
+        # option away.
+        "unexpected",
+        message[:400],
+        "this is a mistake of ours: headrace --debug … shows where; please report it",
     )
 
 

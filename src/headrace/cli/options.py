@@ -33,6 +33,8 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+# Kafka's tools require the option and have no default. Here a command without it must work right after `headrace
+# broker`; click keeps where the value came from (ParameterSource), and `error_fixes.py` shows it.
 def bootstrap_option(function: Function) -> Function:
     """`--bootstrap-server`, which may be left out: environment, else localhost:9092."""
     return click.option(
@@ -81,6 +83,8 @@ def application_config_option(function: Function) -> Function:
     )(function)
 
 
+# 30 s covers a coordinator that loads its log after a restart: COORDINATOR_LOAD_IN_PROGRESS is retried within this
+# time. A single request is bounded by request.timeout.ms of --command-config.
 def timeout_option(function: Function) -> Function:
     """`--timeout`: how long a call may take."""
     return click.option(
@@ -110,7 +114,11 @@ def client_settings(
     HEADRACE_SECURITY_PROTOCOL and its like say single things). Raises ConfigError."""
     from headrace.client.configuration import ClientConfiguration
 
+    # An empty environment where a file is given: one of the two describes the connection. A password from
+    # HEADRACE_SASL_PASSWORD beside a file for another cluster would be sent to the wrong brokers.
     configuration = ClientConfiguration(command_config, environment=None if command_config is None else {})
+    # Brokers show the client id in quotas, logs and group descriptions: the command's own name (`headrace-topics`) is
+    # more useful there than the library's default, but an id that the user configured may carry a quota.
     named = configuration.source("client.id") != "default"
     return {
         "client_id": configuration["client.id"] if named else client_id,
@@ -155,6 +163,9 @@ def read_properties(path: Path) -> dict[str, str]:
             "name a file of NAME=VALUE lines",
         ) from None
     settings = {}
+    # Java's Properties format as far as Kafka's files use it: continued lines, two comment characters, blanks around
+    # names and values. `:` as separator and Unicode escapes are not read; a line without `=` is an error instead of a
+    # setting with an empty value, because it is nearly always a mistake.
     for line in text.replace("\\\n", "").splitlines():
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":

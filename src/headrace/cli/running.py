@@ -28,6 +28,8 @@ __all__ = ["RunOptions", "names", "run_instances", "terminable"]
 
 DEV_PARTITIONS = 4
 """Partitions of the topics that `--dev` creates, where the program names no number."""
+# Twice a second is fast enough for the eye. Each look asks the broker for the group, its offsets and both ends of its
+# logs.
 LOOK_SECONDS = 0.5
 PLAIN_SECONDS = 5.0
 
@@ -46,6 +48,7 @@ class RunOptions:
 
     def arguments(self) -> list[str]:
         """The command line of an instance."""
+        # All instances get the same arguments; `Instance` adds the name and the path of the report.
         given = [self.application, "--until", self.until]
         if self.bootstrap_servers is not None:
             given += ["--bootstrap-server", self.bootstrap_servers]
@@ -59,6 +62,8 @@ class RunOptions:
 
     def environment(self) -> dict[str, str] | None:
         """The environment of an instance: with `--dev`, all that a run leaves behind lies in `.headrace`."""
+        # State and broker of `--dev` belong together: a state directory elsewhere would keep offsets of a broker whose
+        # data a user removes with `rm -r .headrace`.
         if not self.dev or "HEADRACE_STATE_DIR" in os.environ:
             return None
         return {**os.environ, "HEADRACE_STATE_DIR": str(STATE_DIRECTORY.absolute())}
@@ -79,8 +84,11 @@ def run_instances(options: RunOptions) -> int:
         HeadraceError: of the first instance that failed. The log directory and the development broker stay then.
     """
     with OwnedDirectory("headrace-run-") as directory, contextlib.ExitStack() as stack:
+        # 1. SIGTERM from a supervisor takes the same way as Ctrl-C. Installed before anything is started that would
+        #    have to be ended.
         stack.enter_context(terminable())
         try:
+            # 2. Broker and topics first: an instance that starts without a broker fails, one without its topic waits.
             broker, sample = _prepare(options)
         except KeyboardInterrupt:
             return 0
@@ -89,11 +97,14 @@ def run_instances(options: RunOptions) -> int:
             Instance(name, options.arguments(), directory=directory.path, environment=environment)
             for name in names(options.instances)
         ]
+        # 3. Run until all instances have ended, by themselves or on request.
         session = _Session(instances, directory.path, sample)
         try:
             _watch(session, instances)
             code = session.outcome()
         except BaseException:
+            # 4. After a failure logs and broker stay, for the user who reads the one and repairs the program against
+            #    the other.
             directory.keep()  # the error names the logs
             if broker is not None:
                 broker.leave_running()
@@ -138,6 +149,7 @@ def _watch(session: _Session, instances: Sequence[Instance]) -> None:
         talk("Stopping: each instance finishes its micro-batch, commits and leaves. Ctrl-C again kills them.")
     finally:
         try:
+            # Also after a normal end, when there is nothing to stop: one instance may have failed while others run.
             stop_all(instances)
         except KeyboardInterrupt:
             for instance in instances:
@@ -148,6 +160,8 @@ def _watch(session: _Session, instances: Sequence[Instance]) -> None:
 def terminable() -> Iterator[None]:
     """SIGTERM ends the block as Ctrl-C does."""
 
+    # Raised in the main thread between two bytecodes, as Python does for SIGINT, so that one `except KeyboardInterrupt`
+    # serves both.
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
@@ -199,6 +213,7 @@ class _Session:
                 said = time.monotonic()
                 state = self._view.state if self._view is not None else "starting"
                 talk(f"{clock_text(said - self._began)}  {state}: " + " · ".join(short_line(row) for row in rows))
+            # Waiting on a process instead of sleeping: the run ends the moment the last instance does.
             self._wait_for_an_end(LOOK_SECONDS)
 
     def _waits(self) -> list[str]:
@@ -219,6 +234,8 @@ class _Session:
 
     def _look(self) -> None:
         if self._watch is None:
+            # The group's name and the brokers are known only to the application, so the watch starts when the first
+            # instance has reported both. Until then the table shows the processes alone.
             told = ((i.report(), i.access()) for i in self._instances)
             report, access = next(((r, a) for r, a in told if "group" in r and a is not None), ({}, None))
             if access is None:
@@ -227,18 +244,23 @@ class _Session:
 
             with contextlib.suppress(CannotConnect):
                 servers = report["bootstrap_servers"]
+                # 500 ms instead of the default: this runs between two frames of the table, and a broker that is away is
+                # tried again at the next look.
                 admin = Admin(servers, client_id="headrace-run", bootstrap_timeout_ms=500, security=access)
                 self._watch = GroupWatch(admin, report["group"])
         if self._watch is not None:
             # The group may not be there yet, the broker may be restarting: the table goes on with what is known.
             with contextlib.suppress(HeadraceError):
                 self._view = self._watch.look(now_ms=int(time.monotonic() * 1000))
+                # Records come when tasks have owners, so that the first thing a new user sees is the work being shared,
+                # and not one instance that catches up alone while the other starts its Spark.
                 if self._sample is not None and self._view.state == "Stable":
                     self._sample.start()
 
     def _obey(self, key: str) -> bool:
         """False ends the run."""
         if key == "k":
+            # The last one: A, which the user started with, survives until it is alone.
             victim = next((i for i in reversed(self._instances) if i.alive), None)
             if victim is not None:
                 victim.kill()
@@ -281,6 +303,7 @@ class _Session:
         if not failures:
             return 0
         for error in failures[1:]:
+            # Instances of one program usually fail for one reason; it is printed once.
             if error.render() != failures[0].render():
                 print_error(error)
         raise failures[0]

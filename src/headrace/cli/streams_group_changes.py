@@ -47,6 +47,8 @@ __all__ = [
     "topology_internal_topics",
 ]
 
+# Names that Kafka Streams gives its internal topics: stores, repartitions, and the two topics of a foreign-key join
+# (KIP-213), whose generated names contain a running number before `-topic`.
 _SUFFIXES = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
 _FOREIGN_KEY_JOIN = re.compile(r".+-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic")
 
@@ -62,6 +64,8 @@ def topology_internal_topics(group: StreamsGroupDescription) -> list[str]:
         for each in subtopologies
         for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
     }
+    # A source topic may be used as a changelog (topology.optimization "reuse.ktable.source.topics"): deleting it would
+    # delete the user's data.
     return sorted(own - sources)
 
 
@@ -100,13 +104,19 @@ def delete_groups(
 ) -> int:
     """Exit code 1 when a group, or an internal topic that exists, could not be deleted."""
     chosen = list(dict.fromkeys(group_ids))
+    # 1. Refuse what is no empty streams group, by one ListGroups for all of them.
     listed = {group.group_id: group for group in admin.list_groups()}
     refused = _refused_beforehand(chosen, listed, bootstrap_servers)
     left = [group_id for group_id in chosen if group_id not in refused]
+    # 2. Internal topics are known from the topology, which is deleted with the group: look first.
     internal = _internal_topics(admin, left, quiet=as_json) if with_internal_topics else {}
+    # 3. The group before its topics. If the deletion of the group is refused (a member has just joined), its changelogs
+    #    must still be there.
     outcomes = admin.try_delete_groups(left)
     for group_id, error in outcomes.errors.items():
         refused[group_id] = Refusal(sentence=error.message, error=error)
+    # 4. Topics of groups that are gone. A failure here leaves topics without a group, which `headrace topics --delete`
+    #    removes; the other order would leave a group without its state.
     failures = {
         group_id: failure
         for group_id in outcomes.done
@@ -245,6 +255,7 @@ def _executed(
     admin: Admin, result: GroupReset, group: StreamsGroupDescription | None, options: StreamsGroupOptions
 ) -> GroupReset:
     """Positions first, then internal topics; with a sentence for each that is named otherwise and stays."""
+    # Positions first: they are refused if a member has joined meanwhile, and then no topic has been deleted.
     admin.alter_offsets(result.group_id, dict(result.after))
     topics, kept = list(options.delete_internal_topics), list[str]()
     if options.delete_all_internal_topics and group is not None:

@@ -33,6 +33,8 @@ def offset_lines(admin: Admin, group: StreamsGroupDescription, verbose: bool) ->
 
 
 def _positions(lag: PartitionLag, verbose: bool) -> tuple[object, ...]:
+    # Not cut off at 0, unlike `PartitionLag.records`: Kafka's tool subtracts as it is, and its number may be negative
+    # after a topic was created again.
     behind = lag.end - (lag.start if lag.committed is None else lag.committed)
     if not verbose:
         return (behind,)
@@ -93,6 +95,8 @@ def _verbose_member_lines(group: StreamsGroupDescription) -> list[str]:
         ],
         grow=("GROUP", "MEMBER", "PROCESS", "CLIENT-ID"),
     )
+    # GROUP, TARGET-ASSIGNMENT-EPOCH and TOPOLOGY-EPOCH with one blank between them: the next blank is the one that
+    # Kafka's format string lacks.
     group_width = max(15, len(group.group_id))
     blank = group_width + 1 + 25 + 1 + 15
     return [line[:blank] + line[blank + 1 :] for line in table]

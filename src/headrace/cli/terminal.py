@@ -72,6 +72,7 @@ def width() -> int:
     return shutil.get_terminal_size((120, 40)).columns if is_terminal() else 120
 
 
+# Width 120 without a terminal: rich would assume 80 columns and wrap lines of a log.
 def console() -> Console:
     """Return the console for tables and screens: stdout, coloured only on a terminal without NO_COLOR."""
     from rich.console import Console
@@ -94,6 +95,8 @@ def print_error(error: HeadraceError, *, exit_code: int = 1, as_json: bool = Fal
 
 
 def _error_document(error: HeadraceError, exit_code: int) -> dict[str, object]:
+    # `where` and `why` are facts like others in the exception; in the document they stand beside the message, because a
+    # reader of the JSON needs them as often as a reader of the text.
     facts = dict(error.facts)
     labelled: dict[str, object] = {name: facts.pop(name) for name in ("where", "why") if name in facts}
     document: dict[str, object] = {"code": error.code, "message": error.message, **labelled, "fix": error.fix}
@@ -109,6 +112,8 @@ def _as_it_is(line: str) -> str:
 
 
 def _plain(value: Any) -> object:
+    # The order matters: a dataclass may hold any of the others, and `asdict` copies deeply before json asks again. Sets
+    # are sorted, so that two runs print the same text.
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Enum):
@@ -129,6 +134,8 @@ def kafka_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
     """Lines of the table, header first. Columns in `grow` become as wide as their longest value."""
     texts = [[str(value) for value in row] for row in rows]
     growing = set(grow)
+    # Kafka's tools print with `%-15s` and widths that are fixed or the longest value's, depending on the column. A
+    # value that is longer than a fixed column moves the rest of its row, as in Kafka.
     widths = []
     for index, (title, least) in enumerate(columns):
         longest = max((len(row[index]) for row in texts), default=0) if title in growing else 0

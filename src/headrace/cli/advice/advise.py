@@ -27,6 +27,9 @@ __all__ = [
     "template_text",
 ]
 
+# The order is part of the result. Rules about the file's form come first, since they remove what later rules would
+# misread; then what the protocol allows, since it decides which times count at all; then the times, each after those it
+# depends on: the session after static membership, the heartbeat after the session.
 RULES = (
     Rule(name="written-twice", check=protocol_rules.written_twice),
     Rule(name="mistyped-setting", check=protocol_rules.mistyped_setting),
@@ -180,6 +183,8 @@ _TUNED = (
     ("auto.offset.reset", "earliest", "A new partition is read from its beginning."),
 )
 
+# Each template is the answer to a situation, which is written beside it: a property test passes the template through
+# the rules in that situation and expects no finding.
 TEMPLATES: dict[str, Template] = {
     "first-steps": Template(
         stage=1,
@@ -256,4 +261,5 @@ def _value(setting: str, value: str, client: Client) -> str:
 
 def _for(client: Client) -> dict[str, str]:
     """librdkafka stores the offsets of all records it returns, unless configured otherwise."""
+    # Java's client has no such setting: there a poll marks the records of the previous poll.
     return {"enable.auto.offset.store": "false"} if client == "librdkafka" else {}

@@ -23,8 +23,10 @@ __all__ = ["Client", "Form", "GivenConfiguration", "Version", "client_version", 
 Client = Literal["java", "librdkafka"]
 Form = Literal["properties", "json"]
 
+# A wrong file name (a log, a database) is refused before it is parsed.
 MOST_BYTES = 1_000_000
 
+# Kafka's ConsumerConfig and librdkafka's CONFIGURATION.md agree on these (librdkafka calls `latest` `largest`).
 _BOTH = {
     "session.timeout.ms": "45000",
     "heartbeat.interval.ms": "3000",
@@ -79,6 +81,8 @@ _ONLY_LIBRDKAFKA = frozenset(
         "ssl.ca.location",
     }
 )
+# The names decide which client a file is for. Settings that both clients have (bootstrap.servers, group.id) are in
+# neither list; the names of assignors decide the rest, since Java takes class names and librdkafka short ones.
 _ONLY_JAVA = frozenset(
     {
         "key.deserializer",
@@ -122,6 +126,8 @@ class GivenConfiguration:
 
     def default(self, setting: str) -> str:
         """The default of this release of the client; empty where there is none."""
+        # Without a release a current one is assumed: advice about a default that no installed client has any more would only
+        # confuse.
         changed_in, before = _EARLIER_DEFAULTS.get((self.client, setting), ((0, 0), ""))
         is_older = self.version is not None and self.version < changed_in
         return before if is_older else DEFAULTS[self.client].get(setting, "")
@@ -211,6 +217,8 @@ def _json_values(path: Path, text: str) -> tuple[dict[str, str], tuple[str, ...]
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
+        # json keeps the last of two equal names silently; the hook sees both. Only the top level counts, and nested
+        # objects are refused below.
         names = [name for name, _ in found]
         twice.extend(name for name in dict.fromkeys(names) if names.count(name) > 1)
         return dict(found)
@@ -257,6 +265,8 @@ def corrected_text(text: str, given: GivenConfiguration, corrected: GivenConfigu
         return _corrected_json(text, corrected.values)
     lines: list[str] = []
     written: set[str] = set()
+    # Unchanged lines are copied, not written again: comments, order and spacing are the user's. A changed line stays as
+    # a comment above its successor, so that a review shows both.
     for names, block in _blocks(text):
         if not names or all(given.given(name) == corrected.given(name) for name in names):
             lines += block
@@ -275,8 +285,10 @@ def _blocks(text: str) -> list[tuple[list[str], list[str]]]:
     blocks: list[tuple[list[str], list[str]]] = []
     block: list[str] = []
     for line in text.splitlines():
+        # Inside a continued value a line that begins with `#` belongs to the value (java.util.Properties.load).
         comment = not block and line.lstrip()[:1] in ("#", "!", "")
         block.append(line)
+        # An odd number of backslashes at the end continues the line; an even number is backslashes.
         if not comment and (len(line) - len(line.rstrip("\\"))) % 2:
             continue
         blocks.append((list(parse_properties("\n".join(block))), block))

@@ -25,19 +25,27 @@ __all__ = [
     "static_member",
 ]
 
+# 45 s has been Kafka's default since 3.0 (KIP-735), because sessions of 10 s ended at ordinary collector pauses and
+# network delays. 60 s is proposed where pauses are known; below 15 s (5 lost heartbeats of 3 s) every hiccup is a
+# rebalance.
 CALM_SESSION_MS = 45_000
 PAUSING_SESSION_MS = 60_000
 LEAST_SESSION_MS, MOST_SESSION_MS = 6_000, 1_800_000  # what brokers accept by default
 SHORT_SESSION_MS = 15_000
 MINUTE_MS = 60_000
+# Marks of shells, Spring, Helm, Maven and hand-written templates. A group.instance.id without any of them is the same
+# in every instance that reads the file.
 _PLACEHOLDERS = ("$", "%", "{", "<", "@")
 
 
 def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator[Finding]:
     """Check the session timeout against broker limits, heartbeats, restarts and batches."""
     session = given.integer("session.timeout.ms")
+    # 1. Only classic groups: the other protocols take the session from the broker (rule set-on-the-broker).
     if situation.kind != "classic" or session is None:
         return
+    # 2. The first reason that applies is given, the worst first: refused by brokers, ended by a pause that is certain
+    #    to come, ended by a restart, merely short.
     needed = _needed_session_ms(given, situation)
     level: Level = "error"
     if session > MOST_SESSION_MS or session < LEAST_SESSION_MS:
@@ -58,6 +66,7 @@ def session_timeout(given: GivenConfiguration, situation: Situation) -> Iterator
         reason = _why_short(given, session, situation)
     else:
         return
+    # 3. One proposal satisfies all of them, so that the corrected file has no finding left.
     value_ms = min(max(needed, LEAST_SESSION_MS), MOST_SESSION_MS)
     yield Finding(
         rule="session-timeout",
@@ -84,10 +93,13 @@ def _needed_session_ms(given: GivenConfiguration, situation: Situation) -> int:
 
 
 def _for_pause_ms(pause_ms: int) -> int:
+    # Twice the pause: a member that wakes from it still has as long again to get a heartbeat through.
     return max(PAUSING_SESSION_MS, _rounded_up(2 * pause_ms))
 
 
 def _for_restart_ms(restart_ms: int) -> int:
+    # Half as long again as a usual restart. More would only delay the takeover from an instance that does not come
+    # back.
     return max(PAUSING_SESSION_MS, _rounded_up(restart_ms * 3 // 2))
 
 
@@ -132,6 +144,8 @@ def max_poll_interval(given: GivenConfiguration, situation: Situation) -> Iterat
     session = given.integer("session.timeout.ms")
     if interval is None or situation.kind == "streams":
         return
+    # The proposal is twice the worst batch; complaints begin below one and a half times. The gap keeps a corrected file
+    # from being complained about when the worst batch grows a little.
     needed = 0 if worst is None else _rounded_up(2 * worst)
     level: Level = "error"
     if given.client == "librdkafka" and situation.kind == "classic" and session is not None and interval < session:
@@ -167,6 +181,8 @@ def static_member(given: GivenConfiguration, situation: Situation) -> Iterator[F
         if text:
             yield _static(text, "risk", "unused", "Streams groups have static members from Kafka 4.4 on.", {})
         return
+    # Three cases: it would help, it does harm, it is the same for every instance. The last one is certain from the file
+    # alone and needs no description of the deployment.
     if not text and situation.deploy == "kept-names" and is_supported(given, "static members"):
         reason = "Instances keep their names: a restart within the session need not rebalance (KIP-345)."
         yield _static(text, "hint", "absent", reason, {"group.instance.id": "${HOSTNAME}"})
@@ -220,6 +236,8 @@ def auto_commit(given: GivenConfiguration, situation: Situation) -> Iterator[Fin
             "A poll commits what earlier polls returned, and other threads may still be at it: a crash loses it. "
             "Commit what is finished, or let ParallelConsumer do it."
         )
+        # In Java a poll commits what earlier polls returned, in the thread that polls: correct as long as records are
+        # finished before the next poll. Hence no finding without `hands_over`.
         yield _risk("enable.auto.commit", text, reason, {"enable.auto.commit": "false"})
 
 

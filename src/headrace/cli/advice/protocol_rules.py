@@ -124,11 +124,15 @@ def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterat
 
 def _only_slipped(setting: str, meant: str) -> bool:
     """The same letters but for punctuation, case, or one of them."""
+    # Stricter than `nearest`, which finds names that merely look alike. Client configurations are full of settings that
+    # this command does not know, and each false alarm would be an error in a build that uses --check.
     ours, theirs = (name.lower().replace("_", "").replace(".", "").replace("-", "") for name in (setting, meant))
     if ours == theirs:
         return True
     if abs(len(ours) - len(theirs)) > 2 or ours[:4] != theirs[:4]:
         return False
+    # 1. Skip the common beginning. 2. After up to two letters on either side the rest must agree: a missing, doubled,
+    #    wrong or transposed letter. Edit distance would allow slips in two places, where real settings differ as well.
     same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     return any(ours[same + skip :] == theirs[same + other :] for skip in (0, 1, 2) for other in (0, 1, 2))
 
@@ -168,6 +172,8 @@ def set_on_the_broker(given: GivenConfiguration, situation: Situation) -> Iterat
     for setting, there in _ON_THE_BROKER[situation.kind].items():
         text = given.given(setting)
         if text is not None:
+            # The new consumer throws ConfigException for these settings (ConsumerConfig, KIP-848); Kafka Streams
+            # ignores them with a warning (StreamsConfig, KIP-1071).
             refused = situation.kind == "consumer"
             yield Finding(
                 rule="set-on-the-broker",
@@ -202,7 +208,10 @@ def eager_assignor(given: GivenConfiguration, situation: Situation) -> Iterator[
         return
     level: Level = "risk"
     word = "eager"
+    # KIP-429's way for Java: a first rolling restart with both assignors, a second one without the eager one. With both
+    # listed the group still uses the eager one, which all members have in common.
     wanted: tuple[str, ...] = (eager[0], _COOPERATIVE)
+    # librdkafka refuses a list of both kinds (its configuration check), so there is no rolling way.
     if given.client == "librdkafka":
         wanted = (_COOPERATIVE,)
         reason = f"{_STOP} The change needs one stop of the whole group."

@@ -26,6 +26,8 @@ GroupKind = Literal["classic", "consumer", "streams"]
 Deploy = Literal["changing-names", "kept-names"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
+# A bare number counts seconds, because every question is about pauses of a process; settings, whose unit is in their
+# name, are not read here.
 _MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}

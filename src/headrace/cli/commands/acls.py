@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# The only name that a resource of type CLUSTER may have (Kafka's Resource.CLUSTER_NAME).
 _CLUSTER = "kafka-cluster"
+# The operations behind --producer and --consumer (AclCommand). CREATE belongs to the topic, so that
+# auto.create.topics.enable works without a right on the cluster (KIP-277).
 _PRODUCER = ("WRITE", "DESCRIBE", "CREATE")
 _CONSUMER = ("READ", "DESCRIBE")
 
@@ -91,6 +94,8 @@ def _resources(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = [("TOPIC", name) for name in given["topics"]]
     found += [("GROUP", name) for name in given["groups"]]
     found += [("TRANSACTIONAL_ID", name) for name in given["ids"]]
+    # IDEMPOTENT_WRITE is an operation of the cluster. Brokers since Kafka 2.8 imply it from WRITE on any topic
+    # (KIP-679); the flag is for older ones.
     if given["cluster"] or given["idempotent"]:
         found.append(("CLUSTER", _CLUSTER))
     return found
@@ -118,6 +123,7 @@ def _operations(kind: str, given: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
+# `DescribeConfigs`, `describe_configs` and `DESCRIBE_CONFIGS` are all written in Kafka's documentation.
 def _plain(name: str) -> str:
     return name.replace("_", "").upper()
 
@@ -134,6 +140,8 @@ def _bindings(resources: Iterable[tuple[str, str]], given: Mapping[str, Any]) ->
         AclBinding(
             resource_type=kind,
             name=name,
+            # There is one cluster, so a prefix of its name means nothing; AclCommand ignores the pattern type there as
+            # well.
             pattern="LITERAL" if kind == "CLUSTER" else pattern,
             principal=principal,
             host=host,
@@ -142,6 +150,8 @@ def _bindings(resources: Iterable[tuple[str, str]], given: Mapping[str, Any]) ->
         )
         for kind, name in resources
         for operation in _operations(kind, given)
+        # The cross product that AclCommand builds: every principal with every host with every operation of every
+        # resource, allow and deny rules side by side in one request.
         for permission, principals, hosts in (
             ("ALLOW", given["allowed"], given["allowed_hosts"]),
             ("DENY", given["denied"], given["denied_hosts"]),
@@ -156,6 +166,7 @@ def _add(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any
 
     bindings = _bindings(resources, given)
     create_acls(admin.client, bindings)
+    # AclBinding sorts by resource first, so one sort serves the groups and the order inside them.
     for resource, acls in groupby(sorted(bindings), _resource):
         data(f"Adding ACLs for resource `{resource}`: \n " + "\n".join(f"\t{_rule(acl)}" for acl in acls) + "\n")
 
@@ -165,6 +176,8 @@ def _remove(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, 
 
     filters: list[AclWanted] = []
     if given["allowed"] or given["denied"]:
+        # With principals: exactly the rules that --add with the same options would make. Without: all rules of the
+        # resource.
         filters = [AclWanted(**dataclasses.asdict(each)) for each in _bindings(resources, given)]
     else:
         pattern = given["pattern"].upper()

@@ -33,7 +33,10 @@ _DEPLOYS: dict[str, Deploy] = {
     "statefulset": "kept-names",
     "deployment": "changing-names",
 }
+# The first line of every file this command writes; a file without it is never overwritten.
 _OURS = "# Advised by headrace advise."
+# As `verify` uses 4 for "differs": apart from 1 (failed) and 2 (wrong usage), so that a build can tell findings from a
+# command that could not run.
 ADVICE_TO_FOLLOW = 4
 
 
@@ -134,6 +137,8 @@ def command(
 
 def _kind(given: GivenConfiguration) -> GroupKind:
     """Return the kind of group: from the file, else prompted on a terminal, else classic, the clients' default."""
+    # Only "consumer" and "streams" appear in group.protocol in practice; classic groups leave it out. A missing setting
+    # is therefore no statement, and the question is asked where a person can answer it.
     said = (given.given("group.protocol") or "").lower()
     for kind in _KINDS:
         if said == kind:
@@ -192,6 +197,8 @@ def _written(file: Path, output: Path | None, text: str, given: GivenConfigurati
         ours = not target.exists() or target == advised
     if not ours:
         raise click.UsageError(f"{target} is there and was not written by this command; name another by --output.")
+    # Permissions before content: with `write_text` first, secrets would be readable under the umask's mode for a
+    # moment.
     mode = file.stat().st_mode & 0o777
     target.touch(mode=mode)
     target.chmod(mode)

@@ -91,8 +91,11 @@ def command(
     from headrace.broker.process import run_broker
     from headrace.broker.security.secured_listener import parse_added_user
 
+    # 1. The log first: notices about the files below are logged.
     log_to(sys.stderr, level=log_level, log_format=log_format)
     settings: dict[str, object] = {}
+    # 2. Settings in the order of their precedence: files, then single settings, then --override. A file whose name
+    #    contains `=` is recognised because it exists.
     files = [text for text in configs if "=" not in text or Path(text).is_file()]
     for file in files:
         found = read_server_properties(read_properties(Path(file)))
@@ -101,17 +104,21 @@ def command(
             logger.warning("%s: %s", file, notice)
     settings.update(key_value_pairs((text for text in configs if text not in files), "--config"))
     settings.update(key_value_pairs(override, "--override"))
+    # 3. No default directory: a broker that silently starts on an empty one looks like lost data.
     if data_dir is None and "log.dirs" not in settings:
         raise click.UsageError("Give --data-dir DIR: where the broker keeps its logs.")
     configuration = BrokerConfiguration.from_settings(data_dir, host=host, port=port, settings=settings)
     if print_config:
         data(as_properties(configuration).rstrip())
         return
+    # 4. Users for SCRAM are given before the first start, as with kafka-storage (KIP-900): with authentication on every
+    #    listener no client could create the first one.
     added = [parse_added_user(line) for text in scram_users for line in _users(text)]
     run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port, scram_users=added)
 
 
 def _users(text: str) -> list[str]:
+    # A password in the arguments is visible to every user of the host in ps; a file is not.
     if not text.startswith("@"):
         return [text]
     path = Path(text[1:])

@@ -70,6 +70,8 @@ def command(
         exactly_once=not at_least_once,
     )
     try:
+        # The figures of the package come from one machine; `--unit-costs` replaces all of them, since single ones of
+        # different machines cannot be combined.
         costs = read_unit_costs(None if unit_costs is None else json.loads(unit_costs.read_text(encoding="utf-8")))
     except (KeyError, TypeError, ValueError) as error:
         raise click.BadParameter(

@@ -37,6 +37,8 @@ def command(application: str, bootstrap_servers: str | None, config_file: Path |
     """
     from headrace.cli.application import announce_spark, configure_by_file, load_application, spark_quietly
 
+    # Spark's start takes seconds and prints warnings that are not findings: `spark_quietly` keeps them off the
+    # terminal.
     announce_spark(application, as_json=as_json)
     with spark_quietly():
         app = load_application(application)
@@ -56,6 +58,7 @@ def command(application: str, bootstrap_servers: str | None, config_file: Path |
         many = "" if len(problems) == 1 else "s"
         outcome = f"has {len(problems)} problem{many}" if problems else "can run"
         data(f"{app.name} {outcome} on {app.bootstrap_servers}")
+    # 3 has priority over 1: without a broker most other findings are missing, so the count of problems says little.
     if any(finding.code == "broker-unreachable" for finding in problems):
         return _NO_CONNECTION
     return _PROBLEM if problems else 0

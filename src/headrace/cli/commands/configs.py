@@ -150,6 +150,8 @@ def _of_clients(
         timeout_ms=given["timeout_ms"],
         command_config=given["command_config"],
     ) as admin:
+        # SCRAM belongs to one named user. The same options with a client id beside the user, or without a name, can
+        # only mean quotas.
         if action == "--alter" and not quotas and kind == USERS and name and not more:
             alter_user(admin, name, changes)
         elif action == "--alter":
@@ -204,6 +206,8 @@ def _entity(given: Mapping[str, Any]) -> _Entity:
         if given["entity_names"] or given["entity_default"]:
             raise click.UsageError("--entity-name and --entity-default go with --entity-type.")
         return _Entity(entity_type=types[0], name=named[0][1])
+    # One resource per command, as in Kafka's tool: IncrementalAlterConfigs could carry several, but the output names
+    # one.
     if len(given["entity_names"]) + given["entity_default"] > 1:
         raise click.UsageError("Give one --entity-name, or --entity-default.")
     name = given["entity_names"][0] if given["entity_names"] else None
@@ -213,7 +217,10 @@ def _entity(given: Mapping[str, Any]) -> _Entity:
 def _changes(given: Mapping[str, Any]) -> dict[str, str | None]:
     if given["add_config"] is not None and given["add_config_file"] is not None:
         raise click.UsageError("Give only one of --add-config, --add-config-file.")
+    # 1. From a file, or from the option; a file with a password keeps it out of ps.
     added = read_properties(given["add_config_file"]) if given["add_config_file"] is not None else {}
+    # 2. `k1=v1,k2=[a,b]`: brackets protect commas and are removed from the value (ConfigCommand.parseConfigsToBeAdded).
+    #    A second `=` outside of brackets is nearly always a missing comma.
     for pair in _COMMA.split(given["add_config"] or ""):
         name, separator, value = (part.strip() for part in pair.partition("="))
         if not separator and not name:
@@ -221,6 +228,7 @@ def _changes(given: Mapping[str, Any]) -> dict[str, str | None]:
         if not separator or not name or ("=" in value and not value.startswith("[")):
             raise click.UsageError(f"--add-config takes NAME=VALUE,… and NAME=[VALUE,VALUE], not {pair!r}.")
         added[name] = value.removeprefix("[").removesuffix("]")
+    # 3. None stands for a deletion from here on: IncrementalAlterConfigs (KIP-339) has the operation DELETE for it.
     taken = [name.strip() for text in given["delete_configs"] for name in text.split(",") if name.strip()]
     if both := [name for name in taken if name in added]:
         raise click.UsageError(f"{both[0]} cannot be both set and deleted.")
@@ -230,6 +238,8 @@ def _changes(given: Mapping[str, Any]) -> dict[str, str | None]:
 def _check(action: str, entity: _Entity, changes: Mapping[str, str | None], *, all_: bool) -> None:
     if entity.name == _ALL_BROKERS and entity.entity_type != "brokers":
         raise click.UsageError(f"--entity-default goes with brokers, not with {entity.entity_type}.")
+    # The name of a broker resource is its node id in decimal; a host name would be refused by the broker as a wrong
+    # number.
     if entity.entity_type == "brokers" and entity.name and not entity.name.isdigit():
         raise click.UsageError(f"A broker is named by its id, a whole number, not {entity.name!r}.")
     if action == "--describe" and changes:
@@ -253,6 +263,8 @@ def _alter(admin: Admin, entity: _Entity, changes: Mapping[str, str | None]) -> 
 
 def _describe(admin: Admin, entity: _Entity, *, all_: bool, as_json: bool) -> None:
     names = _names(admin, entity)
+    # DescribeConfigs of a group that does not exist succeeds, because its settings may be made before it exists.
+    # Kafka's tool looks at the lists first and prints this sentence; with --all it describes the resource anyway.
     if entity.name and entity.name not in names:
         if as_json and not all_:
             print_json([])
@@ -282,13 +294,19 @@ def _names(admin: Admin, entity: _Entity) -> list[str]:
         return sorted(admin.list_topics(include_internal=True))
     if entity.entity_type == "brokers":
         brokers = sorted(admin.client.metadata((), refresh=True).brokers)
+        # Kafka's tool describes the defaults of all brokers as one more resource, with the empty name, after the
+        # brokers.
         return [*(str(node) for node in brokers), _ALL_BROKERS]
+    # Groups that exist, and groups that only have settings (ListConfigResources, KIP-1142): both are "all groups".
     listed = {group.group_id for group in admin.list_groups()}
     return sorted(listed | {name for kind, name in admin.list_config_resources(["group"]) if kind == "group"})
 
 
 def _own_source(kind: str, name: str) -> int:
     """Return the configuration source that means "set on the resource itself"."""
+    # DescribeConfigsResponse.ConfigSource: 1 DYNAMIC_TOPIC, 2 DYNAMIC_BROKER, 3 DYNAMIC_DEFAULT_BROKER, 8
+    # DYNAMIC_GROUP. Without --all only these are shown: values from server.properties and defaults are not "dynamic
+    # configs".
     return {"topic": 1, "group": 8}.get(kind, 3 if name == _ALL_BROKERS else 2)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# How late a record may appear on the terminal. Each round costs one ListOffsets for all partitions, which is cheap
+# enough for a tool, and needs no fetch session that waits on the broker.
 POLL_SECONDS = 0.1
 _KNOWN = (
     "print.key", "print.value", "print.timestamp", "print.partition", "print.offset", "print.headers", "key.separator",
@@ -80,6 +82,9 @@ def command(
     formatter = Formatter.from_properties(key_value_pairs(properties, "--formatter-property"), as_json=as_json)
     printed = 0
     with open_admin(bootstrap_servers, client_id="console-consumer", command_config=command_config) as admin:
+        # Positions are fixed before the first record is printed. Kafka's tool joins a group `console-consumer-NNNNN`
+        # and waits 3 s for its first rebalance; partitions that are assigned directly make that wait, and the leftover
+        # group, unnecessary.
         positions = _start(
             admin, topic, partition, offset or ("earliest" if from_beginning else "latest"), bootstrap_servers
         )
@@ -107,6 +112,8 @@ def _start(
             raise click.UsageError(f"{topic} has partitions 0 to {partitions[-1]}, not {partition}.")
         partitions = [partition]
     keys = [(topic, number) for number in partitions]
+    # A number is used for the one partition that --partition names; the check that it lies inside the log is the
+    # broker's, in the fetch.
     if offset in ("earliest", "latest"):
         return {key: found.offset for key, found in admin.list_offsets(dict.fromkeys(keys, offset)).items()}
     if not offset.isdigit():
@@ -123,6 +130,8 @@ def _records(
     level = "read_committed" if isolation_level == "read_committed" else "read_uncommitted"
     last = time.monotonic()
     while True:
+        # Read up to an end that is known, then ask for the next one. With read_committed the end is the last stable
+        # offset, so that no record of an open transaction is waited for or printed.
         ends = {
             key: end.offset
             for key, end in admin.list_offsets(dict.fromkeys(positions, "latest"), isolation_level=level).items()  # type: ignore[arg-type]
@@ -132,6 +141,8 @@ def _records(
             until = {key: ends[key] for key in behind}
             for _, number, record in consume(admin.client, behind, until, isolation_level=level):  # type: ignore[arg-type]
                 yield number, record
+            # The position moves to the end asked for, not behind the last record: transaction markers and compacted
+            # records occupy offsets and never arrive as records.
             positions.update(until)
             last = time.monotonic()
         sys.stdout.flush()
@@ -164,6 +175,8 @@ class Formatter:
         def text(name: str, default: str) -> bytes:
             return properties.get(name, default).replace("\\t", "\t").replace("\\n", "\n").encode()
 
+        # print.value is the only one that is on by default (DefaultMessageFormatter); the first six of `_KNOWN` are the
+        # flags.
         shows = {name: properties.get(name, "false").strip().lower() == "true" for name in _KNOWN[:6]}
         shows["print.value"] = properties.get("print.value", "true").strip().lower() == "true"
         return cls(
@@ -183,6 +196,8 @@ class Formatter:
     def line(self, partition: int, record: PlainRecord) -> bytes:
         parts = []
         if self.shows["print.timestamp"]:
+            # The fields, their order, NO_TIMESTAMP and NO_HEADERS are those of DefaultMessageFormatter; scripts cut its
+            # output at tabs. Bytes are passed through without decoding, because keys and values need not be text.
             parts.append(b"NO_TIMESTAMP" if record.timestamp_ms < 0 else f"CreateTime:{record.timestamp_ms}".encode())
         if self.shows["print.partition"]:
             parts.append(f"Partition:{partition}".encode())
@@ -217,5 +232,6 @@ class Formatter:
         return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
 
+# JSON needs text: bytes that are no UTF-8 become U+FFFD. Programs that need the bytes use the text form.
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "replace")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LineReader", "command"]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# One read of a pipe yields at most 64 KiB on Linux; 256 KiB let a file be produced in batches of some thousand lines.
 CHUNK_BYTES = 256 * 1024
 
 
@@ -104,11 +105,15 @@ class _Writer:
 
         targets: dict[int, list[PlainRecord]] = {}
         for record in records:
+            # The hash is Kafka's (murmur2), so that a key lands in the partition where Java's producer puts it. Keyless
+            # records of one read stay in one partition: larger batches, as KIP-480 found for Java's producer.
             target = self._turn if record.key is None else partition_for_key(record.key, self._partitions)
             targets.setdefault(target, []).append(record)
         self._turn = (self._turn + 1) % self._partitions
         for target, chosen in sorted(targets.items()):
             self._queue.add(self._topic, target, encode_batch(chosen, compression=self._codec))
+        # One flush per read: a terminal's line is stored before the next prompt appears, and a pipe pays for one round
+        # trip per 256 KiB.
         self._queue.flush()
 
 
@@ -126,6 +131,8 @@ def _chunks() -> Iterator[list[bytes]]:
             if prompt:
                 talk()
             return
+        # The last piece has no line end yet, or is empty. At the end of the input a line without a line end is a record
+        # too.
         *lines, rest = (rest + read).split(b"\n")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
@@ -196,6 +203,7 @@ class LineReader:
         if found:
             return before, after
         if self.ignore_error:
+            # As Kafka's LineMessageReader: with ignore.error=true the whole line becomes the value.
             return self.null_marker or b"", line
         shown = line[:80].decode("utf-8", "replace")
         raise HeadraceError(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# "" is the protocol type of a simple group: positions that were committed without members. Groups of Kafka Connect
+# ("connect") are classic groups as well and do not belong to this tool.
 PROTOCOLS = ("", "consumer")
 REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
@@ -114,6 +116,8 @@ def _act(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _validate_regex(expression: str) -> int:
     """As our broker reads it: RE2's syntax but for Unicode scripts (docs/reference/limitations.md)."""
+    # No broker is asked: the protocol has no request for it. KIP-848 evaluates SubscribedTopicRegex on the broker, in
+    # RE2's syntax (Kafka uses RE2/J) and not in the client's language.
     from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
 
     try:
@@ -141,6 +145,7 @@ def _list(admin: Admin, options: ConsumerGroupOptions) -> int:
         for group in listed:
             data(group.group_id)
     else:
+        # Ten wider than the longest group id, as ConsumerGroupCommand.printGroupInfo computes it.
         columns: list[Column] = [("GROUP", max([15, *(len(group.group_id) for group in listed)]) + 10)]
         columns += [("TYPE", 20)] if options.type_ is not None else []
         columns += [("STATE", 20)] if options.state is not None else []
@@ -153,6 +158,7 @@ def _list(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 def _named(given: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
     wanted = tuple(part.strip() for part in (given or "").split(",") if part.strip())
+    # An unknown state would match no group, and an empty list reads as "there are none".
     if unknown := [name for name in wanted if plain_name(name) not in {plain_name(each) for each in known}]:
         raise click.UsageError(f"There is no {what} {', '.join(unknown)}. There are: {', '.join(known)}.")
     return wanted
@@ -164,6 +170,7 @@ def _chosen(admin: Admin, options: ConsumerGroupOptions) -> list[str]:
 
 def _described(admin: Admin, options: ConsumerGroupOptions) -> Mapping[str, ConsumerGroupDescription]:
     described = admin.try_describe_consumer_groups(_chosen(admin, options))
+    # The first error ends the command, as in Kafka's tool: a description of some of the groups would look complete.
     for group_id, error in described.errors.items():
         if error.code == "group-missing":
             raise unknown_group_error(
@@ -206,6 +213,7 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
     else:
         rows = partition_rows(admin, group)
         lines = offset_lines(group.group_id, rows, options.verbose) if rows else []
+    # An empty line before each table: Kafka's tool prints it there and nowhere else.
     if lines:
         data()
     for line in lines:
@@ -218,6 +226,7 @@ def _document(admin: Admin, group: ConsumerGroupDescription) -> dict[str, object
 
     document = asdict(group)
     for member, described in zip(document["members"], group.members, strict=True):
+        # Undecoded bytes of the same data as `user_data` below, which JSON cannot hold.
         del member["subscription_bytes"], member["assignment_bytes"]
         member["user_data"] = {
             each.role: {

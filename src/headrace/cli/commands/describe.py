@@ -35,6 +35,7 @@ def command(application: str, format_: str, as_json: bool, principal: str | None
         if principal is not None:
             from headrace.spark.access_rules import as_commands, rules_for
 
+            # Exactly once needs rights on transactional ids, which at least once must not ask an administrator for.
             exactly_once = app.processing_guarantee == "exactly_once_v2"
             rules = rules_for(app.compile(), principal=principal, exactly_once=exactly_once)
             text = "\n".join(f"headrace acls {line}" for line in as_commands(rules))

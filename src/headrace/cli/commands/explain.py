@@ -30,6 +30,7 @@ def command(code: str | None) -> None:
         for known in (*error_codes(), *rule_names()):
             data(known)
         return
+    # People copy the first line of an error, `error[broker-unreachable]: …`, with its brackets.
     wanted = code.removeprefix("error[").rstrip("]:")
     page = error_page(wanted) or rule_page(wanted)
     if page is None:
@@ -68,6 +69,7 @@ def _names(directory: tuple[str, ...]) -> list[str]:
 
 
 def _page(directory: tuple[str, ...], name: str) -> str | None:
+    # Looked up in the list instead of opened by its name: `explain ../../x` must not print a file elsewhere.
     if name not in _names(directory):
         return None
     return files("headrace.cli").joinpath(*directory, f"{name}.md").read_text(encoding="utf-8")

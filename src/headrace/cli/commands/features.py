@@ -60,6 +60,7 @@ def command(
     """
     if unsafe and action not in ("downgrade", "disable"):
         raise click.UsageError("--unsafe goes with downgrade and disable.")
+    # Answered from the tables below, without a broker, as kafka-features does it.
     if action == "version-mapping":
         return _version_mapping(release_version or METADATA_VERSIONS[-1], as_json)
     levels = {} if action == "describe" else _levels(action, features, release_version, metadata)
@@ -77,6 +78,7 @@ def _levels(
         if features or metadata is not None or action == "disable":
             raise click.UsageError("--release-version goes with upgrade and downgrade, and without --feature.")
         return dict(sorted(_of_release(release_version).items()))
+    # Collected for one request: since version 2, UpdateFeatures changes all named features or none (KIP-1022).
     levels: dict[str, int] = {}
     if metadata is not None:
         talk("note: --metadata is deprecated in Kafka's tool; use --release-version or --feature metadata.version=N.")
@@ -101,6 +103,7 @@ def _of_release(release: str) -> dict[str, int]:
 
 def _parsed(text: str) -> tuple[str, int]:
     name, separator, level = (part.strip() for part in text.partition("="))
+    # Levels are int16 in the protocol; a larger number would be cut off by the encoder's type.
     if not separator or not level.removeprefix("-").isdigit() or not -(2**15) <= int(level) < 2**15:
         raise click.UsageError(f"--feature takes NAME=LEVEL with a small whole number, not {text!r}.")
     return name, int(level)
@@ -129,6 +132,8 @@ def _update(admin: Admin, action: str, levels: dict[str, int], *, unsafe: bool, 
     try:
         admin.update_features(levels, upgrade_type=upgrade_type, validate_only=dry_run)
     except BrokerError as refused:
+        # The broker's refusal is output of this tool (`Could not upgrade …`). Errors without a broker's message, such
+        # as a missing connection, take the way of every other error.
         if "kafka_message" not in refused.facts:
             raise
         reason = str(refused.facts["kafka_message"] or refused.message)
@@ -140,6 +145,7 @@ def _update(admin: Admin, action: str, levels: dict[str, int], *, unsafe: bool, 
     if reason is not None and as_json:
         print_error(BrokerError("broker-refused", reason, "headrace features describe"), as_json=True)
     elif reason is not None:
+        # All or none, see `_levels`: the broker's one error stands beside each feature, and each counts as failed.
         talk(f"{len(levels)} out of {len(levels)} operation(s) failed.")
     return 0 if reason is None else 1
 
@@ -168,6 +174,8 @@ METADATA_VERSIONS: Final = (
     "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0",
     "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0",
 )  # fmt: skip
+# 3.3-IV3 is the oldest metadata.version that Kafka 4 knows; earlier numbers have no name
+# (MetadataVersion.MINIMUM_VERSION).
 _FIRST: Final = 7
 
 # Feature → (from this metadata.version on, its level), newest first.

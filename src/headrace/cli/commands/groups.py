@@ -87,6 +87,7 @@ def command(
         return _remove_members(group_id, members, bootstrap_servers, command_config, as_json=as_json)
     if group_id is not None or members or all_members:
         raise click.UsageError("--group, --member and --all-members go with --remove-members.")
+    # The flags are short forms of type and protocol filters, so they exclude each other and the filters themselves.
     kinds = {"--consumer": consumer, "--share": share, "--streams": streams}
     given = [name for name, value in kinds.items() if value]
     if len(given) > 1 or (given and (group_type or protocol is not None)):
@@ -97,6 +98,8 @@ def command(
             types=["streams"] if streams else ["share"] if share else [group_type] if group_type else [],
             protocols=() if protocol is None else (protocol,),
         )
+    # Not a filter of ListGroups: "consumer groups" are groups of type consumer, classic groups of protocol type
+    # consumer, and simple groups without a protocol type (GroupsCommand).
     listed = [group for group in listed if not consumer or _is_consumer(group)]
     print_json(listed) if as_json else _print(listed)
     return 0
@@ -171,6 +174,8 @@ def remove_members(admin: Admin, group_id: str, names: Sequence[str], *, bootstr
 def _chosen(group_id: str, members: Sequence[RemovableMember], names: Sequence[str]) -> list[RemovableMember]:
     if not names:
         return list(members)
+    # Member ids win where one member's instance id equals another's member id. Both names of one member count once: a
+    # second LeaveGroup entry would come back as UNKNOWN_MEMBER_ID.
     by_name = {member.instance_id: member for member in members if member.instance_id}
     by_name |= {member.member_id: member for member in members}
     for name in names:

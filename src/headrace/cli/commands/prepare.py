@@ -25,6 +25,7 @@ def command(if_missing: bool) -> None:
     from headrace.spark.class_archive import archive_path
     from headrace.spark.spark_session import check_java
 
+    # The name contains a hash of Java's and pyspark's files, so "is it there" also means "does it fit".
     path = archive_path(check_java())
     if not (if_missing and path.exists()):
         began = time.monotonic()

@@ -22,6 +22,7 @@ _REACH_MS = 5_000
 @application_argument
 @click.option(
     "--instances",
+    # 26, because instances are called A to Z in the table and in log names.
     type=click.IntRange(1, 26),
     default=1,
     show_default=True,
@@ -79,6 +80,7 @@ def command(
 
     if sample is not None and not dev:
         raise click.UsageError("--sample needs --dev: it creates topics and sends records.")
+    # Everything that can be checked without Spark is checked first: its start takes seconds, in each of N processes.
     check_application_path(application)
     check_java()
     if bootstrap_servers and not dev:
@@ -111,6 +113,8 @@ def _reach(bootstrap_servers: str, config_file: Path | None) -> None:
     given = read_properties(config_file) if config_file is not None else {}
     configuration = ClientConfiguration({name: given[name] for name in SECURITY_SETTINGS & given.keys()})
     addresses = parse_bootstrap_servers(bootstrap_servers)
+    # A full connection only where the security is known from the file or the environment. Otherwise a TLS listener
+    # would be tried in the clear and look unreachable.
     unsaid = configuration.source("security.protocol") == "default"
     if unsaid and any(answers(address.host, address.port) for address in addresses):
         return

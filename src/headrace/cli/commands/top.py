@@ -65,6 +65,7 @@ def command(
 
 
 def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
+    # All types are listed, so that the error for a group of another type can say so.
     found = admin.list_groups()
     listed = [one.group_id for one in found if one.group_type.lower() == "streams"]
     if group is not None:
@@ -85,6 +86,7 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
 def _looks(watch: GroupWatch, once: bool, interval: float) -> GroupView:
     view = watch.look(now_ms=_now_ms())
     if once and view.members:  # a rate needs two looks
+        # A second at most: `--once` is used in scripts, and the offsets of a running group move several times a second.
         time.sleep(min(interval, 1.0))
         view = watch.look(now_ms=_now_ms())
     return view
@@ -143,4 +145,5 @@ def _drawn(view: GroupView) -> RenderableType:
 
 
 def _now_ms() -> int:
+    # Monotonic, since only differences count: a step of the wall clock would show as a negative or enormous rate.
     return int(time.monotonic() * 1000)

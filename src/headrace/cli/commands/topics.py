@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# ConfigSource DEFAULT_CONFIG. kafka-topics --describe shows every setting that is not a default, also those that the
+# broker was started with (4 STATIC_BROKER_CONFIG).
 _DEFAULT_SOURCE = 5
 
 
@@ -107,14 +109,19 @@ def _create(
     configs: dict[str, str],
     if_not_exists: bool,
 ) -> None:
+    # Looked up first, only for the message. Another client may create the topic in between; `exist_ok` covers that.
     existing = set(admin.describe_topics(topics)) if if_not_exists else set()
     for topic in topics:
         if topic in existing:
             talk(f"Topic {topic} exists already.")
             continue
+        # Kafka replaces `.` by `_` in metric names, so `a.b` and `a_b` would share theirs; a broker refuses the second
+        # of two such topics.
         if "." in topic or "_" in topic:
             talk("note: '.' and '_' in a topic's name collide in Kafka's metrics; better use only one of them.")
         admin.create_topics(
+            # -1 asks the broker for its num.partitions and default.replication.factor (KIP-464). A default here would
+            # override the cluster's.
             {topic: -1 if partitions is None else partitions},
             replication_factor=-1 if replication_factor is None else replication_factor,
             configs={topic: configs},
@@ -138,6 +145,7 @@ def _alter(
     if partitions is None and not configs:
         raise click.UsageError("--alter needs --partitions N or --config NAME=VALUE.")
     chosen = _chosen(admin.list_topics(include_internal=True), topics, if_exists, admin.client.bootstrap_servers)
+    # Partitions before settings: a count that is not larger than the present one raises here, before a setting changed.
     if partitions is not None and chosen:
         admin.create_partitions(dict.fromkeys(chosen, partitions))
     for topic in chosen:
@@ -189,6 +197,7 @@ def _described(
 ) -> list[str]:
     """kafka-topics' own lines: one for the topic, one for each partition, fields behind tabs."""
     shown = ",".join(f"{name}={value}" for name, value in sorted(configs.items()))
+    # Of the first partition, as TopicCommand does; partitions can differ while a reassignment runs.
     factor = len(next(iter(topic.replicas.values()), ()))
     head = f"Topic: {topic.name}\tTopicId: {_topic_id(topic)}\tPartitionCount: {len(topic.partitions)}"
     lines = [f"{head}\tReplicationFactor: {factor}\tConfigs: {shown}"]
@@ -210,6 +219,7 @@ def _nodes(nodes: Iterable[int]) -> str:
 def _topic_id(topic: TopicMetadata) -> str:
     """Kafka's text form of an id: url-safe base64 without padding."""
     if topic.topic_id is None:
+        # Uuid.ZERO_UUID, which Kafka prints for topics of clusters without topic ids (before KIP-516).
         return "AAAAAAAAAAAAAAAAAAAAAA"
     return base64.urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("=")
 

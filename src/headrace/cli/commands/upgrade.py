@@ -83,6 +83,7 @@ def command(
     """
     from headrace.cli.upgrade.plan import carry_out
 
+    # 1. Usage, before Spark or a connection is opened.
     if (group is None) == (rollback is None):
         raise click.UsageError("Give GROUP, or --rollback FILE.")
     if rollback is not None and file is not None:
@@ -91,6 +92,8 @@ def command(
         raise click.UsageError("--state needs --program APP: the new version decides what is kept.")
     if program is not None and rollback is not None:
         raise click.UsageError("--program goes with GROUP; --rollback takes the state from its file.")
+    # 2. The new version is compiled before the group is looked at: a program that does not load must not leave an
+    #    upgrade half planned, and Spark's start takes longer than the members may stay away.
     compiled = _compiled(program) if program is not None else None
     with open_admin(
         bootstrap_servers, client_id="headrace-upgrade", timeout_ms=timeout_ms, command_config=command_config
@@ -100,8 +103,11 @@ def command(
         else:
             assert group is not None
             state, plan = _upgrade(admin, group, file or _free_or_unfinished(group), wait)
+            # 3. A resumed upgrade takes the decision about state from its file. Deciding again could differ, since the
+            #    internal topics may be replaced already.
             if compiled is not None and not plan.resumed:
                 plan = _with_state(admin, state, plan, compiled, choice)
+        # 4. `carry_out` is lazy: without `list` nothing would be done.
         done = [] if dry_run else list(carry_out(admin, plan))
     if as_json:
         print_json(_document(plan, dry_run=dry_run, done=done))
@@ -117,6 +123,8 @@ def _free_or_unfinished(group: str) -> Path:
 
     name, number = group.replace("/", "_"), 1
     path = Path(f"{name}.positions.json")
+    # An unfinished file ends the search: it is the upgrade to continue. Finished ones are ways back and are never
+    # overwritten.
     while (found := SaveFile.read(path)) is not None and found.finished_at is not None:
         number += 1
         path = Path(f"{name}.positions-{number}.json")
@@ -152,6 +160,7 @@ def _with_state(
 
     if compiled.app_name != state.group_id:
         raise click.UsageError(f"--program is the application {compiled.app_name}, not {state.group_id}.")
+    # Read before anything is deleted: with `recompute` these are the positions that the new version begins at.
     first = offsets_of(admin, state.topics, state.source_topics, "earliest")
     saved = plan_state(
         state,
@@ -165,6 +174,7 @@ def _with_state(
             plan, notes=(*plan.notes, "the new version goes on with the stored state: its columns are the same")
         )
     plan = with_state(plan, saved)
+    # With a decision about state the two notes on untouched changelogs and local state are no longer true.
     stays = tuple(note for note in plan.notes if not note.startswith(("changelogs stay", "local state")))
     return replace(plan, notes=(*stays, *describe_choice(saved, first)))
 

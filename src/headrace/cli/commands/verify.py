@@ -74,6 +74,7 @@ def _dev_broker(bootstrap_servers: str | None) -> Iterator[str]:
     try:
         yield address
     finally:
+        # A broker that was running already belongs to a run of `--dev` or to the user; it goes on.
         if broker.started:
             broker.stop()
 
@@ -115,6 +116,8 @@ def sink_lines(document: Mapping[str, Any], *, examples: bool = True) -> list[st
 
 
 def _counts(sink: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+    # Expected rows that appear more often than expected are "repeats", allowed under at least once; rows that no batch
+    # produces are "extra" and wrong under any guarantee.
     wrong = sink["differ"] + sink["missing"] + sink["extra"]
     with_repeats = max(0, sink["found"] - sink["equal"] - sink["differ"] - sink["extra"]) if sink["repeated"] else 0
     return sink["expected"], sink["found"], sink["equal"], with_repeats, wrong
@@ -132,6 +135,7 @@ def _right(rows: list[list[str]]) -> list[list[str]]:
 
 def repeats(document: Mapping[str, Any]) -> int:
     """The most records that any sink holds twice: a record that was read twice shows in several sinks."""
+    # The maximum and not the sum: one record that was read twice repeats a row in every sink behind it.
     return max((int(sink["repeated"]) for sink in document["sinks"]), default=0)
 
 

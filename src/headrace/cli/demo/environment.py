@@ -27,6 +27,7 @@ __all__ = ["GROUP", "PARTITIONS", "TOPIC", "Stage", "example_path", "machine_lin
 GROUP = "flight-delays"
 TOPIC = "flights"
 PARTITIONS = 8
+# The first compiler only, and a collector without threads: both pay off within seconds, the defaults after minutes.
 JVM_OF_SECONDS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 HOST = "127.0.0.1"
 
@@ -53,6 +54,8 @@ class Stage:
     def close(self, *, failed: bool) -> None:
         """Ends all processes; removes the directory, but for the log of a failure."""
         for instance in self.instances.values():
+            # After a failure nothing has to be committed: processes are killed at once, and the log shows the state of
+            # the failure.
             if failed and instance.alive:
                 instance.kill()
         stop_all(list(self.instances.values()), timeout_s=10)
@@ -90,6 +93,8 @@ class Stage:
         instance = self.instances.get(name)
         if instance is None:
             arguments = [str(example_path()), "--bootstrap-server", self.bootstrap_servers]
+            # A directory for each instance, as on two hosts: A must rebuild B's state from the changelog instead of
+            # opening its files.
             arguments += ["--own-state-dir", "--state-dir", str(self.directory / "state" / name)]
             instance = self.instances[name] = Instance(
                 name, arguments, directory=self.directory, log=self.log, environment=spark_environment()

@@ -102,6 +102,8 @@ def _year(table: pa.Table) -> FlightYear:
     dates = pc.utf8_slice_codeunits(by_hour["time_hour"], 0, 10)
     flights = _as_json(by_hour)
     delays = pa.table({"date": dates, "dep_delay": by_hour["dep_delay"]})
+    # Without threads groups come in the order of their first row, which is the order of the year; the slices below rely
+    # on it.
     per_day = delays.group_by("date", use_threads=False).aggregate([([], "count_all"), ("dep_delay", "sum")])
     days, begin = [], 0
     for date, count, minutes in zip(*(column.to_pylist() for column in per_day.columns), strict=True):
@@ -124,6 +126,8 @@ def _as_json(table: pa.Table) -> pa.ChunkedArray:
 def _json_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if column.type != pa.string():
         return column.cast(pa.string())
+    # Escaping by Python is slow; carriers, airports and tail numbers repeat, so that each distinct text is escaped
+    # once.
     distinct = column.combine_chunks().dictionary_encode()
     return pa.array([json.dumps(text) for text in distinct.dictionary.to_pylist()], pa.string()).take(distinct.indices)
 

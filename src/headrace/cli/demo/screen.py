@@ -96,6 +96,8 @@ class Observer:
             view = self._watch.look(now_ms=int(time.monotonic() * 1000))
         self._results.follow()
         play = self.play
+        # Two quiet looks in a row are asked for by the caller: lag is 0 for a moment whenever the application has
+        # caught up with the replay, and repartition topics are filled behind the sources.
         idle = view is not None and view.lag == 0 and play is not None and play.over and view.done >= play.total
         self.quiet_looks = self.quiet_looks + 1 if idle else 0
         self.sight = Sight(

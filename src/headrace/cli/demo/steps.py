@@ -65,6 +65,8 @@ def watch_takeover(stage: Stage, *, dead_member: str, survivor: Instance, tasks:
         def group() -> StreamsGroupDescription:
             return admin.describe_streams_groups([GROUP])[GROUP]
 
+        # Three moments, each polled every 20 ms from outside: membership and ownership as the broker describes them,
+        # work as the survivor itself reports it. No figure comes from the code that is measured alone.
         noticed = _when(lambda: dead_member not in tasks_by_member(group()), killed_at, "the group noticing the kill")
         owned = _when(lambda: sum(tasks_by_member(group()).values()) == tasks, killed_at, "the tasks moving")
         working = _when(lambda: survivor.status().task_count == tasks, killed_at, "the survivor opening the tasks")
@@ -148,6 +150,8 @@ def shortfalls(document: Mapping[str, Any], year: FlightYear, airports: Mapping[
             wrong.append(f"{name}: {-more:,} departures are missing")
         elif more > 0 and not repeats(document):
             wrong.append(f"{name}: {more:,} departures too many, which the verdict does not tell")
+        # Half a unit in the third decimal, to which the application rounds its means, and a little for binary
+        # fractions.
         elif not more and row is not None and abs(row["mean_delay"] - known.mean_delay) > 0.00051:
             wrong.append(f"{name}: the mean delay is {row['mean_delay']}, it should be {known.mean_delay:.3f}")
     return wrong

@@ -45,6 +45,8 @@ class GroupState:
 
         An empty classic group gives way by itself; an empty consumer group (KIP-848) does not.
         """
+        # Kafka converts an empty classic group when a streams or consumer member joins (GroupMetadataManager: it writes
+        # a tombstone of the classic group first); any other type answers GROUP_ID_NOT_FOUND to a streams member.
         return self.exists and self.kind != "classic"
 
     @property
@@ -64,6 +66,8 @@ class GroupState:
         if not self.exists or self.state in ("Empty", "Dead"):
             return
         members = self.described.members if self.described is not None else ()
+        # Members are named by client and host, because the next step of the operator is to find and stop their
+        # processes.
         who = ", ".join(_who(member) for member in members)
         raise BrokerError(
             "group-not-empty",
@@ -89,6 +93,7 @@ class GroupState:
 
     def _position(self, key: TopicPartition, committed: CommittedOffset) -> SavedPosition:
         topic, partition = key
+        # Repartition before source: the subtopology that reads a repartition topic may list it among its sources.
         kinds = (("repartition", self.repartition_topics), ("source", self.source_topics))
         known = self.topics.get(topic)
         return SavedPosition(
@@ -128,6 +133,7 @@ def look_at(admin: Admin, group_id: str) -> GroupState:
     """Waits for positions of open transactions (BrokerError `offsets-unstable` when they stay open)."""
     listed = next((group for group in admin.list_groups() if group.group_id == group_id), None)
     kind = "" if listed is None else listed.group_type.lower()
+    # The list and the description are two requests; where both know the state, the later one counts.
     described = admin.try_describe_streams_groups([group_id]).done.get(group_id) if kind == "streams" else None
     lags = {} if described is None else lag_by_partition(admin, described)
     return GroupState(

@@ -64,6 +64,8 @@ class SavedState:
         Args:
             topic_ids: the topics that exist now.
         """
+        # A source topic that was deleted and created again has offsets from 0: the saved start would be behind its end,
+        # and a consumer that begins there gets OFFSET_OUT_OF_RANGE and whatever auto.offset.reset says.
         new = {topic for topic, topic_id in self.source_ids.items() if topic_ids.get(topic, topic_id) != topic_id}
         return replace(
             self,
@@ -152,14 +154,19 @@ class SaveFile:
     def write(self, path: Path) -> None:
         """Whole or not at all, and on the disk when this returns. Raises HeadraceError `save-file-bad`."""
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        # 1. Written aside, in the same directory, so that the rename does not cross file systems; the process id keeps
+        #    two runs apart.
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("w", encoding="utf-8") as file:
                 json.dump(document, file, indent=2, ensure_ascii=False)
                 file.write("\n")
                 file.flush()
+                # 2. Content before name: some file systems may otherwise order the rename before the data, and a crash
+                #    leaves an empty file under the final name.
                 os.fsync(file.fileno())
             temporary.replace(path)
+            # 3. The name itself is data of the directory and needs its own fsync. After it the group may be deleted.
             directory = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(directory)
@@ -180,6 +187,7 @@ class SaveFile:
             raise _bad(path, f"cannot be read: {error}") from None
         try:
             document = json.loads(text)
+            # The check of format and version comes before any field is read: a later version may have other fields.
             if document["format"] != FORMAT:
                 raise _bad(path, f"is no {FORMAT} file")
             if document["version"] != VERSION:

@@ -90,7 +90,11 @@ _SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp",
 
 def _save_partition(admin: Admin, topic: SavedTopic, partition: int, path: Path) -> int:
     where = (topic.name, partition)
+    # Of a repartition topic only what the group has not read yet is saved; of a changelog everything, since every
+    # record may be the last one of its key.
     first = max(admin.list_offsets({where: "earliest"})[where].offset, topic.starts.get(str(partition), 0))
+    # The last stable offset: records of a transaction that never committed are not part of the state. All members have
+    # left, so no open transaction of theirs is still to come.
     end = admin.list_offsets({where: "latest"}, isolation_level="read_committed")[where].offset
     temporary, count = path.with_suffix(".tmp"), 0
     with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
@@ -102,6 +106,7 @@ def _save_partition(admin: Admin, topic: SavedTopic, partition: int, path: Path)
             columns = [_cast(table.column(name), _SCHEMA.field(name).type) for name in _SCHEMA.names]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
             count += table.num_rows
+    # The final name marks a complete file: an interrupted run leaves `.tmp` files, which the next one overwrites.
     temporary.replace(path)
     return count
 
@@ -116,6 +121,8 @@ def replace_topics(admin: Admin, saved: SavedState) -> None:
         if not topic.replaced:
             continue
         _make_anew(admin, topic)
+        # With `recompute` the sources are read again from the beginning and fill the topic anew; with `keep` the
+        # records that waited are put back.
         if topic.kind == "repartition":
             if saved.choice == "keep":
                 _write(admin, saved, topic, _unchanged)
@@ -123,6 +130,7 @@ def replace_topics(admin: Admin, saved: SavedState) -> None:
         if topic.new is None:
             continue
         new = StoredSchema.from_value(topic.new.encode())
+        # The schema record is the first record of a changelog: a restore reads it before any row (`stored_schemas`).
         publish_schema(admin.client, topic.name, new)
         if saved.choice == "keep" and topic.old is not None:
             old = StoredSchema.from_value(topic.old.encode())
@@ -131,6 +139,8 @@ def replace_topics(admin: Admin, saved: SavedState) -> None:
 
 def restore_topics(admin: Admin, saved: SavedState) -> None:
     """All internal topics as they were saved."""
+    # All files are looked for before the first topic is deleted: a directory that was moved must not cost the present
+    # state.
     for topic in saved.topics:
         for partition in range(topic.partitions):
             if not _file_of(saved, topic, partition).is_file():
@@ -154,6 +164,8 @@ def _make_anew(admin: Admin, topic: SavedTopic) -> None:
     """Delete and create; Kafka deletes in the background."""
     before = admin.describe_topics([topic.name]).get(topic.name)
     admin.delete_topics([topic.name], missing_ok=True)
+    # 1. Apache Kafka answers DeleteTopics before its brokers have removed the logs; a creation in between fails with
+    #    TOPIC_ALREADY_EXISTS and is repeated.
     deadline = time.monotonic() + _DELETION_S
     while True:
         try:
@@ -167,6 +179,8 @@ def _make_anew(admin: Admin, topic: SavedTopic) -> None:
             if error.code != "topic-exists" or time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE_S)
+    # 2. The creation is answered by the controller; brokers learn of it later. Records that are produced by the old
+    #    metadata could be lost with the old topic, so wait until the client sees another topic id.
     while True:
         found = admin.client.known_topics([topic.name], refresh=True).topics[topic.name]
         if before is None or found.topic_id != before.topic_id or time.monotonic() > deadline:
