@@ -204,7 +204,7 @@ def _unloadable(target: str, error: Exception) -> UserCodeError:
     return UserCodeError(
         "user-code",
         f"{target} does not load: {type(error).__name__}: {text}",
-        "mend it there; `python FILE` shows the same",
+        "fix it there; `python FILE` shows the same",
         where=where,
     )
 

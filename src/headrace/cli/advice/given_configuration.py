@@ -77,7 +77,6 @@ _ONLY_LIBRDKAFKA = frozenset(
         "sasl.username",
         "sasl.password",
         "api.version.request",
-        "security.protocol.ssl.ca.location",
         "ssl.ca.location",
     }
 )

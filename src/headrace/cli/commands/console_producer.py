@@ -209,7 +209,7 @@ class LineReader:
         raise HeadraceError(
             "bad-line",
             f"line {number} has no {what} {separator.decode()!r}: {shown}",
-            "mend the line, name the separator (--reader-property key.separator=:), or set ignore.error=true",
+            "fix the line, name the separator (--reader-property key.separator=:), or set ignore.error=true",
         )
 
     def _headers(self, text: bytes, number: int) -> tuple[tuple[str, bytes | None], ...]:

@@ -245,7 +245,7 @@ class _Demo:
                 self.observer.stop()
         return self._prove(year.result(), sight.airports)
 
-    # Act 1: the house.
+    # Act 1: broker and applications.
 
     def _set_up(self) -> None:
         screen = self.screen
