@@ -125,8 +125,7 @@ class GivenConfiguration:
 
     def default(self, setting: str) -> str:
         """The default of this release of the client; empty where there is none."""
-        # Without a release a current one is assumed: advice about a default that no installed client has any more would only
-        # confuse.
+        # Without a release a current one is assumed; --client-version names an older one.
         changed_in, before = _EARLIER_DEFAULTS.get((self.client, setting), ((0, 0), ""))
         is_older = self.version is not None and self.version < changed_in
         return before if is_older else DEFAULTS[self.client].get(setting, "")
