@@ -75,7 +75,12 @@ def _methods(kind: type) -> set[str]:
 
 
 def _names(names: Iterable[str], *, sort: bool = True) -> str:
-    return ", ".join(f"`{name}`" for name in (sorted(names, key=str.lower) if sort else names))
+    return ", ".join(f"`{name}`" for name in (sorted(names, key=_ignore_case) if sort else names))
+
+
+def _ignore_case(name: str) -> tuple[str, str]:
+    # `groupBy` and `groupby` are equal without case: the name itself decides, since the order of a set differs by run.
+    return name.lower(), name
 
 
 def _refusals(refusals: Mapping[str, Refusal], *, status: str | None = None) -> str:
