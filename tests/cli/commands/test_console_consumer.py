@@ -64,3 +64,11 @@ def test_headers_stand_before_the_key() -> None:
     assert (record.headers, record.key, record.value) == ((("h1", b"v1"), ("h2", None)), b"key", b"value")
     with pytest.raises(HeadraceError, match="header key separator"):
         reader.record(b"h1\tkey\tvalue", 1)
+
+
+def test_missing_separators_are_null_where_errors_are_ignored() -> None:
+    reader = LineReader.from_properties({"parse.headers": "true", "parse.key": "true", "ignore.error": "true"})
+    whole = reader.record(b"no separator", 1)
+    assert (whole.headers, whole.key, whole.value) == ((), None, b"no separator")
+    named = reader.record(b"h1\tvalue", 1)
+    assert (named.headers, named.key, named.value) == ((("h1", None),), None, b"value")

@@ -192,19 +192,20 @@ class LineReader:
         rest = line
         if self.parse_headers:
             text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
-            headers = () if self._is_null(text) else self._headers(text, number)
+            headers = () if text is None or self._is_null(text) else self._headers(text, number)
         if self.parse_key:
             found, rest = self._split(rest, self.key_separator, "key separator", number)
-            key = None if self._is_null(found) else found
+            key = None if found is None or self._is_null(found) else found
         return PlainRecord(value=None if self._is_null(rest) else rest, key=key, headers=headers)
 
-    def _split(self, line: bytes, separator: bytes, what: str, number: int) -> tuple[bytes, bytes]:
+    def _split(self, line: bytes, separator: bytes, what: str, number: int) -> tuple[bytes | None, bytes]:
+        """Return the parts around the separator; (None, line) where it is missing and errors are ignored."""
         before, found, after = line.partition(separator)
         if found:
             return before, after
         if self.ignore_error:
-            # As Kafka's LineMessageReader: with ignore.error=true the whole line becomes the value.
-            return self.null_marker or b"", line
+            # As Kafka's LineMessageReader: no key and no headers, and the whole line is the value.
+            return None, line
         shown = line[:80].decode("utf-8", "replace")
         raise HeadraceError(
             "bad-line",
@@ -215,8 +216,12 @@ class LineReader:
     def _headers(self, text: bytes, number: int) -> tuple[tuple[str, bytes | None], ...]:
         pairs = []
         for part in text.split(self.headers_separator):
+            value: bytes | None
             name, value = self._split(part, self.headers_key_separator, "header key separator", number)
-            pairs.append((name.decode("utf-8", "replace"), None if self._is_null(value) else value))
+            if name is None:
+                # Here the part without a separator is the name, and the value is null (LineMessageReader.splitHeaders).
+                name, value = value, None
+            pairs.append((name.decode("utf-8", "replace"), None if value is None or self._is_null(value) else value))
         return tuple(pairs)
 
     def _is_null(self, text: bytes) -> bool:
