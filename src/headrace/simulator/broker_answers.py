@@ -65,6 +65,8 @@ def follow_rule(
             return shard.leave_group(request, context, now_ms=now_ms)
         case Commit():
             return shard.offset_commit(request, context, now_ms=now_ms)
+    # A request without a rule is a defect of the simulator: answering it with an error would let members retry for
+    # ever, and the world would fail far from the cause.
     raise TypeError(f"the simulated broker knows no {type(request).__name__}")
 
 
@@ -75,6 +77,8 @@ def refusal(request: object, error: CoordinatorError) -> object:
         case Commit():
             return CommitRefused(code)
         case ConsumerHeartbeat():
+            # An error reply of a heartbeat carries code and message only, as in Kafka: a member that took its id or
+            # epoch from it would join under another identity.
             reply = consumer_reply(member_id="", member_epoch=0)
             return replace(reply, member_id=None, error_code=code, error_message=error.message)
         case Join():
@@ -102,6 +106,8 @@ def plain_answer(request: object, image: MetadataImage) -> object | None:
 
 def _versions() -> object:
     r = m.api_versions_response
+    # The one API whose version a member looks up: whether version 1 is there (task offsets and static members, Kafka
+    # 4.4) changes what it sends.
     key = ApiKey.STREAMS_GROUP_HEARTBEAT
     offered = SUPPORTED[key]
     row = r.ApiVersion(api_key=i16(key), min_version=i16(offered.lowest), max_version=i16(offered.highest))
@@ -135,11 +141,14 @@ def _metadata(request: Metadata, topics: Mapping[str, TopicImage]) -> object:
         by_id = {topic.topic_id: topic for topic in topics.values()}
         found = []
         for wanted in request.topics:
+            # Metadata version 12 (KIP-516) asks by id, and a topic that was created again under its name must not
+            # answer for the old id.
             topic = by_id.get(wanted.topic_id) if wanted.name is None else topics.get(wanted.name)  # type: ignore[arg-type]
             found.append(_missing(wanted) if topic is None else _topic(topic))
     return r.MetadataResponse(throttle_time=from_ms(0), brokers=(), topics=tuple(found), error_code=ErrorCode.none)
 
 
+# Images are immutable, and the topic of the capacity world has 10,000 partitions: the same answer is built once.
 @lru_cache(maxsize=256)
 def _topic(topic: TopicImage) -> object:
     r = m.metadata_response

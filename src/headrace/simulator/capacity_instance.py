@@ -120,6 +120,8 @@ class CapacityInstance:
             keeps_member_id=self._static,
         )
         self._membership.report_offsets(self._positions(), at_once=True)
+        # A calm network: the figures answer how long a healthy group needs. Losses and duplicates belong to the small
+        # worlds.
         self._link = Connection(self._events, NetworkConditions(), self._random)
         self._membership.join(self._events.now_ms)
         self._look()
@@ -163,6 +165,9 @@ class CapacityInstance:
         self._obey()
         for outgoing in result.requests:
             self._send(outgoing)
+        # The queue has no removal, so each look plans at most one wake-up, and none if an earlier one is planned.
+        # Without this every answer would add a wake-up that plans the next: with 1,000 instances the queue grows
+        # without bound.
         if result.next_poll_ms < NEVER_MS and not self._events.now_ms < self._wake_ms <= result.next_poll_ms:
             self._wake_ms = result.next_poll_ms
             self._events.at(result.next_poll_ms, self._in_this_life(self._look))
@@ -190,6 +195,8 @@ class CapacityInstance:
         self._look()
 
     def _in_this_life(self, action: Callable[[], None]) -> Callable[[], None]:
+        # What was planned before a kill must not act in the successor, which is the same object: events cannot be taken
+        # out of the queue, so each one carries the life that it belongs to.
         life = self._life
 
         def act() -> None:
@@ -217,13 +224,18 @@ class CapacityInstance:
 
     def _take(self, assignment: AssignmentSnapshot) -> None:
         self._active, self._standby = task_ids(assignment.active), task_ids(assignment.standby)
+        # 1. A task that was known ahead has arrived; restoring goes on without a break, since `wanted` below still
+        #    holds it.
         self._ahead -= self._active | self._standby
+        # 2. Revoked tasks keep running until their next owner has a copy (`spark/runtime/handover.py`); one that came
+        #    back before that was never stopped.
         for task in self.running - self._active - self._closing.keys():
             self._closing[task] = self._events.now_ms
         for task in self._active & self._closing.keys():
             del self._closing[task]
         self._restore_missing()
         self._run_restored()
+        # 3. The acknowledgement is what lets the coordinator give the tasks away: it waits for the copies.
         if self._closing:
             self._let_go()
         else:
@@ -244,6 +256,8 @@ class CapacityInstance:
     def _missing_bytes(self, task: Task) -> float:
         if task not in self.stores:
             return float(self._profile.task_bytes)
+        # A store on disk needs what was written since; compaction bounds that by the size of the whole changelog. At
+        # least one byte, so that an up-to-date store costs one step of the links as well.
         age_s = (self._events.now_ms - self.stores[task]) / 1000
         return min(self._profile.task_bytes, max(1.0, age_s * self._profile.growth_bytes_per_s))
 
@@ -263,6 +277,7 @@ class CapacityInstance:
     def _run_restored(self) -> None:
         ready = (self._active & self.current) - self.running
         if ready:
+            # The set is captured now and intersected again at its time: tasks may have been revoked in between.
             self._events.after(self._profile.open_ms, self._in_this_life(lambda: self._open(ready)))
 
     def _open(self, tasks: frozenset[Task]) -> None:
@@ -276,6 +291,9 @@ class CapacityInstance:
         ended = []
         for task, since_ms in self._closing.items():
             has_copy, receives = self._ledger.copy_of(task, beside=self.name)
+            # Three ends, as in `Handover`: a complete copy; no copy in sight for 8 s, since the next owner may run
+            # without a state directory or be gone; 30 s in any case, so that one slow link does not hold up a whole
+            # rebalance.
             no_sign = not receives and now_ms - since_ms >= HANDOVER_SIGN_MS
             if has_copy or no_sign or now_ms - since_ms >= HANDOVER_MAX_MS:
                 ended.append(task)

@@ -26,6 +26,7 @@ STATE_RECORDS_PER_TRANSACTION = 2
 PARTITIONS_PER_TASK = 2
 """Partitions that a stateful task writes: its sink and its changelog."""
 
+# The measured instance had two cores, and each further core means one more Python worker of about 125 MB.
 MEASURED_CORES = 2
 WORKER_MB_PER_CORE = 125
 
@@ -151,6 +152,7 @@ def estimate(workload: Workload, costs: UnitCosts) -> Capacity:
 
 def _slots(workload: Workload) -> int:
     """Return the slots of an instance: each runs some of its tasks, in one transaction per micro-batch."""
+    # Not more slots than tasks: an empty slot opens no transaction.
     return max(1, min(workload.cores, math.ceil(workload.tasks / workload.instances)))
 
 
@@ -160,6 +162,8 @@ def _cycles_per_s(workload: Workload) -> float:
 
 def _cores(workload: Workload, costs: UnitCosts) -> tuple[float, float]:
     """Return the cores that an instance needs for records, and those that it needs for its cycles."""
+    # Two kinds of work: per record, which is divided by more instances, and per cycle, which is not. An application
+    # with many small instances is limited by the second one.
     records = workload.records_per_s / workload.instances * costs.operators[workload.operator]["application_us"] / 1e6
     cycle_ms = costs.cycle_ms + workload.tasks / workload.instances * costs.task_ms
     if workload.exactly_once:
@@ -197,6 +201,8 @@ def _kafka(workload: Workload, costs: UnitCosts) -> dict[str, float]:
     changelog = 0.0 if workload.operator == "copy" else per_cycle * cycles * costs.changelog_bytes_per_key
     sink = written if workload.operator == "copy" else changelog
     partitions = workload.tasks * (2 if workload.operator == "copy" else 3)
+    # Each input record is written by its producer to `replication` brokers and read once by the application; changelog
+    # and sink are written to as many, and each standby reads the changelog.
     served = written * (workload.replication + 1) + (changelog + sink) * workload.replication
     if workload.operator != "copy":
         served += changelog * workload.standbys
@@ -294,5 +300,6 @@ def _instances_for_target(workload: Workload, costs: UnitCosts) -> int:
     cycle_ms = costs.cycle_ms + (workload.cores * costs.transaction_ms if workload.exactly_once else 0.0)
     fixed = cycle_ms * _cycles_per_s(workload) / 1000 + costs.idle_percent_of_core / 100
     shared = records_us + workload.tasks * costs.task_ms * _cycles_per_s(workload) / 1000
+    # No number of instances helps if the fixed part alone exceeds the target: 0 says so.
     room = TARGET_LOAD * workload.cores - fixed
     return math.ceil(shared / room) if room > 0 else 0

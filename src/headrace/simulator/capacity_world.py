@@ -33,7 +33,9 @@ from headrace.simulator.topologies import Task
 
 __all__ = ["CapacityWorld", "StepFigures", "WorldSize", "run_course"]
 
+# Resolution of all durations in the figures.
 LOOK_MS = 200
+# An hour of virtual time: a course that does not settle is broken, however small its links are.
 PATIENCE_MS = 3_600_000
 SUBTOPOLOGY = "count"
 
@@ -107,6 +109,7 @@ class CapacityWorld:
         configuration = GroupCoordinatorConfiguration(
             streams_session_timeout_ms=size.session_timeout_ms,
             streams_num_standby_replicas=size.standbys,
+            # A restarted dynamic member is a new one, and the old one stays until its session ends.
             streams_max_size=size.instances * 2,
         )
         self.assignments = 0
@@ -184,17 +187,24 @@ class CapacityWorld:
             act: performs the step; each `yield` waits until every task runs and every standby is current.
             most_moves: how many tasks a balanced, sticky assignment moves at most.
         """
+        # 1. Counters are cumulative: a step is measured as a difference.
         began_ms, before = self.events.now_ms, dict(self.owner)
         received, sent = Counter(self.links.received), Counter(self.links.sent)
         copies = self._copies()
         self._pauses_ms, self._requests = [], Counter()
         looks, assignments = self._looks(), self.assignments
         lost_copies = 0
+        # 2. A step may consist of several rounds (a rolling restart); each `yield` waits for the group. Copies are
+        #    compared at the worst moment of each round, right after processes have ended.
         for _ in act():
             lost_copies = max(lost_copies, sum(not holders & self._alive() for holders in copies.values()))
             self._settle(step)
         lost_copies = max(lost_copies, sum(not holders & self._alive() for holders in copies.values()))
+        # 3. Two durations: every task runs again, and redundancy is restored. Operators wait for the second one before
+        #    the next restart.
         running_ms, settled_ms = self._settle(step)
+        # 4. The rules. They compare with what is possible, not with an earlier result: a slower or less sticky assignor
+        #    fails here.
         moved = sum(self.owner[task] != where for task, where in before.items())
         if moved > most_moves:
             raise RuleBroken(f"{step} moved {moved} tasks, {most_moves} would do")
@@ -231,6 +241,7 @@ class CapacityWorld:
             group = self.instances[first : first + at_once]
             for instance in group:
                 instance.stop()
+            # A second for the last micro-batch and the leave request.
             self.advance(1_000)
             for instance in group:
                 instance.end_process()
@@ -249,11 +260,13 @@ class CapacityWorld:
     def fail_broker_over(self) -> Iterator[None]:
         """Lose the broker that coordinates the group, until others lead its partitions and every member is back."""
         self.broker.crash()
+        # The coordinator's broker also led a share of the changelogs: restores from it stop until others lead them.
         self.links.unreachable.add(0)
         self.advance(self.size.failover_ms)
         self.broker.start()
         self.links.unreachable.discard(0)
         since_ms = self.events.now_ms
+        # Back means answered: a group whose members have not yet found the new coordinator is Stable by its log alone.
         while any(each.answered_ms < since_ms for each in self.instances if each.alive):
             self.advance(LOOK_MS)
         return iter(())
@@ -304,6 +317,7 @@ class CapacityWorld:
 
     def _check_bandwidth(self, step: str, received: Counter[str], sent: Counter[int], elapsed_s: float) -> None:
         for name, total in self.links.received.items():
+            # A tolerance of 10⁻⁶ for sums of floats; a transfer that got twice its share would be far above it.
             if total - received[name] > self.size.instance_bytes_per_s * elapsed_s * (1 + 1e-6):
                 raise RuleBroken(f"{step}: {name} received {total - received[name]:.0f} bytes in {elapsed_s} s")
         for broker, amount in self.links.sent.items():
@@ -355,6 +369,7 @@ class CapacityWorld:
 def run_course(size: WorldSize, seed: int = 1) -> Iterator[StepFigures]:
     """Run the four steps in one world, and yield the figures of each. Raises RuleBroken."""
     world = CapacityWorld(size, seed)
+    # ⌈n/m⌉ tasks per instance: a lost rack moves the tasks of its instances and no others.
     share = -(-size.tasks // size.instances)
     yield world.measure("start of all instances", world.start_all, most_moves=0)
     # A static member that is back within its session finds its tasks where they were. Others give their tasks away and

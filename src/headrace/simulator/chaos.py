@@ -17,6 +17,7 @@ from headrace.simulator.simulated_broker import SimulatedBroker
 
 __all__ = ["Action", "Chaos"]
 
+# About 55 actions in the 25 s of chaos.
 MEAN_PAUSE_MS = 450
 
 Action = tuple[int, Callable[[], bool]]
@@ -74,6 +75,8 @@ class Chaos:
 
     def weather_changes(self) -> bool:
         weather, chance = self._simulated.conditions, self._random
+        # Three kinds of weather instead of a uniform rate: with 30 % losses sessions end, with 5 % retries overlap, and
+        # without any the faults of processes are seen alone.
         weather.request_lost = chance.choice([0.0, 0.05, 0.3])
         weather.answer_lost = chance.choice([0.0, 0.05, 0.3])
         weather.twice = chance.choice([0.0, 0.1])
@@ -91,10 +94,12 @@ class Chaos:
             broker.log.entries[:] = broker.compacted()
             self._simulated.checkers.offsets.log_was_compacted()
         broker.crash()
+        # A restart within one request, within a heartbeat, and longer than the client's request timeout (2 s).
         self._simulated.events.after(self._random.choice([20, 300, 2_500]), broker.start)
         return True
 
     def disk_refuses(self) -> bool:
+        # Up to three: the first refusal undoes an operation, the next ones meet its retry and the timers behind it.
         self._simulated.broker.log.refusals = self._random.randint(1, 3)
         return True
 

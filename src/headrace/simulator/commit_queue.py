@@ -21,6 +21,8 @@ __all__ = ["CommitQueue", "commit_request"]
 
 API_VERSION = 9
 RETRY_MS = 150
+# Longer than the longest absence of the broker (2.5 s) and a request timeout (2 s), shorter than the calm: commits of
+# the chaos have ended when the calm world is judged.
 API_TIMEOUT_MS = 8_000
 
 
@@ -66,6 +68,8 @@ class CommitQueue:
         self._go_on()
 
     def _go_on(self) -> None:
+        # One commit at a time: two in flight could arrive in the wrong order over a broken connection, and the older
+        # offsets would win.
         if self._is_out or not self._waiting:
             return
         self._is_out = True

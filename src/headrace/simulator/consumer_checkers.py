@@ -150,6 +150,8 @@ class ConsumerCheckers:
             raise RuleBroken(f"the group moved to the other kind at epoch {after}, it was at {before}")
         self._epochs.clear()
         self._has_just_moved = True
+        # Commits of the two protocols do not compare: a classic member commits by names and by what it had in hand,
+        # which no record of the new kind shows.
         for name in set(self._names.values()):
             self.offsets.do_not_judge(name)
 
@@ -190,6 +192,8 @@ class ConsumerCheckers:
         """Return partition → consumer that works on it, for the members of the group."""
         working: dict[TopicPartition, str] = {}
         for consumer in self._consumers():
+            # A process that stands still or was thrown out still has its partitions in hand, and may not know better;
+            # it does no harm until it runs again, and then its first request tells it.
             if not consumer.open or not consumer.runs or consumer.has_given_up or not _is_known(consumer, group):
                 continue
             # 1. It works on nothing that the coordinator has not assigned to it. A consumer that has yet to receive the
@@ -249,6 +253,8 @@ def _is_known(consumer: SimulatedConsumer, group: Group) -> bool:
         return identity.member_id in group.members
     if identity.member_id not in group.membership.members:
         return False
+    # A static member of an older generation: the coordinator keeps its place and gives its partitions away, as in
+    # Kafka, so what it works on proves nothing.
     return identity.instance_id is None or identity.generation == group.membership.generation
 
 

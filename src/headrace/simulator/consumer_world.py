@@ -29,6 +29,8 @@ from headrace.simulator.transcript import Transcript
 
 __all__ = ["ConsumerWorld"]
 
+# Several sessions (6 s), rebalance timeouts (5 s) and API timeouts (8 s) one after the other. A world that needs longer
+# is stuck in practice, too.
 SETTLING_MS = 45_000
 STEP_MS = 100
 TOPICS: Mapping[str, int] = MappingProxyType({"audit": 3, "in": 6, "logs": 2})
@@ -42,6 +44,8 @@ SUBSCRIPTIONS = (
 )
 BROKER_REGEX = SubscribedTopics(broker_regex="in|audit.*")
 Strategies = tuple[tuple[str, ...], ...]
+# Sets of members that can form one group: any two rows of a set have a strategy in common, otherwise the coordinator
+# answers INCONSISTENT_GROUP_PROTOCOL. Rows with cooperative-sticky and range together are a rolling change (KIP-429).
 STRATEGIES: tuple[Strategies, ...] = (  # in one group, any of them together
     (("range",),),
     (("roundrobin", "range"), ("range",), ("range", "sticky")),
@@ -61,6 +65,7 @@ class ConsumerWorld:
     def __init__(self, seed: int, groups: str) -> None:
         self.seed = seed
         self.groups = groups
+        # The kind is part of the seed: the same number gives unrelated worlds for two kinds.
         self.random = Random(f"{groups} {seed}")
         self.group_id = "readers"
         self.events = EventQueue()
@@ -72,6 +77,8 @@ class ConsumerWorld:
         self.reads_alike = self.random.random() < 0.6
         self.strategies = self.random.choice(STRATEGIES)
         self.assignors = self.random.choice(ASSIGNORS)
+        # 3: a member joins without an id and gets one at once. 7: MEMBER_ID_REQUIRED and static members (KIP-394,
+        # KIP-345). 9: the leader may skip the assignment.
         self.join_version = self.random.choice([9, 9, 7, 3])
         self._watched = self._is_calm = False
         self._restarts = 0
@@ -110,6 +117,7 @@ class ConsumerWorld:
         self._restarts += 1
 
         def start() -> None:
+            # A successor starts when its predecessor has ended, as under a supervisor. Two at once are `double_starts`.
             if gracefully and victim.alive and not victim.has_left and victim.fatal is None:
                 self.events.after(50, start)
                 return
@@ -194,6 +202,8 @@ class ConsumerWorld:
         self.restart_consumer(static, 300, gracefully=static.protocol == "consumer" or self.random.random() < 0.5)
         self.settle("a static member restarted")
         back = next(each for each in self.staying() if each.name not in {*others, *doubles})
+        # Three facts make "no rebalance": no other consumer was called, the same partitions came back, and the epoch
+        # (or generation) did not rise.
         if self._shares({back.name, *doubles}) != others or set(back.open) != had or self.checkers.epoch() != epoch:
             raise RuleBroken(
                 f"the static restart of {static.name} as {back.name} was a rebalance: epoch {epoch} became "

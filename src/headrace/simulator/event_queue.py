@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 __all__ = ["ClockStalled", "EventQueue"]
 
+# Far above what 1,000 instances do at one instant, and reached within a second by a loop.
 MOST_AT_ONCE = 20_000
 
 

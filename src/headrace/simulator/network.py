@@ -16,6 +16,8 @@ from headrace.simulator.event_queue import EventQueue
 
 __all__ = ["Answer", "Connection", "NetworkConditions"]
 
+# Shorter than Kafka's 30 s, so that time-outs happen within 25 s of chaos; sessions and intervals are scaled down with
+# it.
 REQUEST_TIMEOUT_MS = 2_000
 
 Answer = Callable[[object | None], None]
@@ -63,6 +65,7 @@ class Connection:
         follows, unless closed."""
         weather, chance = self._conditions, self._random.random
         sent_ms = self._events.now_ms
+        # A lost request takes no effect at the broker; a lost answer below does. Both are `failed` for the client.
         if chance() < weather.request_lost:
             self._later(sent_ms + self._time_to_notice(), failed)
             return
@@ -103,6 +106,8 @@ class Connection:
 
     def _time_to_notice(self) -> int:
         """A reset is seen at once, silence after the time-out."""
+        # Not drawn from a range: the two ends behave differently. A reset makes the client send again while the first
+        # request may still be on its way, and silence makes it wait.
         return self._random.choice((5, 60, REQUEST_TIMEOUT_MS))
 
     def _delay(self) -> int:

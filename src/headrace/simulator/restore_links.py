@@ -16,6 +16,8 @@ from headrace.simulator.topologies import Task
 
 __all__ = ["RestoreLinks"]
 
+# Compromise: a step costs one pass over all transfers (up to 20,000 in the default course, active and standby), and
+# durations are exact to a step.
 STEP_MS = 250
 
 

@@ -28,6 +28,7 @@ from headrace.simulator.topologies import Shape, Task
 __all__ = ["SimulatedApplication", "WorkloadProfile"]
 
 RETRY_MS = 100
+# OffsetCommit 9 checks member epochs (KIP-848) and still names topics; version 10 carries their ids.
 COMMIT_API_VERSION = 9
 
 
@@ -80,8 +81,12 @@ class SimulatedApplication:
             rebalance_timeout_ms=profile.rebalance_timeout_ms,
             session_timeout_ms=profile.session_timeout_ms,
             instance_id=instance_id,
+            # Descriptions of the group in between must not change what members do; a third of the applications send
+            # them.
             early_look=random.random() < 0.3,
         )
+        # Two connections, as the guardian's and the driver's: a commit may overtake the heartbeat that would have told
+        # of a new epoch.
         self._heartbeats = Connection(events, conditions, random)
         self._commits = Connection(events, conditions, random)
         self.open: dict[Task, int] = {}  # active tasks that run → next position
@@ -205,6 +210,7 @@ class SimulatedApplication:
     def _take(self, added: Tasks, revoked: Tasks) -> None:
         given, taken = task_ids(added), task_ids(revoked)
         for task in given:
+            # A task that comes back while it is being closed is opened again after the close; one that runs goes on.
             if task in self._closing or task not in self.open:
                 self._opening.add(task)
         self._opening -= taken
@@ -231,9 +237,12 @@ class SimulatedApplication:
 
     def _close(self, life: int) -> None:
         """The last commit of the tasks to give back; then they are let go, whatever became of the commit."""
+        # Tasks that were lost in the meantime are not this life's to commit or to acknowledge.
         if life != self._life or not self._closing:
             return
         closing = frozenset(self._closing & self.open.keys())
+        # The acknowledgement names the assignment that it answers: a newer one may have arrived during the commit, and
+        # it has its own tasks to close.
         version = self.membership.assignment.version
 
         def let_go(_: object = None) -> None:
@@ -264,6 +273,9 @@ class SimulatedApplication:
     def _run_batch(self) -> None:
         """Every open task goes on by some records and is committed with the epoch of now."""
         if self.alive and not self.has_left and self.fatal is None:
+            # The epoch is captured at the plan and not at the commit: a batch that outlives its assignment must be
+            # refused, and would not be if it asked for the newest epoch at the end (Kafka accepts the current epoch for
+            # a task of another member).
             self._epoch = self.membership.assignment.member_epoch
             for task in self.open:
                 self.open[task] += self._random.randint(0, 5)
@@ -280,6 +292,8 @@ class SimulatedApplication:
     def _commit_too_late(self) -> None:
         """A worker that hears of nothing commits its batch some time after the tasks were lost."""
         offsets, epoch = dict(self.open), self._epoch
+        # Workers of a Spark job do not learn of a lost membership. Up to 4 s later is within and beyond the next
+        # owner's first commit.
         if offsets and self._random.random() < 0.5:
             self._after(self._profile.late_commit_ms, lambda: self._commit(offsets, lambda _: None, epoch=epoch))
 

@@ -29,6 +29,7 @@ from headrace.simulator.network import Answer
 __all__ = ["BrokerAway", "SimulatedBroker"]
 
 LogEntry = tuple[bytes, bytes | None]
+# As the retry of a coordinator's timer whose write failed (CoordinatorRuntime: 500 ms).
 RETRY_MS = 500
 
 
@@ -46,6 +47,7 @@ class _Log:
     _read: dict[LogEntry, CoordinatorRecord | None] = field(default_factory=dict)
 
     def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:  # noqa: ARG002 - the seam has it
+        # All records of one append are refused or none: a coordinator's batch is one append.
         if self.refusals:
             self.refusals -= 1
             raise AppendFailed("the simulated disk is full")
@@ -138,6 +140,8 @@ class SimulatedBroker:
 
     def compacted(self) -> list[LogEntry]:
         """The last record of each key, in their order; tombstones stay as in a young log."""
+        # Tombstones stay: compaction removes them only after delete.retention.ms (a day), and a replay must give the
+        # same state with or without them.
         last = {key: index for index, (key, _) in enumerate(self.log.entries)}
         return [self.log.entries[index] for index in sorted(last.values())]
 
@@ -177,6 +181,7 @@ class SimulatedBroker:
             return
         self._took_effect(outcome)
 
+    # Not over the simulated network: a position is read until it succeeds, and a lost OffsetFetch only repeats.
     def committed(self, group_id: str, topic: str, partition: int) -> int:
         """The committed offset, 0 for none. Raises BrokerAway."""
         if self._runner is None:
@@ -244,6 +249,8 @@ class SimulatedBroker:
     def _took_effect(self, outcome: Outcome) -> None:
         for event in outcome.events:
             self._note(f"{event.name} {' '.join(f'{name}={value}' for name, value in event.details)}")
+        # Created some time later, as by a controller: heartbeats in between carry MISSING_INTERNAL_TOPICS, and a crash
+        # may come first.
         wanted = tuple(topic for topic in outcome.topics_to_create if topic.name not in self.topics)
         if wanted and not self.creations_fail:
             self._events.after(self._random.randint(1, 80), lambda: self._create(wanted))

@@ -47,6 +47,7 @@ class ConsumerProfile:
     polling_ms: tuple[int, int] = (80, 500)
     revoking_ms: tuple[int, int] = (1, 400)
     opening_ms: tuple[int, int] = (1, 200)
+    # Most polls do not commit, so that rebalances find uncommitted progress.
     commit_share: float = 0.4
     max_poll_interval_ms: int = 5_000
 
@@ -178,15 +179,19 @@ class SimulatedConsumer:
         if not self.runs:
             return
         now_ms = self._events.now_ms
+        # 1. The membership gave up waiting for an answer (its `next_poll_ms` has passed): the exchange is over, and an
+        #    answer that comes later is ignored by its number.
         if self._pending is not None and now_ms >= self._until_ms:
             self._pending = None
             self.membership.on_failure(now_ms)
+        # 2. The watch of max.poll.interval.ms runs in this thread, since the other one is what may be stuck (KIP-62).
         self._watch_polls(now_ms)
         result = self.membership.poll(now_ms)
         self._until_ms = result.next_poll_ms
         self._publish()
         for outgoing in result.requests:
             self._send(outgoing)
+        # 3. Wake for the membership's deadline or for the watch, whichever comes first.
         wake_ms = result.next_poll_ms
         if not (self._overrun or self._is_closing) and self.membership.state not in _OUT:
             wake_ms = min(wake_ms, self._polled_ms + self._profile.max_poll_interval_ms + 1)
@@ -235,6 +240,8 @@ class SimulatedConsumer:
         self._overrun = True
         self._note(f"leaves: no poll for {silent_ms} ms")
         self.membership.leave(now_ms)
+        # What was to be carried out belongs to the membership that ends here. The application hears of the loss when it
+        # polls again, however late.
         self._told.clear()
         self._told.append(PartitionsLost(number=OVERRUN, reason="max-poll-exceeded", after_ms=silent_ms))
 
@@ -294,6 +301,7 @@ class SimulatedConsumer:
         match event:
             case Rebalance():
                 self.rebalances += 1
+                # An eager protocol gives everything back before it joins; a cooperative one (KIP-429) names what moves.
                 revoked = tuple(each for each in event.revoked if each in self.open)
                 if event.all_revoked:
                     revoked = tuple(self.open)
@@ -337,6 +345,8 @@ class SimulatedConsumer:
             self._after((RETRY_MS, RETRY_MS), lambda: self._open(event))
             return
         for partition, position in found.items():
+            # A partition that it kept goes on at its own position: the committed one is older, and reading it would
+            # process records twice.
             self.open.setdefault(partition, position)
         self._acknowledge(event)
 

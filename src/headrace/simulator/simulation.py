@@ -16,6 +16,7 @@ from headrace.simulator.transcript import Outcome
 __all__ = ["KINDS", "simulate"]
 
 KINDS = ("streams", "consumer", "classic", "mixed")
+# About three sessions of 8 s: enough for members to be thrown out, to come back, and to be thrown out again.
 CHAOS_MS = 25_000
 
 
@@ -60,6 +61,8 @@ def _run(
         world.calm_down()
         world.settle("after the chaos")
         moved = check()
+    # Only these are findings. Any other exception is a crash of the code under simulation and is raised with its
+    # traceback.
     except (RuleBroken, ClockStalled) as rule:
         broken = str(rule)
         world.note(f"BROKEN: {rule}")

@@ -56,6 +56,7 @@ class StreamsChaos(Chaos):
         if not living:
             return False
         victim = self._random.choice(living)
+        # Only static members can announce that they will be back (member epoch -2, KIP-1071 with Kafka 4.4).
         gracefully = victim.instance_id is not None and victim.runs and self._random.random() < 0.6
         self._world.restart_application(victim, self._random.choice([10, 500, 3_000, 9_000]), gracefully=gracefully)
         return True

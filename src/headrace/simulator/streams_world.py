@@ -59,6 +59,8 @@ class StreamsWorld:
         """A new one, now and then as a further member of a process that has some already, or with an instance id."""
         self._numbers += 1
         number = self._numbers
+        # Numbers below 10 collide on purpose: several members in one process (threads of Kafka Streams) may not hold
+        # two replicas of one task.
         process = self.random.randint(1, 9) if self.random.random() < 0.2 else 100 + number
         if instance_id is None and self.random.random() < 0.3:
             instance_id = f"i{number}"
@@ -120,6 +122,8 @@ class StreamsWorld:
             if known is None or known.partitions != partitions:
                 self.broker.create_topic(name, partitions)
         for name in self.shape.internal_topics():
+            # Internal topics may have the wrong number of partitions after the chaos, and no rule repairs them. Gone,
+            # they are created by the broker with the right number.
             self.broker.topics.pop(name, None)
         self.checkers.offsets.start_anew()
         self.broker.metadata_changed()

@@ -32,6 +32,7 @@ __all__ = ["Crash", "simulate_subtopology"]
 NAME = "counts"
 CHAOS_MS = 4_000
 CALM_MS = 60_000
+# Shorter than the chaos, so that transactions of dead drivers also end by their timeout and not only by the guardian.
 TRANSACTION_TIMEOUT_MS = 3_000
 Places = dict[tuple[str, int], int]
 
@@ -62,6 +63,8 @@ def simulate_subtopology(
     broken: str | None = None
     try:
         world.run()
+    # AssertionError and KeyError count as broken rules here: the machine's own assertions are guarantees, and a seed
+    # with its transcript is worth more than a traceback.
     except (RuleBroken, ClockStalled, AssertionError, KeyError) as rule:
         broken = repr(rule) if isinstance(rule, KeyError) else str(rule)
         world.note(f"BROKEN: {broken}")
@@ -100,6 +103,7 @@ class _Broker:
         self._checked = dict.fromkeys(range(partitions), 0)
 
     def initialise(self, transactional_id: str) -> int:
+        # InitProducerId: aborts the open transaction of this id and fences everyone who has an older epoch.
         self._open.pop(transactional_id, None)
         self._epochs[transactional_id] += 1
         return self._epochs[transactional_id]
@@ -118,6 +122,8 @@ class _Broker:
         """TxnOffsetCommit, then EndTxn if `end`; at least once OffsetCommit."""
         if self._transactional:
             self._check_epoch(transactional_id, epoch)
+        # Stricter than Kafka, which also accepts an older epoch for a task that the member has kept: the machine must
+        # not depend on that.
         if self.members.get(member[0]) != member[1]:
             raise Fenced("member-fenced", "another epoch")
         if not self._transactional:
@@ -131,6 +137,7 @@ class _Broker:
         self._epochs[transactional_id] += 1
         for task, offset in transaction.rows:
             self.rows[task][offset] += 1
+            # Exactly once, first half: rows become visible at EndTxn, each of them once.
             if self.rows[task][offset] > 1:
                 raise RuleBroken(f"row {offset} of task {task} is committed twice")
         self._take(transaction.offsets)
@@ -165,12 +172,16 @@ class _Broker:
         self.committed.update(offsets)
         for task, offset in offsets.items():
             self.checks += 1
+            # No offset without its rows. Only the new part is looked at; a commit that goes back is looked at from its
+            # offset on, which is nothing.
             for each in range(min(self._checked[task], offset), offset):
                 if not self.rows[task][each]:
                     raise RuleBroken(f"offset {offset} of task {task} is committed without the row of {each}")
             self._checked[task] = offset
             if not self._transactional:
                 continue
+            # Exactly once, second half: a visible row behind the committed offset would be written again by the next
+            # batch.
             if max(self.rows[task], default=-1) >= offset:
                 raise RuleBroken(f"a row of task {task} is committed, and offset {offset} is not behind it")
 
@@ -199,6 +210,8 @@ class _Driver:
             return
         if isinstance(event, (events.Advanced, events.Aborted)):
             self.in_batch = frozenset()
+        # A driver may crash at any of its commands: the others of the same event are lost then, as in a process that
+        # dies between two statements.
         for command in self.machine.handle(event, self.world.queue.now_ms):
             if self.is_alive:
                 self._execute(command)
@@ -275,6 +288,8 @@ class _Driver:
         def act() -> None:
             if not self.is_alive:
                 return
+            # A lost request never took effect; a lost response did. The machine must treat both alike, because it
+            # cannot tell them apart.
             lost = crash is Crash.REQUEST_LOST
             try:
                 if (self.world.broker.is_down or lost) and not isinstance(
@@ -435,6 +450,7 @@ class _Job:
         self._is_over = False
 
     def start(self, crash: Crash | None) -> None:
+        # An executor takes all slots with it, a worker one.
         victims = set(self._planned) if crash is Crash.EXECUTOR else set()
         if crash is Crash.WORKER or self._world.chance(0.03):
             victims.add(self._world.random.choice(sorted(self._planned)))
@@ -449,6 +465,8 @@ class _Job:
             (task, offset)
             for task, (start, end) in self._planned[slot].items()
             for offset in range(start, end)
+            # Two interleaved halves: a worker that dies between them leaves a gap in the middle of the range, not only
+            # a missing end.
             if (offset - start) % 2 == part
         ]
         try:
@@ -589,6 +607,8 @@ class _World:
 
     def _acknowledge(self, driver: _Driver) -> None:
         told = self._told.get(driver.name)
+        # A task changes its owner only when its machine says that it is released: this is the acknowledgement of a
+        # heartbeat.
         if told is None or not driver.machine.has_released(self._snapshot(driver, list(told))):
             return
         for task, owner in self._owners.items():
@@ -655,6 +675,7 @@ class _World:
             self.broker.members.pop(driver.name, None)
             self._leave(driver)
             name = driver.name
+            # From at once (a guardian that notices the death) to the transaction timeout (a lost host).
             self.queue.after(self.random.randint(1, 3000), lambda n=name: self.broker.abort_all_of(f"{n}-"))  # type: ignore[misc]
 
     def _is_settled(self) -> bool:

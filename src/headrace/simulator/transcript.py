@@ -10,6 +10,8 @@ from headrace.simulator.event_queue import EventQueue
 
 __all__ = ["Outcome", "Transcript"]
 
+# The last 400 lines hold the last few seconds of a world, where the cause of a broken rule nearly always is; the hash
+# covers all of them.
 LINES = 400
 
 
@@ -46,6 +48,7 @@ class Transcript:
         line = f"{self._events.now_ms - self._began_ms:>8} ms  {text}"
         self._hash.update(line.encode())
         self._lines.append(line)
+        # Trimmed in halves, so that the cost per line stays constant.
         if len(self._lines) > 2 * LINES:
             del self._lines[:LINES]
 
