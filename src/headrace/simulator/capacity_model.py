@@ -300,6 +300,6 @@ def _instances_for_target(workload: Workload, costs: UnitCosts) -> int:
     cycle_ms = costs.cycle_ms + (workload.cores * costs.transaction_ms if workload.exactly_once else 0.0)
     fixed = cycle_ms * _cycles_per_s(workload) / 1000 + costs.idle_percent_of_core / 100
     shared = records_us + workload.tasks * costs.task_ms * _cycles_per_s(workload) / 1000
-    # No number of instances helps if the fixed part alone exceeds the target: 0 says so.
+    # No number of instances helps if the fixed part alone exceeds the target: 0 stands for that.
     room = TARGET_LOAD * workload.cores - fixed
     return math.ceil(shared / room) if room > 0 else 0
