@@ -77,6 +77,7 @@ def filter_batch(
 
 def empty_batch(header: BatchHeader) -> bytes:
     """Return the bare header, as Kafka leaves it for the last batch of a producer or of a segment."""
+    # An empty payload has no codec, and without records there is nothing that a horizon could delete.
     attributes = header.attributes & ~(_CODEC_BITS | _DELETE_HORIZON_BIT)
     return _pack_batch(header, attributes, _NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
@@ -87,6 +88,8 @@ def _build_batch(header: BatchHeader, kept: list[RawRecord], parts: Iterable[byt
         attributes, base_timestamp = attributes | _DELETE_HORIZON_BIT, horizon_ms
     max_timestamp = header.max_timestamp
     if not header.has_append_time:
+        # The record with the largest timestamp may be gone; under LogAppendTime the header's timestamp is that of all
+        # records.
         max_timestamp = max(header.base_timestamp + each[2] for each in kept)
     payload = b"".join(parts)
     if attributes & _CODEC_BITS:

@@ -26,6 +26,7 @@ _CRC_FROM = 21
 _DELTA_AT = 23
 _MAX_RELATIVE_OFFSET = 2**31 - 1
 _WALK_BLOCK = 8192
+# A recovery reads the whole file, so it reads in large blocks; a walk needs 27 of each batch's bytes.
 _SCAN_BLOCK = 4 * 1024**2
 
 
@@ -62,6 +63,7 @@ def parse_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
 
 def compute_crc(batch: Buffer) -> int:
     """Return the CRC32C of one whole batch: over everything after the CRC field."""
+    # `bytes` copies once; google_crc32c accepts no memoryview.
     return int(crc32c(bytes(memoryview(batch)[_CRC_FROM:])))
 
 
@@ -131,6 +133,7 @@ def _find_defect(header: BatchHeader, end: int, next_offset: int, base_offset: i
         return "not a record batch"
     if header.position + header.size_bytes > end:
         return "a torn batch"
+    # Zero records are sound: compaction leaves bare headers.
     if header.last_offset_delta < 0 or header.records_count < 0:
         return "a batch with a negative count"
     # Larger is fine: compaction leaves gaps. Whether a gap is a hole is `log_recovery`'s question.

@@ -49,6 +49,8 @@ def read_checkpoint(file_system: FileSystem, path: Path, *, fields: int) -> list
         raise CheckpointCorrupt(f"{path} is not text") from None
     lines = text.splitlines()
     rows = [line.split() for line in lines[2:]]
+    # The number of entries in the second line detects a file that lost its end: a shorter list of valid lines would
+    # pass otherwise, and partitions without a recovery point are scanned from the start.
     if not text.endswith("\n") or len(lines) < 2 or lines[0].strip() != "0" or lines[1].strip() != str(len(rows)):
         raise CheckpointCorrupt(f"{path} is truncated or of another version")
     if any(len(row) != fields for row in rows):
@@ -69,6 +71,8 @@ def parse_topic_id(text: str) -> uuid.UUID:
 def write_partition_metadata(file_system: FileSystem, directory: Path, topic_id: uuid.UUID) -> None:
     """Write the topic id of a partition into its directory. Raises OSError."""
     text = f"version: 0\ntopic_id: {format_topic_id(topic_id)}"
+    # Not synced: a partition whose id is lost counts as the topic's own (`PartitionDirectories.belongs_to`), and the
+    # first flush of the log syncs its directory.
     file_system.write_atomically(directory / PARTITION_METADATA, text.encode(), sync=False)
 
 

@@ -63,6 +63,7 @@ def count_deletable_segments(
             `retention.ms=-1`.
     """
     surplus_bytes = -1
+    # -1 is "no surplus": only segments before the log start are deleted then.
     if "delete" in config.cleanup_policy and config.retention_bytes >= 0:
         surplus_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0
@@ -85,6 +86,8 @@ def count_deletable_segments(
 
 
 def _is_expired(segment: SegmentFacts, config: LogConfig, now_ms: int) -> bool:
+    # A segment without any timestamp (-1) never expires by time; Kafka would fall back to the file's modification time,
+    # which a copy of the directory changes.
     if "delete" not in config.cleanup_policy or config.retention_ms < 0 or segment.max_timestamp_ms < 0:
         return False
     return now_ms - segment.max_timestamp_ms > config.retention_ms
@@ -186,14 +189,19 @@ def find_compactable(
     """
     end_offset, clean_bytes, dirty_bytes, is_overdue = first_dirty_offset, 0, 0, False
     for segment in closed:
+        # 1. Clean already: it counts for the ratio, as what would have to be rewritten once more.
         if segment.end_offset <= first_dirty_offset:
             clean_bytes += segment.size_bytes
             continue
+        # 2. The pass ends before the first segment that is undecided or young: the clean part must be one run from the
+        #    start of the log, because a single offset records its end.
         is_young = config.min_compaction_lag_ms > 0 and (
             segment.max_timestamp_ms > now_ms - config.min_compaction_lag_ms
         )
         if segment.end_offset > last_stable_offset or is_young:
             break
+        # 3. Dirty. `max.compaction.lag.ms` counts from the first record of a segment, since that one has waited
+        #    longest.
         dirty_bytes += segment.size_bytes
         end_offset = segment.end_offset
         if 0 < segment.first_timestamp_ms < now_ms - config.max_compaction_lag_ms:

@@ -44,6 +44,7 @@ def load_identity(file_system: FileSystem, directory: Path) -> DirectoryIdentity
     try:
         text = file_system.read_bytes(path).decode()
     except FileNotFoundError:
+        # Looked for only where our own file is missing: a directory that has both is ours.
         if file_system.exists(directory / "meta.properties"):
             raise DirectoryUnusable(
                 "state-corrupt",

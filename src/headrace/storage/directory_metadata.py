@@ -2,8 +2,7 @@
 
 Where Kafka has the `__cluster_metadata` log, this single broker has five JSON files beside the logs. Each is replaced
 as a whole (written beside, fsync, rename) before the change takes effect in memory, so that it survives a kill -9. The
-topic
-file changes before any partition directory does: directories that disagree with it are leftovers.
+topic file changes before any partition directory does: directories that disagree with it are leftovers.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ ACLS = "headrace-acls.json"
 QUOTAS = "headrace-quotas.json"
 
 _FORMAT = 1
+# Kafka's rule (org.apache.kafka.common.internals.Topic). 249 characters, so that `<topic>-<partition>` and suffixes
+# such as `-delete` fit the 255 bytes of a file name.
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ACL_FIELDS = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
 
@@ -305,6 +306,7 @@ def _save_scram_credentials(file_system: FileSystem, directory: Path, catalog: S
             for name, mechanisms in catalog.users.items()
         },
     }
+    # Keys are not passwords, but an attacker who has StoredKey can try passwords offline (RFC 5802, section 9).
     _save(directory / SCRAM_CREDENTIALS, file_system, stored, mode=0o600)
 
 

@@ -45,6 +45,8 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    # Reference counting instead of an explicit owner: a span that waits in a socket's queue may be the last user of a
+    # file that was deleted long ago, and reading another file under a reused number would send its bytes.
     def __del__(self) -> None:
         os.close(self.number)
 
@@ -299,6 +301,8 @@ class RealFileSystem:
                 file.sync()
         finally:
             file.close()
+        # The rename comes after the content is synced; otherwise a power loss may keep the new name with an empty file.
+        # The directory follows, since the rename itself is data of the directory.
         beside.replace(path)
         if sync:
             self.sync_directory(path.parent)
@@ -311,6 +315,7 @@ class RealFileSystem:
         except OSError:
             os.close(fd)
             raise
+        # Only after the lock was taken: the loser must still be able to read the winner's process id.
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return RealLock(fd)

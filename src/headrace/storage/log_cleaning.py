@@ -35,6 +35,8 @@ from headrace.storage.segment_swap import CLEANED, discard_new_segment, remove_o
 __all__ = ["DEDUPE_BUFFER_BYTES", "CleanedTransactions", "LogCleaning", "OffsetMap"]
 
 DEDUPE_BUFFER_BYTES = 64 * 1024**2
+# Reads and writes of this size keep system calls rare while a pass competes with the broker for at most a few hundred
+# KiB of memory.
 _WRITE_BYTES = 256 * 1024
 _MAX_SEGMENT_BYTES = 2**31 - 1
 
@@ -107,6 +109,8 @@ class LogCleaning:
         plan = self._plan
         for base_offset, size_bytes in plan.scanned:
             for batch, header in self._read_segment(base_offset, size_bytes, control_only=True):
+                # A marker that a power loss could still take away decides nothing: records that were dropped by it
+                # could not come back.
                 if header.base_offset >= plan.flushed_offset:
                     return
                 self._transactions.add(batch, header)
@@ -137,6 +141,8 @@ class LogCleaning:
                         if key is not None:
                             self._offset_map.put(key, header.base_offset + delta)
                 self.end_offset = header.next_offset
+            # The segment's end and not its last batch's: compaction may have left a gap behind it, and offsets in a gap
+            # are clean.
             self.end_offset = segment.end_offset
 
     def _clean_group(self, group: tuple[SegmentFacts, ...]) -> SegmentSwap | None:

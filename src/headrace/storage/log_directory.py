@@ -104,6 +104,8 @@ class LogDirectory(DirectoryMetadata):
         self.on_log_opened: Callable[[PartitionLog], None] = lambda _log: None
         file_system.make_directory(self.path)
         try:
+            # The lock before anything is read: a second broker must not even see metadata that the first is about to
+            # replace.
             self._lock = file_system.lock(self.path / ".lock")
         except BlockingIOError:
             self._refuse_locked()
@@ -128,11 +130,15 @@ class LogDirectory(DirectoryMetadata):
             self._sync_parents()
             stored = DirectoryIdentity(cluster_id=cluster_id or format_topic_id(uuid.uuid4()))
         self._identity = stored.for_next_start()
+        # The start is counted durably before anything is written under its epoch. A start that is counted and then
+        # fails leaves a gap, which is harmless; an epoch that was used twice would make two leaders look like one.
         self._durably(lambda: save_identity(self._file_system, self.path, self._identity))
         self._topics = load_topics(self._file_system, self.path)
         self._load_metadata()
         self._checkpoints = OffsetCheckpoints(self.path, self._file_system)
         self._on_disk = PartitionDirectories(self.path, self._file_system)
+        # Renamed, not removed: a directory without a topic may be the consequence of a lost metadata file, and an
+        # operator can rename it back.
         for stray in self._on_disk.scan(self._topics):
             self._forget(stray)
             self._set_aside(stray, "stray")
@@ -162,6 +168,8 @@ class LogDirectory(DirectoryMetadata):
     def reserve_producer_ids(self, count: int = 1000) -> range:
         """Reserve a block of producer ids (KIP-730), durably. Raises StorageFull, OSError."""
         first = self._identity.next_producer_id
+        # A block at a time, as Kafka's controller hands them out (KIP-730): one fsync per thousand ids. The rest of a
+        # block is lost with a restart; the ids are 63 bits wide.
         identity = replace(self._identity, next_producer_id=first + count)
         self._durably(lambda: save_identity(self._file_system, self.path, identity))
         self._identity = identity
@@ -194,6 +202,8 @@ class LogDirectory(DirectoryMetadata):
             if entry.name in topics:
                 raise InvalidTopic("bad-value", f"Topic {entry.name} exists already.", topic=entry.name)
             topics[entry.name] = entry
+        # The file names the topics before any directory exists. A crash in between leaves topics without directories,
+        # which the first write creates.
         self._replace_topics(topics)
         if not lazy:
             for entry in added:
@@ -343,6 +353,7 @@ class LogDirectory(DirectoryMetadata):
             log_start_offset=self._checkpoints.log_starts.get(key, 0),
             recovery_point=self._checkpoints.recovery_points.get(key, 0),
             gaps_until=self._gaps_until(key, config),
+            # Taken out: it is true of the log until it is opened, and the next opening must find a new one.
             clean=self._checkpoints.clean_shutdowns.pop(key, None),
         )
 
@@ -392,6 +403,7 @@ class LogDirectory(DirectoryMetadata):
     def flush_due_logs(self) -> int:
         """fsync the logs for which `flush.ms` or `flush.messages` require it; return how many. Raises LogFailed."""
         now_ms = self._clock_ms()
+        # A copy, because this runs in the flusher's thread while the owner may open logs.
         due = [log for log in list(self._logs.values()) if log.flush_is_due(now_ms)]
         for log in due:
             log.flush()
@@ -420,6 +432,7 @@ class LogDirectory(DirectoryMetadata):
         now_ms = self._clock_ms()
         best: tuple[float, PartitionLog, int] | None = None
         for key, log in self._logs.items():
+            # Closed logs are not looked at: a log that was not opened since the start has not grown either.
             if not log.config.is_compacted or not log.is_usable or log in leave_out:
                 continue
             clean_to = self._checkpoints.cleaned_to.get(key, 0)
@@ -439,8 +452,10 @@ class LogDirectory(DirectoryMetadata):
             flush: Whether everything must survive a power loss.
         """
         try:
+            # 1. Logs before checkpoints: recovery points are final only after the last flush.
             closed = [(key, clean) for key, log in self._logs.items() if (clean := log.close(flush=flush)) is not None]
             self.checkpoint()
+            # 2. The record of a clean shutdown last. Its presence says that everything before it was done.
             self._checkpoints.save_clean_shutdown(closed, sync=flush)
         finally:
             self.abandon()

@@ -13,6 +13,8 @@ from headrace.storage.file_system import FileSystem, format_free_space
 __all__ = ["LogHealth", "is_disk_full"]
 
 _log = logging.getLogger("headrace.storage")
+# Quota and file size limit count as full: in all three cases nothing is wrong with the disk, and an operator can make
+# room.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -73,6 +75,8 @@ class LogHealth:
 
     def fail(self, error: OSError, what: str) -> NoReturn:
         """Mark the log as failed and raise LogFailed."""
+        # Set before the error is raised: a flusher thread and the event loop share the log, and whichever comes next
+        # must be refused.
         self._failure = f"{what}: {error}"
         _log.error("The log of partition %s %s; it refuses work until it is opened again", self._name, self._failure)
         raise LogFailed(

@@ -163,6 +163,8 @@ class OffsetIndex(_IndexFile):
     def append(self, offset: int, position: int) -> None:
         """Add an entry: `offset` is the last one of the batch at `position`. One that does not grow is ignored."""
         relative = offset - self._base_offset
+        # A full index is no error: `should_roll` begins a new segment with the next append. Kafka throws here, since
+        # its mapped file has no room.
         if self.is_full or (self._offsets and relative <= self._offsets[-1]):
             return
         # Both arrays are read by a thread that writes entries to the file.
@@ -269,6 +271,8 @@ class TimeIndex(_IndexFile):
         relative = offset - self._base_offset
         if (self.is_full and not closing) or len(self) >= self._max_entries or timestamp_ms < 0:
             return
+        # Records may arrive out of order: the index holds the largest timestamp so far, so that everything after an
+        # entry's offset is searched and nothing before it has to be.
         if self._offsets and (timestamp_ms <= self._timestamps[-1] or relative < self._offsets[-1]):
             return
         self._timestamps.append(timestamp_ms)
@@ -280,6 +284,8 @@ class TimeIndex(_IndexFile):
 
     def offset_for(self, timestamp_ms: int) -> int:
         """Return an offset at or before the first record with at least this timestamp."""
+        # An entry with exactly this timestamp: its offset is that of the batch that brought it, and earlier records are
+        # older.
         i = bisect_right(self._timestamps, timestamp_ms)
         return self._base_offset + (self._offsets[i - 1] if i else 0)
 

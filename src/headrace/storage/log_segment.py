@@ -25,6 +25,7 @@ from headrace.storage.transaction_index import TransactionIndex
 __all__ = ["LogSegment", "segment_name"]
 
 _log = logging.getLogger("headrace.storage")
+# Index entries hold offsets relative to the base offset as int32.
 _MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
@@ -86,6 +87,7 @@ class LogSegment:
             OSError: A file could not be created.
         """
         segment = cls(directory, base_offset, config, file_system, suffix=suffix)
+        # Truncated, because a file of this name may be left over from a crash between its creation and the first write.
         segment._file = file_system.open(segment.path, create=True)
         segment._file.truncate(0)
         segment.offset_index.reset()
@@ -344,6 +346,7 @@ class LogSegment:
         Raises:
             OSError: The sync failed.
         """
+        # Another thread may flush while retention removes segments. What was removed needs no sync.
         if self._removed:
             return
         try:
@@ -352,6 +355,7 @@ class LogSegment:
             if with_indexes and self._indexes_loaded:
                 self.offset_index.sync()
                 self.time_index.sync()
+        # Removed between the test above and the sync: the flag was set before the files went (`remove`).
         except FileNotFoundError:
             if not self._removed:
                 raise

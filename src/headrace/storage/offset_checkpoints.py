@@ -55,6 +55,7 @@ class OffsetCheckpoints:
 
         If so, `save_all` must follow before a partition of this name is created again.
         """
+        # All of them are taken out, hence a list before the comparison: `any` over a generator would stop at the first.
         known = [offsets.pop(key, None) for offsets in (self.recovery_points, self.log_starts, self.cleaned_to)]
         return (self.clean_shutdowns.pop(key, None), *known) != (None,) * 4
 
@@ -130,6 +131,8 @@ class OffsetCheckpoints:
         except (CheckpointCorrupt, ValueError) as error:
             _log.warning("Ignoring the record of a clean shutdown, so all logs will be checked: %s", error)
             found = {}
+        # Removed as soon as it is read, and durably: if this run crashes, the next start must not trust what the last
+        # run recorded.
         self._file_system.remove(path)
         self._file_system.sync_directory(self._path)
         return found

@@ -45,6 +45,8 @@ class PartitionDirectories:
     def scan(self, topics: Mapping[str, TopicEntry]) -> Iterator[TopicPartition]:
         """Find the directories of these topics; yield partitions that belong to none, which the caller sets aside."""
         for name in self._file_system.names(self._path):
+            # From the right: topic names may contain dashes. Names that do not end in a number are ours (checkpoints,
+            # JSON files) or an operator's, and are left alone.
             topic, dash, number = name.rpartition("-")
             if name.endswith("-delete"):
                 self._file_system.remove_tree(self._path / name)
@@ -59,6 +61,8 @@ class PartitionDirectories:
     def belongs_to(self, key: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the directory is of this topic; also if it does not record its topic id."""
         found = read_partition_metadata(self._file_system, self.path(key))
+        # A directory without partition.metadata is trusted: the file is written without a sync, and a power loss may
+        # have taken it while the records survived.
         return found is None or found == topic_id
 
     def create(self, key: TopicPartition, topic_id: uuid.UUID) -> None:

@@ -534,6 +534,8 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
         found = self._local.segments.find_timestamp(timestamp_ms, start_offset=self._log_start_offset)
+        # Under fsync "always" the record may lie behind the high watermark: ListOffsets must not name what no reader
+        # sees.
         return found if found is not None and found.offset < self.high_watermark else None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
@@ -550,6 +552,8 @@ class PartitionLog:
         Raises:
             OffsetOutOfRange: `offset` is after the high watermark.
         """
+        # -1 (DeleteRecordsRequest.HIGH_WATERMARK) deletes everything that readers see; records after the high watermark
+        # are not acknowledged yet and stay.
         if offset == -1:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:
@@ -575,6 +579,7 @@ class PartitionLog:
             config=local.config,
             now_ms=local.clock_ms() if now_ms is None else now_ms,
         )
+        # A log has an active segment at all times: the next offset would be lost with the last one.
         if count == len(local.segments.all) and count:
             self._roll()
         if count:
@@ -605,6 +610,7 @@ class PartitionLog:
             return
         try:
             end = local.truncate_to(offset)
+            # The batch that holds `offset` may begin before the log start, where DeleteRecords reached into it.
             self._log_start_offset = min(self._log_start_offset, end)
             if self._epochs.truncate_from_end(end):
                 self._epochs.save()
@@ -690,10 +696,14 @@ class PartitionLog:
         self._health.check_usable()
         end_offset = self._local.log_end_offset  # before the segments are read: they hold at least everything before it
         try:
+            # 1. What makes records usable is synced before the records: an epoch without its entry, or an aborted
+            #    transaction without its index entry, would be served wrongly after a power loss. The other way round
+            #    costs nothing.
             self._epochs.flush()
             self._local.write_transaction_indexes()
         except OSError as error:  # small files that can be written again: a full disk loses nothing
             self._health.refuse(error, "could not be flushed")
+        # 2. The segments, up to the end that was read above. Appends that came meanwhile belong to the next flush.
         return self._local.flush(end_offset)
 
     def close(self, *, flush: bool = True) -> CleanShutdown | None:
@@ -719,6 +729,8 @@ class PartitionLog:
                     self._sync_indexes(active)
             else:
                 self._local.write_transaction_indexes()
+            # The size is recorded together with the offset: a file of another size, restored from a backup or written
+            # by Kafka, is scanned in spite of a clean shutdown.
             clean = CleanShutdown(
                 base_offset=active.base_offset, size_bytes=active.size_bytes, log_end_offset=self._local.log_end_offset
             )

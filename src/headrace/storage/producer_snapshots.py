@@ -21,6 +21,7 @@ __all__ = ["load_producer_state", "rebuild_transaction_indexes", "save_snapshot"
 
 _log = logging.getLogger("headrace.storage")
 _SNAPSHOT = ".snapshot"
+# The newest may be torn by a crash; with the one before it the opening reads one more segment instead of the whole log.
 _KEPT_SNAPSHOTS = 2
 
 
@@ -91,6 +92,8 @@ def update_with_marker(
     """
     kind, coordinator_epoch = control_record(data, header)
     first_offset = producers.update(header, seen_ms=now_ms, coordinator_epoch=coordinator_epoch)
+    # A transaction that wrote nothing here has no first offset: consumers have nothing to leave out, so it needs no
+    # entry.
     if segment is None or kind != "abort" or first_offset < 0:
         return False
     first_open = producers.first_unstable_offset

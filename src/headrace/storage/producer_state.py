@@ -47,8 +47,11 @@ __all__ = [
     "WrittenBatch",
 ]
 
+# As Kafka's NUM_BATCHES_TO_RETAIN: a producer may have five requests in flight (max.in.flight.requests.per.connection
+# with idempotence), so a repeat is of one of the last five batches.
 REMEMBERED_BATCHES = 5
 MOST_PRODUCERS = 5_000
+# transaction.version 2 (KIP-890): EndTxn raises the producer epoch, so every transaction has its own.
 EPOCH_BUMP_VERSION = 2
 LARGEST_SEQUENCE = 2**31 - 1
 _HEAD = struct.Struct(">hIi")
@@ -140,8 +143,11 @@ class ProducerBudget:
         self._at_most += 1
 
     def _forget_down_to(self, count: int) -> None:
+        # 1. The true number: the running one only grows, since nothing is subtracted when a producer expires.
         known = sum(partition.idle for partition in self._partitions)
         while known > count:
+            # 2. The partitions with the most producers first, by name where they are equal, so that the choice does not
+            #    depend on the order of a weak set.
             for partition in sorted(self._partitions, key=lambda each: (-each.idle, each.name)):
                 if known <= count or not partition.idle:
                     break
@@ -276,6 +282,8 @@ class ProducerState:
         producer.remember(batch)
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
+        # Before the new producer is added, so that it cannot be among the forgotten ones: its timestamp is not set yet
+        # and would sort first.
         if self.idle >= self.most:
             self.forget_oldest()
         if self.budget is not None:
@@ -362,6 +370,8 @@ class ProducerState:
             producer.batches.clear()
         producer.timestamp_ms = max(producer.timestamp_ms, seen_ms)
         if header.is_control:
+            # A marker ends the transaction whatever its epoch is: `check_coordinators` has refused late ones before the
+            # append.
             began, producer.transaction_start = producer.transaction_start, -1
             self._open.pop(header.producer_id, None)
             producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
@@ -420,6 +430,8 @@ class ProducerState:
         """Return the state as a snapshot file (Kafka's ProducerSnapshot, version 1)."""
         body = bytearray()
         for producer_id, producer in self._producers.items():
+            # -1 in sequence and offset: Kafka's ProducerStateEntry without batch metadata, for a producer that wrote
+            # markers only.
             last = producer.batches[-1] if producer.batches else WrittenBatch(-1, -1, -1, -1, producer.timestamp_ms)
             body += _ENTRY.pack(
                 producer_id,
@@ -452,6 +464,8 @@ class ProducerState:
             producer.transaction_start = transaction_start
             # A snapshot has the last batch alone, as Kafka's. -1: the producer wrote markers only.
             if sequence >= 0 and last_offset >= 0:
+                # The first sequence is not stored. It follows from the number of offsets, across the wrap from 2³¹ - 1
+                # to 0.
                 first = sequence - delta if sequence >= delta else sequence - delta + LARGEST_SEQUENCE + 1
                 producer.batches.append(WrittenBatch(first, sequence, last_offset - delta, last_offset, timestamp_ms))
         self._producers = producers
@@ -464,6 +478,8 @@ def _find_repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None
     if header.producer_epoch != known.epoch:
         return None
     last = header.last_sequence
+    # Both ends must agree: a producer that splits a refused batch (MESSAGE_TOO_LARGE) sends its first half with the
+    # same first sequence, and that is no repeat.
     for batch in known.batches:
         if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
             return batch

@@ -41,7 +41,10 @@ __all__ = [
 RecordError = tuple[int, str]
 """(index of a record in its batch, Kafka's message), as a ProduceResponse reports it."""
 
+# Of one batch. Kafka has no such limit: its validator streams, while all records of a batch are in memory here. Sixty
+# times the default max.message.bytes.
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
+# About 2 µs per record in Python: eight records cost 16 µs.
 FULLY_CHECKED_RECORDS = 8
 MAX_REPORTED_ERRORS = 1000
 
@@ -160,6 +163,8 @@ class _BatchCheck:
         try:
             # 2. Check every record where something depends on it, else as many as is cheap.
             if recompress or header.records_count <= FULLY_CHECKED_RECORDS or self._needs_full_check():
+                # The column-wise check first: it is several times faster and decides nearly all sound batches. None
+                # means "not certain", and then each record is read.
                 found = self._largest_keyed_timestamp(section)
                 largest = self._check_every_record(section) if found is None else found
             else:
@@ -213,6 +218,8 @@ class _BatchCheck:
 
     def _needs_full_check(self) -> bool:
         config = self._config
+        # Compacted: a single record without a key refuses the batch. LogAppendTime from a producer: refused, unless the
+        # topic is of that type itself.
         if config.is_compacted or self._header.has_append_time:
             return True
         if not self._create_time:
@@ -331,6 +338,8 @@ class _BatchCheck:
         """Return the batch with CreateTime and this largest timestamp in its header."""
         header = self._header
         batch = bytearray(memoryview(self._batches)[header.position : header.end])
+        # Corrected in the header alone: attributes, largest timestamp and CRC. Records hold deltas to the base
+        # timestamp, which stays.
         struct.pack_into(">h", batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME_BIT)
         struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, largest)
         struct.pack_into(">I", batch, _CRC_AT, compute_crc(batch))
@@ -339,6 +348,8 @@ class _BatchCheck:
 
 def _long(value: int) -> int:
     """Wrap around like a Java long."""
+    # A hostile delta may leave the range of 64 bits. Java wraps around silently, and the range check then judges the
+    # wrapped value; Python's unbounded integer would be judged differently.
     return (value + 2**63) % 2**64 - 2**63
 
 

@@ -112,8 +112,11 @@ class SegmentList:
             return None
         segment, span = found
         end = segment.last_batch_end(span.position, span.position + max_bytes)
+        # KIP-74: a consumer whose fetch size is smaller than one batch must still make progress.
         if end == span.position and min_one_batch:
             end = span.end
+        # A batch is returned whole or not at all, so one that holds the end (the last stable offset, for example) is
+        # left out.
         if end_offset is not None and (stop := segment.find(end_offset)) is not None:
             end = min(end, stop.position)
         return (segment, span.position, end) if end > span.position else None
@@ -157,11 +160,15 @@ class SegmentList:
         """
         for segment in self.since(start_offset):
             segment.load_indexes()
+            # Timestamps need not grow from segment to segment, so each segment's maximum is looked at; a binary search
+            # over segments would miss records that arrived late.
             if segment.max_timestamp_ms < timestamp_ms:
                 continue
             for span in segment.spans_from_timestamp(timestamp_ms):
                 if span.last_offset < start_offset or segment.header_at(span).max_timestamp < timestamp_ms:
                     continue
+                # Only a batch whose largest timestamp is late enough is decompressed. Its first record that qualifies
+                # is the answer, also when later ones have smaller timestamps.
                 for record in _timestamps_of(segment.read(span.position, span.end)):
                     if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                         return record

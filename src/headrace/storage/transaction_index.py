@@ -2,9 +2,8 @@
 
 34 bytes per entry, big-endian: version (int16, 0), producer id, first offset of the transaction, offset of its marker,
 last stable offset after that marker (int64 each). The file exists only if there is an entry. Unlike the other indexes
-it
-is not a hint: a read_committed consumer drops the records that it names. So an entry that a full disk refuses waits in
-memory, a flush promises nothing before it is written, and a recovery rebuilds the file.
+it is not a hint: a read_committed consumer drops the records that it names. So an entry that a full disk refuses waits
+in memory, a flush promises nothing before it is written, and a recovery rebuilds the file.
 """
 
 from __future__ import annotations
@@ -93,6 +92,8 @@ class TransactionIndex:
             if self._entries is None or self._written == len(self._entries):
                 return
             end = len(self._entries)
+            # Written at a fixed position and not appended: after a torn write the next attempt overwrites the torn
+            # bytes.
             data = b"".join(_ENTRY.pack(_VERSION, *each) for each in self._entries[self._written : end])
             # Aborted transactions are rare, so the file is not kept open: segments would hold a descriptor each.
             file = self._file_system.open(self.path, create=True)
