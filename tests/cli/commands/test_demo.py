@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.docs.picture_text import DEMO as DEMO_PICTURE
+from tests.docs.picture_text import frames_of, printed_part, shape
 from tests.longer import LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -26,6 +28,14 @@ def environment(directory: Path) -> dict[str, str]:
     return os.environ | {"TMPDIR": str(directory), "HEADRACE_PLAIN": "1"}
 
 
+def check_picture(printed: list[str]) -> None:
+    """The picture in the README shows each printed line, and prints no other one; its live part: `tests/docs`."""
+    shown = list(printed_part(frames_of(DEMO_PICTURE)))
+    in_the_picture, in_the_output = shape(shown), shape(printed)
+    assert [line for line in printed if shape([line]) not in in_the_picture] == [], "make recordings"
+    assert [line for line in shown if shape([line]) not in in_the_output] == [], "make recordings"
+
+
 def test_the_demo_passes(tmp_path: Path) -> None:
     """With HEADRACE_LONG=1 twice in a row, in the same places."""
     for _ in range(2 if LONG else 1):
@@ -38,6 +48,7 @@ def test_the_demo_passes(tmp_path: Path) -> None:
         assert "EWR  120,835 flights planned, 117,596 left, 15.108 min late on average" in done.stdout
         assert "Traceback" not in done.stdout + done.stderr
         assert done.stderr == ""
+        check_picture([line for line in done.stdout.splitlines() if " read · " not in line])
         assert children_of(tmp_path) == []
         assert not [path for path in tmp_path.iterdir() if path.name.startswith("headrace-demo-")]
 
