@@ -18,7 +18,7 @@ flights = app.stream("flights", schema="id bigint, origin string, carrier string
 counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier").alias("carrier"))
 counted.to_topic(f"{app.name}-counted", partitions=3)
 if "FLIGHTS_TABLE" in os.environ:
-    flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"])
+    flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"], roll_interval_ms=5_000)
 
 if __name__ == "__main__":
     app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")
