@@ -1,4 +1,4 @@
-"""The broker's settings: Kafka's names and defaults, plus two of our own that begin with `headrace.`.
+"""The broker's settings: Kafka's names and defaults, plus our own, which begin with `headrace.`.
 
 An unknown name is an error that names the nearest one: a setting that silently does nothing is worse than none. Those
 that are marked dynamic may be changed while the broker runs; the changes lie over what it was started with.
@@ -350,6 +350,7 @@ class BrokerConfiguration:
 
     def in_force(self) -> dict[str, Value]:
         """All values that are not defaults."""
+        # In reverse order of precedence, since later entries replace earlier ones.
         return {**self.values, **self.changed.of_cluster, **self.changed.of_broker}
 
     def integer(self, name: str) -> int:

@@ -158,7 +158,7 @@ class DynamicSettings:
                 value = parse_value(BROKER_SETTINGS[name], text)
                 self._check_together({name: value})
             except (KeyError, ConfigError) as error:
-                logger.warning("The stored setting %s=%s does not count: %s", name, text, error)
+                logger.warning("Ignoring stored setting %s=%s: %s", name, text, error)
             else:
                 values[name] = value
         return values
