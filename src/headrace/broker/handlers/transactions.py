@@ -37,12 +37,11 @@ __all__ = [
 ]
 
 _Response = TypeVar("_Response")
+# Versions from which clients know PRODUCER_FENCED (KIP-588): of InitProducerId, and of the three other requests.
 _INIT_FENCED_SINCE = 4
+_FENCED_SINCE = 2
 _Partition = tuple[str, int]
-_FENCED_SINCE = 2
 _LAST_ADD_OF_PRODUCERS = 3
-_FENCED_SINCE = 2
-_FENCED_SINCE = 2
 _LAST_END_WITHOUT_EPOCH_BUMP = 4
 
 
@@ -158,6 +157,7 @@ async def _add_later(
         | Awaitable[m.add_partitions_to_txn_response.AddPartitionsToTxnResult]
     ],
 ) -> m.add_partitions_to_txn_response.AddPartitionsToTxnResponse:
+    # Together and not one after the other: all of them wait for the same round of the flusher.
     waiting = (asyncio.ensure_future(result) for result in results if isinstance(result, Awaitable))
     done = iter(await asyncio.gather(*waiting))
     return _add_response(
