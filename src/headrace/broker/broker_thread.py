@@ -30,6 +30,7 @@ class BrokerThread:
         self.server.faults = faults
         self._clock = clock
         self._loop = event_loop()
+        # A daemon thread: a test that forgets to stop its broker must not keep pytest from ending.
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
 
     def start(self) -> None:
@@ -83,6 +84,7 @@ class BrokerThread:
             self._clock.detach()
 
     def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        # No timeout: a start may recover large logs, and a stop waits for the disk.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _run(self) -> None:

@@ -62,6 +62,8 @@ class SteadyClock:
 
     async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
         while True:
+            # The interval lies between two runs and not between two starts: a chore that takes longer than its interval
+            # must not follow itself without a pause.
             await asyncio.sleep(interval_ms / 1000)
             under_way = chore()
             if under_way is not None:
@@ -110,5 +112,6 @@ class WakeUpTimer:
             self._pending.cancel()
 
     def _fire(self) -> None:
+        # Cleared before `_wake`, which arms the timer again.
         self._pending = None
         self._wake()

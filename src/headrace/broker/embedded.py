@@ -33,6 +33,7 @@ from headrace.temporary_directories import OwnedDirectory
 __all__ = ["EmbeddedBroker", "EmbeddedGroup", "Record"]
 
 Result = TypeVar("Result")
+# With records of up to 1 KiB a batch stays below the default max.message.bytes (1,048,588).
 BATCH_RECORDS = 1000
 
 
@@ -180,6 +181,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
+        # IPv6 addresses need brackets before a port (RFC 3986).
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     @property
@@ -192,6 +194,8 @@ class EmbeddedBroker:
         """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
         from headrace.broker.security.secured_listener import parse_added_user
 
+        # Derived on the caller's thread: salting a password takes 4,096 or more rounds of HMAC, which would hold up the
+        # broker's loop.
         added = [parse_added_user(user) for user in users]
         self._call(lambda services: services.scram_credentials.replace(added))
 
@@ -266,6 +270,8 @@ class EmbeddedBroker:
         def append(services: Services) -> None:
             description = services.metadata.topic(topic)
             if description is None:
+                # Whatever auto.create.topics.enable says: the method is for tests, which name the topics that they
+                # want.
                 description, _ = services.topics.create(topic)
             if description is None:
                 raise RuntimeError("a created topic is described")

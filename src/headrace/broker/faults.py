@@ -144,7 +144,9 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # One lock for faults and counters: `wait` must not miss a hit between its test and its wait.
         self._changed = threading.Condition(self._lock)
+        # A tuple that is replaced as a whole: the broker's loop reads it for every request without taking the lock.
         self._faults: tuple[Fault, ...] = ()
         self.active = bool(self._faults)
         self._seen: dict[tuple[int, str], int] = {}
@@ -332,8 +334,9 @@ async def answer_with(
     end = next((fault for fault in faults if fault.kind not in ("delay", "rewrite")), None)
     # 2. Failing means that the request takes no effect.
     if end is not None and end.kind == "fail":
+        # A producer with acks=0 gets no response; Kafka closes its connection so that it learns of the failure at all.
         if getattr(request, "acks", -1) == 0:
-            raise ConnectionLost  # as Kafka tells a producer that wants no answers
+            raise ConnectionLost
         return error_answer(ApiKey(header.api_key), request, end.code)
     # 3. A connection lost before the request took effect.
     if end is not None and not end.handled:

@@ -140,6 +140,8 @@ _NAMES = """
     unstable.feature.versions.enable
 """
 
+# In a server.properties a known name without a use is reported as such and any other as a probable typing mistake;
+# neither keeps the broker from starting (`server_properties.py`).
 KAFKA_SETTING_NAMES = frozenset(_NAMES.split())
 
 # Settings that Apache Kafka 4.3.1 can change while it runs (as DescribeConfigs reports) and that steer parts this

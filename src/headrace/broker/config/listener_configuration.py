@@ -51,6 +51,8 @@ def _row(
     return Setting(name=name, kind=kind, default=default, minimum=minimum, choices=choices, documentation=doc)
 
 
+# Two groups, because only these may be set under `listener.name.<listener>.`; the settings of `_OF_BROKER` describe the
+# listeners together.
 _OF_LISTENERS: Final = (
     _row("ssl.keystore.type", "string", "JKS", doc="What is PEM is read as PEM; JKS and PKCS12 have to be converted."),
     _row("ssl.keystore.location", "string"),
@@ -113,6 +115,7 @@ def prefixed_setting(name: str) -> Setting | None:
     _, dot, rest = name.removeprefix(_PREFIX).partition(".")
     if not dot:
         return None
+    # Three parts lie between the prefixes here (listener, mechanism), so the name cannot be looked up in the table.
     if name.endswith(_JAAS):
         return Setting(name=name, kind="password", default=None)
     setting = _BY_NAME.get(rest)
@@ -172,6 +175,7 @@ def parse_addresses(setting: str, text: str) -> dict[str, Address]:
         name = found[1].upper()
         if name in addresses:
             raise _invalid(setting, f"the listener {name} stands there twice", "one entry for each name")
+        # IPv6 addresses stand in brackets in a URL and without them in a socket call.
         addresses[name] = (found[2].strip("[]"), int(found[3]))
     if not addresses:
         raise _invalid(setting, "no listener is named", f"`{setting}=PLAINTEXT://127.0.0.1:9092`")
@@ -208,6 +212,8 @@ def listeners_of(
             ListenerConfiguration(
                 name=name,
                 protocol=_protocol(name, protocols),
+                # An empty host means all addresses of the machine, as in Kafka; the default of `listeners` names the
+                # loopback.
                 host=own_host or "0.0.0.0",
                 port=own_port,
                 advertised=advertised.get(name),
@@ -215,6 +221,7 @@ def listeners_of(
             )
         )
     ports = [listener.port for listener in listeners if listener.port]
+    # One port on two different addresses is allowed; port 0 is left out, since each 0 becomes another port.
     if len(set(ports)) != len(ports) and len({(each.host, each.port) for each in listeners}) != len(listeners):
         raise _invalid("listeners", "two listeners have the same address", "another port for each")
     return tuple(listeners)

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 
+# Java's Long.MAX_VALUE, which Kafka's defaults use for "never" and tools print as it is.
 _LONGEST = 2**63 - 1
 
 
@@ -193,6 +194,7 @@ def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration
     sources = tuple(_own(setting, own, DYNAMIC_TOPIC)) + _of_brokers(broker_settings_of(name), broker)
     # Without any source the default counts, as in Kafka's response.
     inherited = sources[0].source if sources else DEFAULT
+    # Not simply the first source: log.retention.hours=168 describes itself as 168, and is in force as 604,800,000 ms.
     value = sources[0].value if name in own else broker_default(name, broker)
     return DescribedSetting(setting=setting, value=value, source=inherited, synonyms=sources)
 

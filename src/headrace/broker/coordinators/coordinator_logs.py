@@ -31,6 +31,7 @@ from headrace.protocol.record_batches import (
 __all__ = ["GroupMetadataLog", "TransactionLog", "coordinator_records"]
 
 
+# Kafka's offsets.load.buffer.size.
 READ_BYTES = 5 * 1024 * 1024
 Decode = Callable[[bytes, bytes | None], CoordinatorRecord | None]
 MOST_HELD = 1_000_000
@@ -55,6 +56,8 @@ class GroupMetadataLog:
             for record in records
         ]
         # Kafka's coordinator batches carry base sequence 0: without a producer id, and in transactions every time.
+        # All records of one append have the same producer: TxnOffsetCommit is an append of its own
+        # (`CoordinatorResult`).
         producer_id, producer_epoch = records[0].producer_id, records[0].producer_epoch
         batch = encode_batch(
             plain,
@@ -191,6 +194,7 @@ class TransactionLog:
         self._transaction_version = transaction_version
 
     def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
+        # Asked at each append: the feature transaction.version can be changed while the broker runs.
         version = transaction_log.value_version(self._transaction_version())
         plain = [
             PlainRecord(

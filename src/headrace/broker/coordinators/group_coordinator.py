@@ -94,6 +94,8 @@ class GroupCoordinator:
         self._logs = logs
         self._create_topics = create_topics
         self._max_groups = max_groups
+        # Token of a request → its waiting response. The rules know tokens only, so that they stay free of futures and
+        # event loops.
         self._parked: dict[int, asyncio.Future[Any]] = {}
         self._runtime: CoordinatorRuntime[GroupCoordinatorShard] = CoordinatorRuntime(
             kind="group",
@@ -230,6 +232,7 @@ class GroupCoordinator:
 
     def configuration_changed(self) -> None:
         """Settings of the broker or of groups changed, and count from now on."""
+        # Without a shard the new settings are read when the first one starts: `_configuration` is asked then.
         if any(True for _ in self._runtime):
             self._runtime.push_configuration(self._configuration())
 
@@ -248,6 +251,7 @@ class GroupCoordinator:
 
     def _deliver(self, token: int, response: object) -> None:
         future = self._parked.pop(token, None)
+        # Cancelled futures are those of connections that ended while their request was parked.
         if future is not None and not future.done():
             future.set_result(response)
 

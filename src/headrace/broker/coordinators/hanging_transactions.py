@@ -53,6 +53,8 @@ class HangingTransactions:
         """A log was opened. Checked in a later turn of the loop: the caller is in the midst of an operation."""
         # Called inside of an operation on the log, so only noted here.
         if not self._stopped and any(True for _ in log.producers.open_transactions()):
+            # One look for all logs that are opened in this turn: a start opens many, and each look searches all
+            # transactional ids.
             if not self._waiting:
                 self._loop.call_soon(self._look)
             self._waiting[log] = None
@@ -137,4 +139,6 @@ class HangingTransactions:
         code = self._markers.write_marker(topic, partition[1], marker)
         if code is not ErrorCode.none:
             logger.error("%s-%d does not take the marker of producer %d: %s.", *partition, producer_id, code.name)
+        # A refusal by epoch means that someone else has ended it since, or that a newer instance of the producer
+        # writes: nothing is left to do in both cases. Only a disk that refuses is tried again.
         return code in (ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)

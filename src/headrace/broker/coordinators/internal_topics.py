@@ -35,6 +35,8 @@ class GroupMetadataLogs:
         return [partition for partition in range(self._topic.partitions) if self._logs.exists(self._topic, partition)]
 
     def open(self, partition: int) -> RecordLog:
+        # Imported with the first group: the record formats of all kinds of groups are a large part of a start
+        # (`tests/broker/test_lazy_imports.py`).
         from headrace.broker.coordinators.coordinator_logs import GroupMetadataLog
 
         return GroupMetadataLog(self._logs, self._topic, partition)

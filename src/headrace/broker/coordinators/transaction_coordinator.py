@@ -101,6 +101,8 @@ class TransactionCoordinator:
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None) -> Answer:
         """Raises CoordinatorError."""
         self.ready()
+        # Before the rule runs: a hostile client could otherwise create ids without end, each kept for
+        # transactional.id.expiration.ms (7 days).
         self._check_room(transactional_id)
         return self._run(
             transactional_id,

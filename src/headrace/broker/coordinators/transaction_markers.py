@@ -49,6 +49,8 @@ class TransactionMarkers:
 
     def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode:
         """NONE, or why the log refused it: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the disk."""
+        # Only a tool's request can carry one. Storage compares epochs of producers that it knows, and would write the
+        # marker of an unknown one.
         if marker.producer_epoch < 0:
             return ErrorCode.invalid_producer_epoch
         batch = control_batch(

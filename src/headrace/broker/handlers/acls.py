@@ -104,6 +104,7 @@ def _named(kind: type[_Named], number: int) -> _Named:
     try:
         return kind(number)
     except ValueError:
+        # Not an error: a filter with a number that only a later Kafka knows must be answered, not break the connection.
         return kind(0)
 
 
@@ -244,6 +245,8 @@ class _AclSearch:
         # help.
         exact = name is not None and wanted.pattern_type is not PatternType.MATCH
         candidates = self._by_name.get(name or "", ()) if exact else self._acls
+        # The first filter of a request is always compared, however many rules there are: otherwise a cluster with more
+        # rules than the bound could never delete one.
         if self._comparisons and self._comparisons + len(candidates) > MOST_COMPARISONS:
             raise AclRefused(
                 "The filters of this request are compared with too many rules: delete in several requests."

@@ -28,6 +28,7 @@ __all__ = ["APIS", "handle_alter_configs", "handle_incremental_alter_configs"]
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+# Operations of KIP-339 that change a list instead of replacing it.
 _WORDS = {APPEND: "append", SUBTRACT: "subtract"}
 Resource = TypeVar("Resource", bound=Any)
 _UNCHANGEABLE = {
@@ -121,6 +122,7 @@ def applied(resource_type: int, name: str, changes: Iterable[Change], broker: Se
         if change.operation == SET:
             changed[change.name] = change.value or ""
         elif change.operation == DELETE:
+            # Deleting what is not set succeeds, as in Kafka: the outcome, "not set", is what was asked for.
             changed.pop(change.name, None)
         elif change.operation in _WORDS:
             changed[change.name] = _merged(resource_type, own, change, broker)
@@ -160,6 +162,8 @@ def _in_force(resource_type: int, own: Mapping[str, str], setting: Setting, brok
         return own[setting.name]
     if resource_type == TOPIC:
         return render_value(topic_setting(setting.name, own, broker.configuration).value) or ""
+    # A group's setting inherits from a broker setting of another name (`streams.session.timeout.ms` from
+    # `group.streams.session.timeout.ms`).
     inherited = setting.synonym if resource_type == GROUP and setting.synonym else setting.name
     return render_value(broker.configuration.get(inherited)) or ""
 
@@ -174,6 +178,8 @@ def handle_alter_configs(
     r = m.alter_configs_response
 
     def alter(asked: m.alter_configs_request.AlterConfigsResource) -> None:
+        # AlterConfigs replaces: a setting that is not named returns to its default. That loses concurrent changes of
+        # others, for which KIP-339 deprecated it.
         settings = {config.name: config.value or "" for config in asked.configs}
         replace_settings(
             int(asked.resource_type), asked.resource_name, settings, broker, validate_only=request.validate_only

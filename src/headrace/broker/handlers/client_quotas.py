@@ -56,6 +56,7 @@ def handle_describe_client_quotas(
         parts = dict(entity)
         fits = all(kind in parts and parts[kind] == name for kind, name in names.items())
         if fits and all(kind in parts for kind in kinds):
+            # Without `strict`, a filter for a user also finds the quotas of that user with a client id.
             if request.strict and len(parts) != len(names) + len(kinds):
                 continue
             found.append((entity, values))
@@ -177,6 +178,7 @@ def _entity_of(entry: m.alter_client_quotas_request.EntryData) -> _Entity:
             raise _Refused("Invalid quota entity combination")
         if parts[IP] is not None and not _is_address(str(parts[IP])):
             raise _Refused(f"{parts[IP]} is not a valid IP or resolvable host.")
+    # One spelling of each entity, since the table is looked up by it: clients send the parts in any order.
     return tuple(sorted(parts.items()))
 
 
@@ -194,6 +196,7 @@ def _check_change(entity: _Entity, change: m.alter_client_quotas_request.OpData)
         raise _Refused(f"Invalid configuration key {change.key}")
     if change.remove:
         return
+    # Written so that NaN is refused as well: every comparison with it is false.
     if not change.value > 0:
         raise _Refused(f"Quota {change.key} must be greater than 0")
     # Kafka stores these as whole numbers and refuses what it would have to round.

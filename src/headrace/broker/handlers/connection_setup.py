@@ -22,6 +22,7 @@ from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["APIS", "answer_versions", "handle_api_versions", "handle_sasl_authenticate", "handle_sasl_handshake"]
 
+# `ClientSoftwareName` and `-Version` as KIP-511 limits them; `\Z` and not `$`, which would accept a line end.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
@@ -48,6 +49,7 @@ def answer_versions(
 ) -> m.api_versions_response.ApiVersionsResponse:
     """An error names no APIs, but for UNSUPPORTED_VERSION, which names ApiVersions so that the client can ask again."""
     r = m.api_versions_response
+    # 1. Which APIs: all on success, none with an error.
     keys = tuple(sorted(SERVED)) if code is ErrorCode.none else ()
     # KIP-511: a newer client learns from this one entry which version of ApiVersions to speak.
     if code is ErrorCode.unsupported_version:
@@ -60,6 +62,7 @@ def answer_versions(
         supported_features=tuple(
             r.SupportedFeatureKey(name=name, min_version=i16(levels.lowest), max_version=i16(levels.highest))
             for name, levels in SUPPORTED_FEATURES.items()
+            # KAFKA-17011: clients of version 3 fail to parse a feature whose minimum is 0.
             if told is not None and (levels.lowest > 0 or api_version >= 4)
         ),
         finalized_features_epoch=i64(told.epoch if told is not None else -1),

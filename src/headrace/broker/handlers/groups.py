@@ -48,6 +48,7 @@ def handle_find_coordinator(
     r = m.find_coordinator_response
     host, port = broker.address_of(context)
     code, message = _coordinator_error(request.key_type, broker)
+    # Node -1 without a host is Kafka's Node.noNode, which clients take as "ask again".
     found = code is ErrorCode.none
     return r.FindCoordinatorResponse(
         throttle_time=NO_THROTTLE,

@@ -25,6 +25,7 @@ from headrace.storage.errors import StorageError
 __all__ = ["APIS", "handle_delete_records", "handle_list_offsets", "handle_offset_for_leader_epoch"]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+# KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6).
 _LOWEST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _NO_POSITION = (-1, -1)
 READ_COMMITTED = 1

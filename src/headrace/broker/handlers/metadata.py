@@ -61,6 +61,7 @@ def handle_metadata(
         throttle_time=NO_THROTTLE,
         brokers=(r.MetadataResponseBroker(node_id=broker.node_id, host=host, port=i32(port)),),
         cluster_id=broker.metadata.cluster_id,
+        # Admin clients send changes to the controller: this broker is its own.
         controller_id=broker.node_id,
         topics=topics,
         error_code=ErrorCode.none,
@@ -111,6 +112,7 @@ def _requested_topic(
 def _topic(topic: TopicDescription, broker: Services) -> m.metadata_response.MetadataResponseTopic:
     r = m.metadata_response
     node_id, leader_epoch = broker.node_id, i32(broker.metadata.leader_epoch)
+    # One tuple for all partitions: a response for 1,000 topics of 100 partitions would otherwise hold 200,000 of them.
     alone = (node_id,)
     return r.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -159,6 +161,7 @@ def handle_describe_topic_partitions(
         refused = (_undescribed_topic(asked.name, ErrorCode.invalid_request, UNKNOWN) for asked in request.topics)
         return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(refused))
     asked_for = {asked.name for asked in request.topics} or _visible_topics(context, broker)
+    # Sorted, so that a page can begin where the last one ended although topics were created or deleted in between.
     names = [name for name in sorted(asked_for) if name >= first]
     limit = max(
         1, min(request.response_partition_limit, broker.configuration.integer("max.request.partition.size.limit"))

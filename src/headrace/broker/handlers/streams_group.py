@@ -31,6 +31,7 @@ from headrace.protocol.kio_units import to_ms
 
 __all__ = ["APIS", "handle_streams_group_describe", "handle_streams_group_heartbeat"]
 
+# Kafka 4.4 names up to three topics in a status, so that a topology of hundreds does not fill every heartbeat.
 _MOST_NAMED_FAILURES = 3
 _FAILURE_INTERVALS = 2
 

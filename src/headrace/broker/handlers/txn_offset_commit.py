@@ -24,6 +24,7 @@ __all__ = ["APIS", "handle_txn_offset_commit"]
 
 LOAD_IN_PROGRESS_SINCE = 2
 ABORTABLE_SINCE = 4
+# The version stands for transaction version 2 of the client (KIP-890): it has not sent AddOffsetsToTxn.
 ADDS_PARTITIONS_SINCE = 5
 
 
@@ -67,6 +68,8 @@ def handle_txn_offset_commit(
         lambda code, _message: refuse(code),
     )
     # 3. Both logs have to be on the disk where the flush policy asks for it.
+    # The coordinator's answer waits for the offsets' log; this waits for the transaction's. An answer before both would
+    # let a client commit offsets of a transaction that a power loss has taken the partition from.
     if isinstance(answer, Awaitable) or broker.transactions.wait_for_flush(request.transactional_id):
         return _complete_later(answer, request.transactional_id, known, unknown, context, broker)
     return _response([*answer.topics, *unknown])

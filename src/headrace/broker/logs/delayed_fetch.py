@@ -49,8 +49,12 @@ class DelayedFetches:
         timer = loop.call_later(timeout_ms / 1000, fetch.wake)
         # Parked under every partition: any of them may bring the bytes that are missing.
         for key in fetch.partitions:
+            # A dictionary instead of a set: fetches are woken in the order in which they were parked, and each run does
+            # the same.
             self.parked.setdefault(key, {})[fetch] = None
         try:
+            # The future may also be cancelled, when the connection is lost: `finally` takes the fetch out in every
+            # case.
             return await woken
         finally:
             timer.cancel()
@@ -68,6 +72,7 @@ class DelayedFetches:
     def appended(self, topic: str, partition: int, size: int) -> None:
         waiting = self.parked.get((topic, partition))
         if waiting:
+            # A copy, because a woken fetch may be taken out of the dictionary before the loop ends.
             for fetch in tuple(waiting):
                 fetch.arrived(size)
 

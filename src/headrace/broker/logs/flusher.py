@@ -37,6 +37,8 @@ class Flusher:
         """`flushed` is called after every flush with its seconds and whether the disk refused it."""
         self._told = flushed
         self._dirty: dict[Flushable, list[Callable[[Exception | None], None]]] = {}
+        # One thread: fsyncs of one disk do not become faster side by side, and one round after the other is what makes
+        # it a group commit.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-flusher")
         self._round: asyncio.Task[None] | None = None
 
@@ -54,6 +56,7 @@ class Flusher:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settle(error: Exception | None) -> None:
+            # The waiting client may have gone meanwhile, which cancels its future.
             if future.done():
                 return
             if error is None:

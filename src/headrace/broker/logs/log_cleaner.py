@@ -29,6 +29,7 @@ __all__ = ["LogCleaner"]
 
 logger = logging.getLogger("headrace.broker")
 
+# The thread holds the interpreter lock while it works in Python; a millisecond is what a heartbeat may wait for it.
 _SLICE_SECONDS = 0.001
 _NICENESS = 10
 
@@ -48,6 +49,7 @@ class LogCleaner:
         )
         self._stopping = threading.Event()
         self._slice_began = 0.0
+        # By log object: a log that is opened again (a restart, a re-created topic) gets another chance.
         self._given_up: set[PartitionLog] = set()
 
     async def clean_all(self) -> int:

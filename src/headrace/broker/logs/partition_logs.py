@@ -121,6 +121,8 @@ class PartitionLogs:
         cleaner: LogCleaner | None = None,
     ) -> None:
         self._directory = directory
+        # A live view, looked at without a call: on the path of every append the directory's own method costs as much as
+        # the look-up.
         self._open_logs = directory.open_logs()
         self._leader_epoch = directory.leader_epoch
         self._cleaner = cleaner
@@ -170,6 +172,7 @@ class PartitionLogs:
                 leader_epoch=self._leader_epoch,
                 origin=origin,
                 transaction_version=transaction_version,
+                # Never on the event loop: an fsync takes milliseconds, and the flusher groups those of many producers.
                 flush_now=False,
                 budget=budget,
                 validated=validated,
@@ -342,6 +345,8 @@ class _OpenLog:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
+        # One snapshot of the offsets for the whole request: a fetch that compares its position, its end and the
+        # response's high watermark must see them from the same moment.
         self.log_start_offset = log.log_start_offset
         self.high_watermark = log.high_watermark
         self.last_stable_offset = log.last_stable_offset
@@ -383,6 +388,7 @@ class _NoLog:
     last_stable_offset = 0
 
     def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None) -> bytes:  # noqa: ARG002 - LogView's
+        # As in an empty log of Kafka: 0 is the next offset and may be waited at, anything else is out of range.
         if offset != 0:
             raise ReadRefused(ErrorCode.offset_out_of_range, f"Offset {offset} is out of range: the log is empty.")
         return b""

@@ -19,6 +19,8 @@ from headrace.storage.log_directory import LogDirectory
 __all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
+# `__share_group_state` is reserved although share groups are not served: a user topic of this name would be in the way
+# of a migration to Kafka.
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
 
 

@@ -19,6 +19,7 @@ from headrace.storage.log_directory import LogDirectory
 
 __all__ = ["SUPPORTED_FEATURES", "FeatureRange", "FeatureUpdate", "Features"]
 
+# FeatureUpdate.UpgradeType of UpdateFeatures version 1 and later (KIP-778).
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 

@@ -173,8 +173,7 @@ class TopicAdministration:
     def create_internal(self, topics: tuple[CreatableTopic, ...]) -> None:
         """The topics a streams group asked for, with one write of the catalog. One refusal does not keep the others
         from being made; `creation_failure` reports it for a while, and it is logged once however often it is met."""
-        # Another heartbeat may have asked for it as well.
-        # Several members of a group ask at once, each with its own heartbeat.
+        # Several members of a group ask at once, each with its own heartbeat: the first one has made them.
         missing = [topic for topic in topics if self._metadata.topic(topic.name) is None]
         outcomes = self.create_all(
             [

@@ -29,6 +29,8 @@ CLASSIC_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead",
 GROUP_STATES = ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead")
 CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+# Kafka counts a rebalance in the heartbeat that bumps the epoch; a leave or a fence bumps it in another place, without
+# the sensor.
 _REMOVALS = frozenset({"MemberLeft", "MemberFenced"})
 
 

@@ -22,7 +22,10 @@ __all__ = ["JSON", "TEXT", "Condition", "Health", "HealthSource", "LoopLag", "Me
 
 
 MOST_BYTES = 8192
+# Prometheus, a second one and a kubelet's probes need about three.
 MOST_CONNECTIONS = 16
+# Covers the whole exchange, reading and writing: a client that sends one byte per second would otherwise hold one of
+# the 16 places for hours ("slowloris").
 PATIENCE_SECONDS = 5.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
@@ -51,6 +54,7 @@ class MetricsServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        # `Server.close` ends listening only; clients that are being answered would keep the event loop from closing.
         for client in tuple(self._clients):
             client.transport.abort()
 
@@ -101,6 +105,8 @@ def _response(status: str, text: str, more_headers: str = "", *, kind: str = TEX
     return head.encode() + (body if with_body else b"")
 
 
+# As long as a heartbeat interval of a streams group: members lose beats then, and no further clients should be sent
+# here.
 LATE_SECONDS = 5.0
 
 Reason = Literal["loading", "stopping", "disk-failed", "disk-full", "shard-failed", "event-loop-late"]
@@ -189,6 +195,7 @@ class LoopLag:
         # The beat was due one interval after the last; whatever held the loop shows as its delay.
         late = max(0.0, now - self._due) if self._due is not None else 0.0
         self._due = now + self.interval_seconds
+        # Ten beats: a probe that comes once in several seconds must still see a stall that lies between two probes.
         self._recent = [*self._recent[-9:], late]
         return late
 

@@ -35,6 +35,8 @@ PERCENTILES = {
     "99thPercentile": 0.99,
     "999thPercentile": 0.999,
 }
+# Bounds how stale the metrics are: the oldest uncounted request is at most 256 requests old, and every exposition
+# counts them first.
 MOST_UNCOUNTED = 256
 _LEAST_SECONDS = 0.00005  # a shorter stay in the queue is the parsing itself
 
@@ -92,6 +94,8 @@ class RequestMetrics:
     ) -> None:
         """`seconds`: from the first look at the request to its answer; what it was parked of that is `remote`."""
         times = self._count(api_key, api_version, 1)
+        # Only the error of the whole response: Kafka also counts those of partitions (AbstractResponse.errorCounts),
+        # which would cost a walk through every response.
         code = getattr(response, "error_code", ErrorCode.none)
         if code is not ErrorCode.none:
             self._errors[api_key, code] = self._errors.get((api_key, code), 0) + 1
@@ -205,6 +209,8 @@ def _errors_per_code(errors: Mapping[tuple[int, ErrorCode], int], requests: Mapp
     for (key, _), count in requests.items():
         counts[key, ErrorCode.none] += count
     for (key, _), count in errors.items():
+        # NONE is computed as requests minus errors: counting it would be a second dictionary update for nearly every
+        # request.
         counts[key, ErrorCode.none] -= count
     found = {each: count for each, count in counts.items() if count}
     ordered = sorted(found.items(), key=lambda each: (each[0][0], each[0][1].value))

@@ -110,6 +110,7 @@ class ApiTable:
         if key not in SERVED:
             return None
         module = import_module(f"headrace.broker.handlers.{SERVED[key]}")
+        # The access rule stands beside its handler: a new API cannot be served with the rule forgotten in another file.
         api: Api = module.APIS[key]
         handler: Handler = partial(api.handle, broker=self._services)
         # No authorizer, no rule: the handler is called without a detour, which is the case of every broker in a test.

@@ -177,6 +177,7 @@ class Quotas:
 
     def connection_rate(self, address: str) -> float | None:
         """Connections a second that this address may open."""
+        # The address itself, else the default of all addresses (KIP-612).
         for name in (address, None):
             quota = self.table.get(((IP, name),), {}).get(CONNECTIONS)
             if quota is not None:
@@ -224,6 +225,7 @@ class Quotas:
 
     def _look(self) -> None:
         kinds = frozenset(kind for values in self.table.values() for kind in values)
+        # Asked for by every request: three flags keep the cost of quotas at one attribute look-up while none is set.
         self.active = bool(kinds - {CONNECTIONS})
         self.meters_requests = REQUESTS in kinds
         self.meters_connections = CONNECTIONS in kinds

@@ -30,6 +30,8 @@ class Principal:
 ANONYMOUS = Principal()
 
 
+# A plain class with slots and not a dataclass: one is made for every request, and a frozen dataclass sets each field
+# through `object.__setattr__`, which takes several times as long for ten fields.
 class RequestContext:
     """One request. `token` is unique within the broker's life; `local_address` is what the client connected to.
 
@@ -79,6 +81,8 @@ class RequestContext:
     @property
     def coordinator(self) -> CoordinatorContext:
         """The part of the context that the coordinator's rules may use."""
+        # Made only for requests of groups: the rules must not see principals, sockets or addresses, or they could not
+        # be replayed in the simulator.
         return CoordinatorContext(
             token=self.token,
             client_id=self.client_id,

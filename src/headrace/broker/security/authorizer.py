@@ -28,6 +28,8 @@ from headrace.storage.log_directory import LogDirectory
 __all__ = ["ON_CLUSTER", "ON_GROUP", "ON_TOPIC", "OPERATIONS", "UNKNOWN", "Authorizer"]
 
 
+# Clients choose the names that they ask about, so the memory of decisions is bounded. It is emptied as a whole: an
+# order of eviction would cost each check more than a rare recomputation.
 MOST_DECISIONS = 10_000
 _OFF = ("", "off")
 # org.apache.kafka.security.authorizer.AclEntry.supportedOperations
@@ -88,6 +90,7 @@ class Authorizer:
         """Whether this client may. Without a name: the cluster."""
         if not self.enabled:
             return True
+        # Rules name addresses as text; Java prints an InetAddress with a slash in front, which group descriptions keep.
         key = str(context.principal), context.client_host.removeprefix("/"), operation, kind, name
         decision = self._decided.get(key)
         if decision is None:
@@ -120,6 +123,7 @@ class Authorizer:
     def operations(self, context: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> i32:
         """Return what this client may do with a resource: a bit for each operation, numbered as Kafka's
         AclOperation."""
+        # Kafka's Authorized Operations (KIP-430): a bit per AclOperation code.
         return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(context, each, kind, name)))
 
     def add(self, acls: Iterable[Acl]) -> None:

@@ -44,6 +44,9 @@ class ScramCredentials:
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
+        # An unknown user is shown a salt as well (RFC 5802 leaks otherwise which users exist). It is derived from this
+        # secret and the name, so that it is the same at each attempt; the secret is stored with the first credential,
+        # because a restart would change all salts but those of real users.
         self._secret = directory.scram_credentials.secret or secrets.token_bytes(32)
 
     @property
@@ -61,6 +64,8 @@ class ScramCredentials:
 
     def replace(self, changes: Iterable[tuple[str, str, ScramCredential | None]]) -> None:
         """(user, mechanism, None to take it away), all together. Raises StorageFull, OSError; nothing changed then."""
+        # A copy that replaces the whole: logins on other connections read the old users until the disk has the new
+        # ones.
         users = {name: dict(mechanisms) for name, mechanisms in self.users.items()}
         for username, mechanism, credential in changes:
             if credential is None:

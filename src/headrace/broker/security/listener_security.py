@@ -37,6 +37,7 @@ class ListenerSecurity:
     reauth_ms: int
 
     def __repr__(self) -> str:
+        # The generated form would print `plain_users` with their passwords into logs and tracebacks.
         return f"ListenerSecurity(tls={self.tls is not None}, mechanisms={self.mechanisms})"
 
     def login(self, mechanism: str, credentials: Credentials) -> LoginExchange:
@@ -51,6 +52,8 @@ def listener_security(listener: ListenerConfiguration) -> ListenerSecurity:
     tls: ssl.SSLContext | None = None
     mechanisms: tuple[str, ...] = ()
     plain_users: Mapping[str, str] = {}
+    # Certificates and users are read here, at the start: a broker that opens its port and then refuses every handshake
+    # is harder to diagnose than one that does not start.
     if listener.uses_tls or listener.uses_sasl:
         from headrace.broker.security import secured_listener as secured
 
@@ -69,6 +72,8 @@ def listener_security(listener: ListenerConfiguration) -> ListenerSecurity:
 
 def principal_of(security: ListenerSecurity, certificate: bytes | None) -> Principal | None:
     """Return the principal of a client's certificate (DER); ANONYMOUS without one. None where no rule fits its name."""
+    # ssl.client.auth=requested lets a client without a certificate in; as in Kafka it is ANONYMOUS then, and access
+    # rules decide what that means.
     if certificate is None:
         return ANONYMOUS
     from headrace.broker.security.certificate_name import map_name, subject_name

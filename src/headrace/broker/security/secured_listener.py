@@ -44,6 +44,7 @@ __all__ = [
 
 PLAIN: Final = "PLAIN"
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+# Random per process: digests of passwords must not be comparable between processes or be looked up in tables.
 _KEY = secrets.token_bytes(32)
 
 
@@ -53,6 +54,7 @@ def login_by(mechanism: str, plain_users: Mapping[str, str], credentials: Creden
         return _PlainLogin(plain_users)
     return ScramServer(
         MECHANISMS[mechanism],
+        # 24 random bytes as printable ASCII without a comma, as RFC 5802 requires of a nonce.
         nonce=secrets.token_urlsafe(24),
         credential=lambda username: credentials.credential(username, mechanism),
         secret=credentials.secret,
@@ -124,6 +126,7 @@ def plain_users_of(listener: ListenerConfiguration) -> dict[str, str]:
     """Return the PLAIN users of a listener, name → password."""
     setting = f"{listener_prefix(listener.name)}plain.sasl.jaas.config"
     text, file = listener.own("plain.sasl.jaas.config"), listener.get("headrace.sasl.plain.users.file")
+    # The JAAS text wins over the file where both name a user: it is the more specific setting, of one listener.
     users = read_users(Path(str(file))) if file else {}
     if text:
         users |= users_of(jaas_options(setting, str(text)))
@@ -151,6 +154,8 @@ def jaas_options(setting: str, text: str) -> dict[str, str]:
         quoted, bare = found[2], found[3]
         options[found[1]] = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         position = found.end()
+    # Text that the tokens did not consume is refused: an option that was silently skipped would be a user who cannot
+    # log in.
     if text[position:].strip() != ";":
         raise _invalid_jaas(setting)
     return options
