@@ -137,9 +137,9 @@ MUTATIONS: list[tuple[Any, str, Callable[[Any], Any], str]] = [
     (Batch, "take_outcome", _believes_in_success, "without the row|no progress"),
     (SubtopologyMachine, "_on_opened", _takes_any_opening, "committed twice|without the row|not behind|KeyError"),
     (SubtopologyMachine, "_settle_tasks", _releases_at_once, "during their micro-batch|runs in"),
-    (SubtopologyMachine, "_on_open_failed", _gives_up, "no progress"),
+    (SubtopologyMachine, "_on_open_failed", _gives_up, "not settled"),
     (SubtopologyMachine, "_on_lost", _keeps_lost_tasks, "runs in|without the row|not behind"),
-    (SubtopologyMachine, "_be_idle", _never_binds, "no progress"),
+    (SubtopologyMachine, "_be_idle", _never_binds, "not settled"),
 ]
 
 

@@ -21,6 +21,7 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.regular_expressions import LEAST_REFRESH_INTERVAL_MS
 from headrace.simulator.checkers import RuleBroken, check_moves
 from headrace.simulator.consumer_checkers import ConsumerCheckers, check_balance, owners, unsettled, waits_for_instance
+from headrace.simulator.course import GroupWorld
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_broker import SimulatedBroker
@@ -29,10 +30,6 @@ from headrace.simulator.transcript import Transcript
 
 __all__ = ["ConsumerWorld"]
 
-# Several sessions (6 s), rebalance timeouts (5 s) and API timeouts (8 s) one after the other. A world that needs longer
-# is stuck in practice, too.
-SETTLING_MS = 45_000
-STEP_MS = 100
 TOPICS: Mapping[str, int] = MappingProxyType({"audit": 3, "in": 6, "logs": 2})
 EVERYTHING = SubscribedTopics(names=("audit", "in", "logs"))
 SUBSCRIPTIONS = (
@@ -59,8 +56,10 @@ STRATEGIES: tuple[Strategies, ...] = (  # in one group, any of them together
 ASSIGNORS: tuple[Strategies, ...] = (((),), ((),), (("range",),), (("uniform",), ("range",), ()))
 
 
-class ConsumerWorld:
+class ConsumerWorld(GroupWorld[SimulatedConsumer]):
     """Everything of one simulation. Mutable."""
+
+    settling_ms = 45_000  # sessions of 6 s, rebalance timeouts of 5 s, API timeouts of 8 s
 
     def __init__(self, seed: int, groups: str) -> None:
         self.seed = seed
@@ -71,7 +70,6 @@ class ConsumerWorld:
         self.events = EventQueue()
         self.conditions = NetworkConditions()
         self.transcript = Transcript(self.events)
-        self.note = self.transcript.note
         self.consumers: list[SimulatedConsumer] = []
         self.profile = ConsumerProfile()
         self.reads_alike = self.random.random() < 0.6
@@ -86,13 +84,17 @@ class ConsumerWorld:
         self.broker = SimulatedBroker(
             self.events, self.random, self._configuration(), note=self.note, watch=self._check
         )
-        self.checkers = ConsumerCheckers(self.group_id, self.broker, self.running)
+        self._checkers = ConsumerCheckers(self.group_id, self.broker, self.running)
         for name, partitions in TOPICS.items():
             self.broker.create_topic(name, partitions)
         self.broker.metadata_changed()
         self._watched = True
 
     # --- doors ---
+
+    @property
+    def checkers(self) -> ConsumerCheckers:
+        return self._checkers
 
     def running(self) -> list[SimulatedConsumer]:
         """Every process, also one that was thrown out or is about to leave."""
@@ -135,9 +137,6 @@ class ConsumerWorld:
             return EVERYTHING
         return self.random.choice((*SUBSCRIPTIONS, BROKER_REGEX) if self.groups == "consumer" else SUBSCRIPTIONS)
 
-    def advance(self, duration_ms: int) -> None:
-        self.events.run_until(self.events.now_ms + duration_ms)
-
     # --- the course ---
 
     def calm_down(self) -> None:
@@ -155,36 +154,6 @@ class ConsumerWorld:
         self.broker.reconfigure(self._configuration())
         self.broker.metadata_changed()
         self._keep_two()
-
-    def settle(self, cause: str) -> None:
-        """Lets time pass until everything is as it should be. Raises RuleBroken after `SETTLING_MS`."""
-        end_ms = self.events.now_ms + SETTLING_MS
-        why: str | None = "no time has passed"
-        while why is not None:
-            if self.events.now_ms >= end_ms:
-                raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
-            self.advance(STEP_MS)
-            self._keep_two()  # one may have met a double and given up
-            if self._restarts:
-                why = f"{self._restarts} consumers are to be restarted"
-            else:
-                why = unsettled(self.checkers.group(), self.running(), self.broker.topics)
-        if self.reads_alike:
-            check_balance(self.staying(), self.checkers.assignor(), len(TOPICS))
-        self.note(f"settled: {cause}")
-
-    def check_movement(self) -> int:
-        """One member more, then one less: each moves only what it must."""
-        moved = 0
-        before = owners(self.staying())
-        joiner = self.start_consumer()
-        self.settle("one member more")
-        after = owners(self.staying())
-        moved += self._check_moves(before, after, "one member more")
-        joiner.leave(for_good=True)
-        self.settle("one member less")
-        moved += self._check_moves(after, owners(self.staying()), "one member less")
-        return moved
 
     def check_static_restart(self) -> None:
         """Check that a static member that restarts within its session keeps its share without a rebalance."""
@@ -291,9 +260,24 @@ class ConsumerWorld:
             server_assignor=next(iter(strategy), None),
         )
 
-    def _check(self) -> None:
-        if self._watched:
-            self.checkers.check()
+    def _look(self) -> str | None:
+        self._keep_two()  # one may have met a double and given up
+        if self._restarts:
+            return f"{self._restarts} consumers are to be restarted"
+        return unsettled(self.checkers.group(), self.running(), self.broker.topics)
+
+    def _check_balance(self) -> None:
+        if self.reads_alike:
+            check_balance(self.staying(), self.checkers.assignor(), len(TOPICS))
+
+    def _owners(self) -> Mapping[object, str]:
+        return owners(self.staying())
+
+    def _start_member(self) -> SimulatedConsumer:
+        return self.start_consumer()
+
+    def _end_member(self, member: SimulatedConsumer) -> None:
+        member.leave(for_good=True)
 
     def _configuration(self) -> GroupCoordinatorConfiguration:
         return GroupCoordinatorConfiguration(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.simulator.chaos import Chaos
-from headrace.simulator.checkers import RuleBroken, check_replay
+from headrace.simulator.checkers import check_replay
 from headrace.simulator.consumer_chaos import ConsumerChaos
 from headrace.simulator.consumer_world import ConsumerWorld
-from headrace.simulator.event_queue import ClockStalled
+from headrace.simulator.course import run_world
 from headrace.simulator.streams_chaos import StreamsChaos
 from headrace.simulator.streams_world import StreamsWorld
 from headrace.simulator.transcript import Outcome
@@ -51,30 +51,23 @@ def _run(
     check: Callable[[], int],
 ) -> Outcome:
     """Run one world: `start` starts a member, `check` checks the calm world and returns how much moved in it."""
-    broken: str | None = None
-    moved = 0
-    try:
+
+    def course() -> int:
         for _ in range(world.random.randint(1, 3)):
             start()
         world.advance(CHAOS_MS)
         chaos.stop()
         world.calm_down()
         world.settle("after the chaos")
-        moved = check()
-    # Only these are findings. Any other exception is a crash of the code under simulation and is raised with its
-    # traceback.
-    except (RuleBroken, ClockStalled) as rule:
-        broken = str(rule)
-        world.note(f"BROKEN: {rule}")
-    return Outcome(
+        return check()
+
+    return run_world(
+        course,
         seed=world.seed,
         groups=groups,
-        broken=broken,
-        digest=world.transcript.digest(),
-        transcript=world.transcript.lines(),
+        transcript=world.transcript,
         did=chaos.did,
-        checks=world.checkers.checks,
-        moved=moved,
+        checks=lambda: world.checkers.checks,
     )
 
 

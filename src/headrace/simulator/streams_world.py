@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.streams.group import StreamsGroup
-from headrace.simulator.checkers import RuleBroken, check_moves
+from headrace.simulator.checkers import check_moves
+from headrace.simulator.course import GroupWorld
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_application import SimulatedApplication, WorkloadProfile
@@ -17,12 +20,11 @@ from headrace.simulator.transcript import Transcript
 
 __all__ = ["StreamsWorld"]
 
-SETTLING_MS = 40_000
-STEP_MS = 100
 
-
-class StreamsWorld:
+class StreamsWorld(GroupWorld[SimulatedApplication]):
     """Everything of one simulation. Mutable."""
+
+    settling_ms = 40_000
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -32,7 +34,6 @@ class StreamsWorld:
         self.conditions = NetworkConditions()
         self.shape = self.random.choice(SHAPES)
         self.transcript = Transcript(self.events)
-        self.note = self.transcript.note
         self.applications: list[SimulatedApplication] = []
         self._watched = False
         self._restarts = 0
@@ -41,13 +42,17 @@ class StreamsWorld:
         self.broker = SimulatedBroker(
             self.events, self.random, self._configuration(), note=self.note, watch=self._check
         )
-        self.checkers = StreamsCheckers(self.group_id, self.broker, self.living)
+        self._checkers = StreamsCheckers(self.group_id, self.broker, self.living)
         for name, partitions in self.shape.sources.items():
             self.broker.create_topic(name, partitions)
         self.broker.metadata_changed()
         self._watched = True
 
     # --- doors ---
+
+    @property
+    def checkers(self) -> StreamsCheckers:
+        return self._checkers
 
     def living(self) -> list[SimulatedApplication]:
         return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
@@ -105,9 +110,6 @@ class StreamsWorld:
         self.applications.append(application)
         return application
 
-    def advance(self, duration_ms: int) -> None:
-        self.events.run_until(self.events.now_ms + duration_ms)
-
     # --- the course ---
 
     def calm_down(self) -> None:
@@ -130,40 +132,10 @@ class StreamsWorld:
         while len(self.staying()) < 2:
             self.start_application()
 
-    def settle(self, cause: str) -> None:
-        """Lets time pass until everything is as it should be. Raises RuleBroken after `SETTLING_MS`."""
-        end_ms = self.events.now_ms + SETTLING_MS
-        why: str | None = "no time has passed"
-        while why is not None:
-            if self.events.now_ms >= end_ms:
-                raise RuleBroken(f"{cause}: not settled after {SETTLING_MS} ms: {why}")
-            self.advance(STEP_MS)
-            while len(self.staying()) < 2:  # a static one may have met a double and given up
-                self.start_application()
-            if self._restarts:
-                why = f"{self._restarts} applications are to be restarted"
-            else:
-                why = unsettled(self.checkers.group(), self.staying(), self.tasks())
-        check_balance(self._group(), self.shape, self.tasks())
-        self.note(f"settled: {cause}")
-
     def tasks(self) -> tuple[Task, ...]:
         partitions = {name: topic.partitions for name, topic in self.broker.topics.items()}
         needed = {*self.shape.read_topic.values()}
         return self.shape.tasks(partitions) if needed <= partitions.keys() else ()
-
-    def check_movement(self) -> int:
-        """One member more, then one less: each moves only what it must."""
-        moved = 0
-        before = owners(self._group())
-        joiner = self.start_application()
-        self.settle("one member more")
-        after = owners(self._group())
-        moved += check_moves(before, after, len(self._group().members), cause="one member more")
-        joiner.leave()
-        self.settle("one member less")
-        moved += check_moves(after, owners(self._group()), len(self._group().members), cause="one member less")
-        return moved
 
     # --- parts ---
 
@@ -172,9 +144,27 @@ class StreamsWorld:
         assert group is not None
         return group
 
-    def _check(self) -> None:
-        if self._watched:
-            self.checkers.check()
+    def _look(self) -> str | None:
+        while len(self.staying()) < 2:  # a static one may have met a double and given up
+            self.start_application()
+        if self._restarts:
+            return f"{self._restarts} applications are to be restarted"
+        return unsettled(self.checkers.group(), self.staying(), self.tasks())
+
+    def _check_balance(self) -> None:
+        check_balance(self._group(), self.shape, self.tasks())
+
+    def _owners(self) -> Mapping[Any, str]:
+        return owners(self._group())
+
+    def _check_moves(self, before: Mapping[Any, str], after: Mapping[object, str], cause: str) -> int:
+        return check_moves(before, after, len(self._group().members), cause=cause)
+
+    def _start_member(self) -> SimulatedApplication:
+        return self.start_application()
+
+    def _end_member(self, member: SimulatedApplication) -> None:
+        member.leave()
 
     def _configuration(self) -> GroupCoordinatorConfiguration:
         return GroupCoordinatorConfiguration(

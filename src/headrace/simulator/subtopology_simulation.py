@@ -21,6 +21,7 @@ from enum import Enum
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.simulator.checkers import RuleBroken
+from headrace.simulator.course import STEP_MS, run_world, settle
 from headrace.simulator.event_queue import ClockStalled, EventQueue
 from headrace.simulator.transcript import Outcome, Transcript
 from headrace.spark.machine import commands, events
@@ -60,23 +61,16 @@ def simulate_subtopology(
         crash_at: Only this crash at the command of this number, instead of random ones.
     """
     world = _World(seed, transactional=bool(seed % 2) if transactional is None else transactional, crash_at=crash_at)
-    broken: str | None = None
-    try:
-        world.run()
-    # AssertionError and KeyError count as broken rules here: the machine's own assertions are guarantees, and a seed
-    # with its transcript is worth more than a traceback.
-    except (RuleBroken, ClockStalled, AssertionError, KeyError) as rule:
-        broken = repr(rule) if isinstance(rule, KeyError) else str(rule)
-        world.note(f"BROKEN: {broken}")
-    return Outcome(
+    return run_world(
+        world.run,
         seed=seed,
         groups="subtopology",
-        broken=broken,
-        digest=world.transcript.digest(),
-        transcript=world.transcript.lines(),
+        transcript=world.transcript,
         did=world.did,
-        checks=world.broker.checks,
-        moved=world.moved,
+        checks=lambda: world.broker.checks,
+        # AssertionError and KeyError count as broken rules here: the machine's own assertions are guarantees, and a
+        # seed with its transcript is worth more than a traceback.
+        findings=(RuleBroken, ClockStalled, AssertionError, KeyError),
     )
 
 
@@ -626,25 +620,29 @@ class _World:
 
     # -- chaos, then calm ---------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        began = self.queue.now_ms
+    def run(self) -> int:
+        """Run the world; return how many tasks changed their owner."""
+        chaos_end_ms = self.queue.now_ms + CHAOS_MS
         for _ in range(self.random.randint(1, 2)):
             self.start_driver()
-        while self.queue.now_ms < began + CHAOS_MS:
-            self.queue.run_until(self.queue.now_ms + 100)
+        while self.queue.now_ms < chaos_end_ms:
+            self.queue.run_until(self.queue.now_ms + STEP_MS)
             self._act()
             self.heartbeat()
         self._is_chaos, self._crash_at = False, None
-        end = self.queue.now_ms + CALM_MS
-        while not self._is_settled() and self.queue.now_ms < end:
-            self.queue.run_until(self.queue.now_ms + 100)
-            self._bury()
-            if not any(driver.is_alive and not driver.has_ended for driver in self.drivers):
-                self.start_driver()
-            self.heartbeat()
-        if not self._is_settled():
-            states = {d.name: (d.machine.state.value, dict(d.machine.tasks)) for d in self._members()}
-            raise RuleBroken(f"no progress: {self.broker.committed} of {self.broker.ends}, {states}")
+        settle(self.queue, self._look, patience_ms=CALM_MS, cause="after the chaos")
+        return self.moved
+
+    def _look(self) -> str | None:
+        """One round of heartbeats; replaces drivers that ended. Returns why the world has not settled."""
+        self._bury()
+        if not any(driver.is_alive and not driver.has_ended for driver in self.drivers):
+            self.start_driver()
+        self.heartbeat()
+        if self._is_settled():
+            return None
+        states = {driver.name: (driver.machine.state.value, dict(driver.machine.tasks)) for driver in self._members()}
+        return f"{self.broker.committed} of {self.broker.ends}, {states}"
 
     def _act(self) -> None:
         for task in self.broker.ends:
