@@ -8,6 +8,7 @@ name, so that two equal mistakes do not pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,16 +97,31 @@ INTENDED_DIFFERENCES: dict[tuple[str, str], Difference] = {
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Table:
-    directory = tmp_path_factory.mktemp("ours")
-    with BrokerProcess(directory / "data", SETTINGS) as broker, Scenario(broker, directory) as story:
-        return story.run(STEPS)
+def tables(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> tuple[Table, Table]:
+    """The story on our broker and on Kafka's, side by side: both mostly wait for sessions, polls and moves."""
+    directories = [tmp_path_factory.mktemp(name) for name in ("ours", "kafka")]
+
+    def here() -> Table:
+        with BrokerProcess(directories[0] / "data", SETTINGS) as broker, Scenario(broker, directories[0]) as story:
+            return story.run(STEPS)
+
+    def there() -> Table:
+        with KafkaBroker("4.3.1", SETTINGS) as broker, Scenario(broker, directories[1]) as story:
+            return story.run(STEPS)
+
+    with ThreadPoolExecutor(2) as pool:
+        ours, theirs = pool.submit(here), pool.submit(there)
+        return ours.result(), theirs.result()
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory, kafka_tools: None) -> Table:
-    with KafkaBroker("4.3.1", SETTINGS) as broker, Scenario(broker, tmp_path_factory.mktemp("kafka")) as story:
-        return story.run(STEPS)
+def ours(tables: tuple[Table, Table]) -> Table:
+    return tables[0]
+
+
+@pytest.fixture(scope="module")
+def theirs(tables: tuple[Table, Table]) -> Table:
+    return tables[1]
 
 
 @pytest.mark.parametrize("step", [step.__name__ for step in STEPS])
