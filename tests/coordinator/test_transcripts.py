@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.coordinator.classic_transcript import ClassicTranscript
 from tests.coordinator.recording_context import ConsumerTranscript, StreamsTranscript
+from tests.coordinator.transaction_transcript import TransactionTranscript
 from tests.harness.transcripts import check_transcript
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
@@ -29,3 +30,8 @@ def test_consumer_group(path: Path, rewrite: bool) -> None:
 @pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("classic/*.txt")), ids=lambda path: path.stem)
 def test_classic_group(path: Path, rewrite: bool) -> None:
     check_transcript(path, ClassicTranscript().run, rewrite=rewrite)
+
+
+@pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("transactions/*.txt")), ids=lambda path: path.stem)
+def test_transactions(path: Path, rewrite: bool) -> None:
+    check_transcript(path, TransactionTranscript().run, rewrite=rewrite)

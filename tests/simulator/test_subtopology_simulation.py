@@ -134,7 +134,7 @@ def _never_binds(_: Any) -> Any:
 MUTATIONS: list[tuple[Any, str, Callable[[Any], Any], str]] = [
     (SubtopologyMachine, "_on_job_failed", _advances_without_asking, "committed twice|cannot become"),
     (Batch, "decide_by_offsets", _believes_errors, "committed twice"),
-    (Batch, "take_outcome", _believes_in_success, "without the row|no progress"),
+    (Batch, "take_outcome", _believes_in_success, "without the row|not settled"),
     (SubtopologyMachine, "_on_opened", _takes_any_opening, "committed twice|without the row|not behind|KeyError"),
     (SubtopologyMachine, "_settle_tasks", _releases_at_once, "during their micro-batch|runs in"),
     (SubtopologyMachine, "_on_open_failed", _gives_up, "not settled"),
