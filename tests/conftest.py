@@ -21,12 +21,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 LONGEST_FIRST = (
     "spark/test_commit_path_crashes.py",
-    "interop/test_kafka_streams_application.py",
-    "docs/test_readme.py",
-    "spark/test_kills.py",
     "cli/commands/test_demo.py",
-    "spark/runtime/test_exactly_once.py",
+    "docs/test_readme.py",
+    "interop/test_kafka_streams_application.py",
     "chaos/test_chaos.py",
+    "spark/runtime/test_exactly_once.py",
+    "spark/test_kills.py",
     "cli/commands/test_run.py",
     "spark/runtime/test_standby.py",
     "interop/test_streams_app_on_kafka.py",

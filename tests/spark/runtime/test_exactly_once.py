@@ -169,13 +169,13 @@ def test_a_batch_that_outlives_its_transaction_runs_again_and_is_smaller(broker,
 
     @F.pandas_udf("long")
     def slowly(numbers: pd.Series) -> pd.Series:
-        time.sleep(0.07 * len(numbers))
+        time.sleep(0.03 * len(numbers))
         return numbers
 
     texts = [json.dumps(flights.flight(number)) for number in range(120)]
     broker.create_topics({"rest": 1})
     broker.produce("flights", [*texts[:60], "{broken", *texts[60:]], partition=0)
-    app = make_app("slow", config={"transaction.timeout.ms": 5000})
+    app = make_app("slow", config={"transaction.timeout.ms": 2000})
     rows = app.stream("flights", schema="origin string, n bigint", on_error=DeadLetter("rest"))
     # written before it is slow: the transaction is open by then
     rows.select("origin", "n").to_topic("early", partitions=1)
