@@ -12,6 +12,8 @@ from headrace.errors import ConfigError
 __all__ = ["MetricsPage"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Each connection has a thread of its own. Without a timeout, a port scanner that connects and sends nothing would hold
+# its thread as long as the program runs.
 REQUEST_TIMEOUT_SECONDS = 5
 
 
@@ -39,6 +41,8 @@ class MetricsPage:
             timeout = REQUEST_TIMEOUT_SECONDS
 
             def do_GET(self) -> None:
+                # `params` of a scrape configuration come as a query string; the page has no use for them, but must not
+                # answer 404.
                 found = self.path.partition("?")[0] == "/metrics"
                 body = (text() if found else "Here is /metrics.\n").encode()
                 self.send_response(200 if found else 404)
@@ -47,6 +51,8 @@ class MetricsPage:
                 self.end_headers()
                 self.wfile.write(body)
 
+            # The handler of the standard library writes a line to stderr for each request: with Prometheus, one in
+            # every scrape interval.
             def log_message(self, *_: Any) -> None:
                 pass
 
@@ -58,6 +64,8 @@ class MetricsPage:
                 f"metrics cannot be served on {host}:{port}: {error}",
                 "give another port, or 0 for a free one",
             ) from error
+        # `server_close` joins threads that are no daemons, so a scraper that reads slowly would hold up the end of the
+        # program.
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-metrics", daemon=True)
 

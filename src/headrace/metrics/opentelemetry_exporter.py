@@ -38,6 +38,8 @@ def observe(meter: Meter, families: Callable[[], Iterable[Family]]) -> None:
         ) from error
     collection = _Collection(families)
     for name, family in collection.by_name.items():
+        # An observable counter reports totals, which is what the families hold; a synchronous one would need the
+        # differences. A name that first appears after this call has no instrument.
         create = meter.create_observable_counter if family[0].kind == "counter" else meter.create_observable_gauge
         create(name, callbacks=[partial(_observations, collection, name)], description=family[0].help)
 

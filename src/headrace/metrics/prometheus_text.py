@@ -28,6 +28,7 @@ __all__ = [
 Values: TypeAlias = Sequence[tuple[float, Mapping[str, str]]]
 """(value, labels) of each sample of a family."""
 
+# Prometheus allows the colon as well, but reserves it for names of recording rules.
 _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -112,6 +113,8 @@ def prometheus_text(families: Iterable[Family]) -> str:
         # In a HELP line only backslash and line feed have escapes; quotes are escaped in label values alone.
         lines.append(f"# HELP {name} {same[0].help.replace(chr(92), chr(92) * 2)}")
         lines.append(f"# TYPE {name} {same[0].kind}")
+        # `repr` of a float is the shortest text that reads back as the same double. Prometheus parses values as Go
+        # does, so `1e+16`, `inf` and `nan` are valid.
         lines.extend(f"{sample_name(family, each)} {each.value!r}" for family in same for each in family.samples)
     return "".join(f"{line}\n" for line in lines)
 

@@ -15,7 +15,9 @@ __all__ = ["Distribution", "Meter"]
 WINDOW_SECONDS = 30.0
 _BUCKETS_PER_DOUBLING = 8
 _SMALLEST_MS = 0.001
-_BUCKETS = 30 * _BUCKETS_PER_DOUBLING  # up to 12 days
+# From 1 us to 2 ** 30 us, which is 18 min. Longer times count in the last bucket: a percentile is at most 18 min, while
+# mean and maximum are exact.
+_BUCKETS = 30 * _BUCKETS_PER_DOUBLING
 
 
 class Meter:

@@ -33,6 +33,7 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module 'headrace.testing' has no attribute '{name}'")
     found: object = getattr(importlib.import_module(module), name)
+    # `__getattr__` of a module (PEP 562) runs only for names that it lacks: the next access does not come here.
     globals()[name] = found
     return found
 

@@ -32,8 +32,12 @@ _MARKER = (
 )
 _ALLOWED = frozenset({"topics", "config", "clock"})
 _NOT_FOR_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
+# Kafka allows 249 characters in the name of a topic. The test's part is cut so that the suffix of `_unique_name`, which
+# makes the name unique, always fits.
 _MAX_NAME_LENGTH = 150
 _numbers = itertools.count(1)
+# In the stash of the pytest configuration, not in a global: a test of a plugin runs a second pytest in the same process
+# (pytester), whose teardown would clear the faults of the outer run's broker.
 _SESSION_BROKER: pytest.StashKey[EmbeddedBroker] = pytest.StashKey()
 
 
@@ -151,6 +155,7 @@ def _broker(config: pytest.Config, arguments: Mapping[str, Any]) -> Any:
         return EmbeddedBroker(config=arguments.get("config"), clock=arguments.get("clock"))
     for what, name in (("broker settings", "config"), ("a clock that the test moves", "clock")):
         if arguments.get(name) is not None:
+            # Skipped, not failed: the test is right, but a running cluster cannot be given its settings or its clock.
             pytest.skip(f"this test asks for {what}, which needs a broker of its own: run it without --kafka")
     from headrace.testing.real_cluster import RealCluster
 
@@ -172,5 +177,7 @@ def _unique_name(request: pytest.FixtureRequest) -> str:
     """Return a name after the test, unique also on a cluster that other runs and workers use."""
     import secrets
 
+    # The random part (32 bits) keeps apart runs and xdist workers, which share a cluster; the number keeps apart names
+    # of one process.
     test = _NOT_FOR_NAMES.sub("-", request.node.name).strip("-.")[:_MAX_NAME_LENGTH]
     return f"{test}-{secrets.token_hex(4)}-{next(_numbers)}"

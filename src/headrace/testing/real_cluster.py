@@ -49,6 +49,8 @@ class RealCluster:
     @property
     def host(self) -> str:
         """Host of the bootstrap server."""
+        # An IPv6 address is written in brackets before the port (RFC 3986, section 3.2.2); a socket wants it without
+        # them.
         return self.bootstrap_servers.rpartition(":")[0].strip("[]")
 
     @property
