@@ -230,8 +230,8 @@ class BrokerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + timeout_s
-        # A TCP connection is enough as a sign of readiness: the broker binds its port first, but listens only after its
-        # logs are loaded (`Server.start`).
+        # A TCP connection is enough as a sign of readiness: the port listens before the logs are loaded, and requests
+        # that come in the meantime wait in its backlog until `Listeners.open`.
         while not answers(self.host, self.port):
             if not self.alive or time.monotonic() > deadline:
                 said = self.log.read_bytes()[before:].decode("utf-8", "replace").strip()

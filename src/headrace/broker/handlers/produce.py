@@ -41,6 +41,8 @@ __all__ = ["APIS", "appended_part", "handle_produce", "refused_part", "sole_batc
 
 _FRAME = struct.Struct(">qi")
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
+# Kafka's `LegacyRecord.RECORD_OVERHEAD_V0`: CRC, magic, attributes, and the lengths of key and value. No format has
+# fewer bytes after its length field, so a smaller number is no length.
 _SMALLEST_LENGTH = 14
 _MAGIC = 2
 _ZSTD, _CODEC_BITS, _TRANSACTIONAL_BIT = 4, 0x07, 0x10

@@ -37,6 +37,7 @@ __all__ = ["AskedPartition", "FetchContext", "FetchSessions"]
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 LAST_EPOCH = 2**31 - 1
+# 2 min, the default of `min.incremental.fetch.session.eviction.ms` in KIP-227.
 MIN_EVICTION_MS = 120_000
 _NOT_TOLD = -1
 
@@ -252,6 +253,8 @@ class FetchSessions:
         """A full answer, and a session when there is room for one."""
         session_id = NO_SESSION
         if len(self._sessions) < self._slots() or self._evict(len(answered), now_ms):
+            # Random, as in Kafka's `FetchSessionCache.newSessionId`: after a restart, the id of a client from before
+            # must not be that of another client's new session.
             while session_id == NO_SESSION or session_id in self._sessions:
                 session_id = self._chance()
             for partition, data in answered:

@@ -19,6 +19,8 @@ __all__ = ["LEVELS", "JsonFormatter", "LogFormat", "TextFormatter", "log_to"]
 
 LogFormat = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
+# Beyond ASCII's: C1 (U+0080 to U+009F), which some terminals obey, and the line ends U+2028 and U+2029. A client
+# chooses its client id, and could forge lines of the log with them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 

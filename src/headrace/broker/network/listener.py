@@ -37,6 +37,8 @@ __all__ = ["AcceptedConnection", "ConnectionLimits", "Listener", "Listeners", "T
 
 EVERYWHERE = ("0.0.0.0", "::")
 
+# Connections that the kernel completes before they are accepted. After a restart all clients connect again at the same
+# time, and with a full queue their SYNs are dropped and repeated only after 1 s.
 BACKLOG = 512
 
 
@@ -119,7 +121,11 @@ class Listeners:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; port 0 takes a free one. Raises ConfigError: port-taken, bad-value."""
+    """A listening socket; connections wait in its backlog. Port 0 takes a free one.
+
+    Raises:
+        ConfigError: port-taken, bad-value.
+    """
     family, address = _resolve(host, port)
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -184,6 +190,7 @@ def _refusal(error: OSError, host: str, port: int) -> ConfigError:
 logger = logging.getLogger("headrace.broker")
 
 _PAUSE_S: Final = 0.1  # when the process has no file left for another socket
+# The reasons by which OpenSSL refuses a first record that is none of TLS: HTTP, or Kafka's protocol in plain text.
 _NOT_TLS: Final = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
 
 
@@ -343,6 +350,7 @@ class ConnectionLimits:
 
     def _too_fast(self, whose: str, per_second: float, now_ms: float) -> bool:
         """Counts this one, unless it is refused."""
+        # Kafka's default of this setting is `Int.MaxValue`, which stands for no limit.
         if per_second >= 2**31 - 1:
             return False
         rate = self._rates.get(whose)
@@ -355,5 +363,6 @@ class ConnectionLimits:
             rate = self._rates[whose] = Rate(windows, self._configuration.integer("quota.window.size.seconds") * 1000)
         if rate.throttle_ms(per_second, now_ms) > 0:
             return True
+        # Refused connections are not counted: a client that retries faster than allowed would never be let in again.
         rate.record(1, now_ms)
         return False

@@ -26,6 +26,7 @@ _SHORT_NAMES = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
+# The string types of ASN.1 by tag: UTF8String, PrintableString, TeletexString, IA5String, UniversalString, BMPString.
 _ENCODINGS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
 _SEQUENCE, _SET, _VERSION = 0x30, 0x31, 0xA0
 _RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\Z", re.DOTALL)
@@ -72,6 +73,7 @@ def _attribute(content: bytes) -> str:
     kind, value = _elements(content)
     number = _object_number(kind.content)
     name, encoding = _SHORT_NAMES.get(number), _ENCODINGS.get(value.tag)
+    # RFC 2253, section 2.4: a value without a form as text is `#` and the hexadecimal digits of its BER encoding.
     if name is None or encoding is None:
         return f"{name or number}=#{value.whole.hex()}"
     return f"{name}={_escaped(value.content.decode(encoding, 'replace'))}"
@@ -85,6 +87,8 @@ def _object_number(content: bytes) -> str:
         if byte < 0x80:
             numbers.append(value)
             value = 0
+    # X.690, section 8.19.4: the first two numbers share one, 40 x + y. Since x is at most 2, and y is below 40 where x
+    # is 0 or 1, the sum can be taken apart again.
     first = min(numbers[0] // 40, 2)
     return ".".join(str(number) for number in (first, numbers[0] - 40 * first, *numbers[1:]))
 

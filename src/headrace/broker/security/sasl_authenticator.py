@@ -194,6 +194,8 @@ class SaslSession:
             token = self._evaluate(frame)
         except SaslError as refused:
             return self._fail(self._words(refused))
+        # After SaslHandshake v0 (KIP-43) a token has its length of 4 bytes in front and no header. SaslAuthenticate,
+        # with errors that a client can read, came with KIP-152.
         return SaslReply(reply=len(token).to_bytes(4, "big") + token)
 
     def _evaluate(self, message: bytes) -> bytes:
@@ -357,6 +359,8 @@ class Authentication:
             self._connection.write(reply)
             reply = None
         self._connection.stop_listening()
+        # KIP-306: a client with a wrong password that connects again at once would keep the broker busy with logins.
+        # Until the connection ends, nothing more is read from it.
         delay_s = self._server.configuration.integer("connection.failed.authentication.delay.ms") / 1000
         reason = answer.refused or ""
 
