@@ -47,6 +47,10 @@ def test_the_jvm_is_a_child_of_this_process(spark: SparkSession) -> None:
     assert process.poll() is None
 
 
+def test_processors_are_those_of_the_jvm(spark: SparkSession) -> None:
+    assert 1 <= internals.usable_processors(spark) <= (os.cpu_count() or 1)
+
+
 def test_a_cloned_session_has_views_and_its_own_settings(spark: SparkSession, frame: Any) -> None:
     frame.createOrReplaceTempView("seen_by_clones")
     copied = internals.clone_session(spark)

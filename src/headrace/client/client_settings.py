@@ -230,6 +230,14 @@ _ROWS: Final = (
         "how long a task that moves is still processed by its owner while its state is copied",
     ),
     _int("headrace.max.slots", None, 0, 0, "Spark partitions of a micro-batch; 0: the session's cores"),
+    _text(
+        "headrace.execution",
+        None,
+        "auto",
+        "micro-batch starts a Spark job for each micro-batch; resident keeps slots running, and is refused where that "
+        "is not possible; auto keeps them running where it is",
+        choices=("auto", "resident", "micro-batch"),
+    ),
 )
 
 _SECURITY_ROWS: Final = (

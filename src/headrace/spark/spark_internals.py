@@ -56,6 +56,7 @@ __all__ = [
     "sequence",
     "task_context",
     "unresolved_column",
+    "usable_processors",
     "walk",
     "walk_of_stream",
     "with_children",
@@ -76,6 +77,11 @@ def jvm_process(session: SparkSession) -> tuple[int, subprocess.Popen[bytes] | N
     """Return the JVM's pid, and its process if Python started it (not under spark-submit)."""
     context: Any = session.sparkContext
     return int(context._jvm.java.lang.ProcessHandle.current().pid()), getattr(context._gateway, "proc", None)
+
+
+def usable_processors(session: SparkSession) -> int:
+    """Return the processors that the JVM may use: in a container those of its limit, which Python does not see."""
+    return int(_jvm(session).java.lang.Runtime.getRuntime().availableProcessors())
 
 
 def clone_session(session: SparkSession) -> SparkSession:

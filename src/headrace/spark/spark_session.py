@@ -50,6 +50,11 @@ SETTINGS: Mapping[str, str] = {
         "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=134217728"
     ),
 }
+# Threads of `local[*]`: enough for four subtopologies with resident slots on every core, and for jobs beside them.
+_THREADS_PER_CORE = 4
+_MORE_THREADS = 2
+_OWN_THREADS = "spark.headrace.threads"  # set where the number of threads is ours, and says nothing about cores
+_THREADS_OF_MASTER = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LONGEST_SOCKET_DIRECTORY = 60  # a socket's path has at most 103 characters on macOS, its name 42
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
@@ -111,6 +116,11 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
         wanted["spark.driver.extraJavaOptions"] = options.strip()
         if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
             wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
+    if master == "local[*]":
+        # Resident slots hold a thread of Spark's executor each, as long as the application runs.
+        master = f"local[{_THREADS_PER_CORE * _cores() + _MORE_THREADS}]"
+        wanted.setdefault("spark.default.parallelism", str(_cores()))
+        wanted[_OWN_THREADS] = "true"
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted:
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -119,6 +129,32 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     built = check_session(builder.getOrCreate())
     built.sparkContext.setLogLevel(wanted.get("spark.log.level", "ERROR"))
     return built
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return the cores that a local session works with."""
+    from headrace.spark.spark_internals import usable_processors
+
+    if spark.conf.get(_OWN_THREADS, "false") == "true":
+        return usable_processors(spark)
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def threads_of(spark: SparkSession) -> int:
+    """Return the number of Spark tasks that a local session runs at a time."""
+    from headrace.spark.spark_internals import usable_processors
+
+    master = str(spark.sparkContext.master)
+    found = _THREADS_OF_MASTER.fullmatch(master)
+    if found is not None:
+        return int(found.group(1))
+    return 1 if master == "local" else usable_processors(spark)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @functools.cache

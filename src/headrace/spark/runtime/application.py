@@ -30,11 +30,13 @@ from headrace.spark.runtime.chains import build_chains, output_topics
 from headrace.spark.runtime.instance import RunningInstance
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.local_state import LocalState
+from headrace.spark.runtime.resident_slots import ResidentThreads
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
 from headrace.spark.runtime.warm_up import warm_up
+from headrace.spark.spark_session import cores_of
 from headrace.spark.topology.nodes import CompiledTopology
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class ApplicationRuntime(RunningInstance):
         super().__init__(settings, compiled)
         self._max_poll_ms = int(settings.config["max.poll.interval.ms"])
         self._runners: dict[str, SubtopologyRunner] = {}
+        self._jobs: list[JobRunner] = []
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._link: GuardianLink | None = None
@@ -125,14 +128,17 @@ class ApplicationRuntime(RunningInstance):
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def _build_runners(self) -> None:
-        cores = int(self.settings.config.get("headrace.max.slots") or 0) or self.spark.sparkContext.defaultParallelism
+        cores = int(self.settings.config.get("headrace.max.slots") or 0) or cores_of(self.spark)
+        threads = ResidentThreads(self.spark, str(self.settings.config["headrace.execution"]))
         most_records = int(self.settings.config["headrace.warm.up.records"])
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self.plan_factory.note_chains(name, chains.count)
-            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id)
+            resident_slots = slots if threads.take(name, chains, slots) else 0
+            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident_slots=resident_slots)
+            self._jobs.append(jobs)
             nothing = self.plan_factory.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
             )
@@ -325,6 +331,8 @@ class ApplicationRuntime(RunningInstance):
 
     def _release(self) -> None:
         self.state.begin_close()
+        for jobs in self._jobs:  # of a start that failed; else they are closed
+            jobs.close()
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):
                 self._link.close()

@@ -110,6 +110,7 @@ class SubtopologyRunner:
         self._cancel_group(self._jobs.restore_group)  # a restore that began during the stop
         self._opener.close()
         self._executor.close()
+        self._jobs.close()
 
     def has_taken(self, snapshot: AssignmentSnapshot) -> bool:
         """Whether no task outside of `snapshot` is still running."""

@@ -116,6 +116,7 @@ class Chains:
     traced: tuple[Callable[[], DataFrame], ...]  # with steps that find bad records and write nothing
     restore: PreparedPlan | None
     count: int  # chains, each of which fetches for itself
+    resident: tuple[PythonStage, ...]  # the stages of all chains, if each is one stage without Spark SQL; else empty
 
 
 def source_topics(source: Source) -> tuple[str, ...]:
@@ -216,6 +217,7 @@ def build_chains(
         traced=(*((tracer.main,) if builder.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
+        resident=builder.resident_stages(),
     )
 
 
@@ -391,15 +393,23 @@ class _Builder:
             return None
         return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(stores=tuple(pairs)))
 
+    def resident_stages(self) -> tuple[PythonStage, ...]:
+        """Return the stages of all chains, if a slot can run them without Spark SQL; else an empty tuple."""
+        if self._sunk or self._handed:
+            return ()
+        stages = (self._fused_stage(index, branches) for index, branches in self._fused.items())
+        return tuple(replace(stage, access=self._access) for stage in stages)
+
     def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
+        return self.from_slots(self._fused_stage(index, branches))
+
+    def _fused_stage(self, index: int, branches: list[Branch]) -> PythonStage:
         fetch = f"fetch-all-{index}"
         source = self._subtopology.sources[index]
         steps = [tuple(self._arrow_steps(branch, fetch) + self._sink_steps(branch)) for branch in branches]
         with_key = any(_needs_input_key(branch) for branch in branches)
         source_step = self._fetch_step(source, with_key=with_key, accounts=True)
-        return self.from_slots(
-            PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
-        )
+        return PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
         return self._sunk_rows(self._rows(branch, index), branch, index)

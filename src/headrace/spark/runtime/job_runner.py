@@ -33,6 +33,7 @@ from headrace.spark.runtime.plan import (
     merged,
 )
 from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.resident_slots import ResidentSlots
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.store_files import disk_full
@@ -120,8 +121,16 @@ class BatchNumber(int):
 class JobRunner:
     """Spark jobs of one subtopology in one session. Each calling thread has its own local properties."""
 
-    def __init__(self, spark: SparkSession, chains: Chains, *, name: str, app_name: str) -> None:
+    def __init__(
+        self, spark: SparkSession, chains: Chains, *, name: str, app_name: str, resident_slots: int = 0
+    ) -> None:
+        """`resident_slots`: number of slots that stay between micro-batches; 0: a Spark job for each micro-batch."""
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
+        self._resident = (
+            ResidentSlots(spark, chains.resident, resident_slots, name=name, group=self.group, description=app_name)
+            if resident_slots
+            else None
+        )
         self._evaluating: SparkSession | None = None
         self._sieves: dict[Probe, PreparedPlan | None] = {}
         self._guarded: GuardedMain | None = None
@@ -144,6 +153,9 @@ class JobRunner:
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
+        if self._resident is not None:
+            with self._collecting_errors(plan):
+                return self._resident.process(plan)
         with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
             reports = _rows(self._chains.main) if self._chains.main is not None else []
             for chain in self._chains.foreach:
@@ -341,9 +353,12 @@ class JobRunner:
         for attempt in range(WARM_UP_TRIES):
             try:
                 with self._running(plan, "warm-up"):
-                    for prepared in (self._chains.main, self._chains.restore):
-                        if prepared is not None:
-                            prepared.collect()
+                    if self._resident is not None:
+                        self._resident.warm_up(plan)
+                    elif self._chains.main is not None:
+                        self._chains.main.collect()
+                    if self._chains.restore is not None:
+                        self._chains.restore.collect()
                     for probe in self._chains.probes:
                         if probe.plan is not None:
                             probe.plan.run()
@@ -369,13 +384,24 @@ class JobRunner:
             self._guarded = None
             log.info("%s: bad records need a search, the guarded plan fails: %s", self._name, failed.reason[:200])
 
+    def close(self) -> None:
+        """End resident slots. Each finishes the micro-batch that it runs."""
+        if self._resident is not None:
+            self._resident.close()
+
     @contextlib.contextmanager
     def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
         context = self._spark.sparkContext
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
         context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
         context.setLocalProperty("spark.scheduler.pool", self._name)
         context.setJobGroup(group or self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
+        with self._collecting_errors(plan) as side_path:
+            yield side_path
+
+    @contextlib.contextmanager
+    def _collecting_errors(self, plan: MicroBatchPlan) -> Iterator[SidePath]:
+        """Raise BatchFailed with the errors that stages reported, for any error of Spark in the block."""
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
         try:
             yield side_path
         except HeadraceError:

@@ -9,9 +9,10 @@ Operators do not assume that one call is one micro-batch: `finish` ends a batch,
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +26,7 @@ from headrace.spark.runtime.worker_process import client_for, reach_by
 if TYPE_CHECKING:
     from headrace.spark.runtime.slot_producer import SlotProducer
 
-__all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step"]
+__all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step", "attempt_of_task"]
 
 REPORT_SCHEMA = "slot int, report string"
 TABLE_ROWS = 50_000
@@ -130,21 +131,58 @@ class PythonStage:
         index, attempt, text = _task_context()
         slot = index % self.slots  # chains side by side are one Spark job: its partitions run through all of them
         plan = MicroBatchPlan.from_json(text)
-        reach_by(plan.bootstrap_servers, self.access)
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
-        context = StageContext(plan=plan, slot=plan.slot(slot), side_path=side_path, fetches=self.source is not None)
-        try:
+        context = self._context(plan, slot)
+        with self._errors_written(context):
             if attempt > 0 and not plan.probe:  # a probe leaves nothing behind
                 raise HeadraceError("second-attempt", f"Spark ran slot {slot} of batch {plan.batch} a second time")
-            yield from self._run(batches, context)
+            report = yield from self._run(batches, context)
+            if self.output is None:
+                yield pa.record_batch([[slot], [report.to_json()]], schema=_REPORT_ARROW)
+            else:
+                context.side_path.write_report(report)
+        _freeze_once()
+
+    def run_batch(self, plan: MicroBatchPlan, slot: int) -> StageReport:
+        """Run one micro-batch of one slot, of a stage that is a whole chain: it has a source, and a sink.
+
+        Args:
+            plan: of the micro-batch.
+            slot: whose tasks of the plan run here.
+
+        Raises:
+            Exception: any error of a step; it is written to the side path of the micro-batch, too.
+        """
+        assert self.source is not None
+        assert self.output is None
+        context = self._context(plan, slot)
+        with self._errors_written(context):
+            run = self._run(iter(()), context)
+            while True:
+                try:
+                    next(run)  # nothing: the last step of a whole chain is a sink
+                except StopIteration as end:
+                    report: StageReport = end.value
+                    return report
+
+    def _context(self, plan: MicroBatchPlan, slot: int) -> StageContext:
+        reach_by(plan.bootstrap_servers, self.access)
+        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        return StageContext(plan=plan, slot=plan.slot(slot), side_path=side_path, fetches=self.source is not None)
+
+    @contextlib.contextmanager
+    def _errors_written(self, context: StageContext) -> Iterator[None]:
+        """Write the error that ends the block to the side path, since Spark passes it on as text."""
+        try:
+            yield
         except GeneratorExit:
             raise
         except BaseException as error:
-            side_path.write_error(self.name, slot, error)
+            context.side_path.write_error(self.name, context.slot.slot, error)
             raise
-        _freeze_once()
 
-    def _run(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.RecordBatch]:
+    def _run(
+        self, batches: Iterator[pa.RecordBatch], context: StageContext
+    ) -> Generator[pa.RecordBatch, None, StageReport]:
         started = time.perf_counter()
         client = client_for(context.plan.bootstrap_servers)
         reconnects = client.reconnects
@@ -158,7 +196,7 @@ class PythonStage:
             context.side_path.write_failed_rows(self.name, context.slot.slot, rows)
         if context.bad_records:
             context.side_path.write_bad_records(self.name, context.slot.slot, context.bad_records)
-        report = StageReport(
+        return StageReport(
             stage=self.name,
             slot=context.slot.slot,
             batch=context.plan.batch,
@@ -166,10 +204,6 @@ class PythonStage:
             timings_ms=context.timings_ms,
             reconnects=client.reconnects - reconnects,
         )
-        if self.output is None:
-            yield pa.record_batch([[context.slot.slot], [report.to_json()]], schema=_REPORT_ARROW)
-        else:
-            context.side_path.write_report(report)
 
     def _tables(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.Table]:
         if self.source is None:
@@ -226,6 +260,14 @@ def _task_context() -> tuple[int, int, str]:
     if context is None or not text:
         raise HeadraceError("no-plan", "a stage of the runtime ran outside a micro-batch")
     return context.partitionId(), context.attemptNumber(), text
+
+
+def attempt_of_task() -> int:
+    """Return how often Spark has tried the running task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
 
 
 _frozen: list[bool] = []
