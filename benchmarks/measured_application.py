@@ -39,7 +39,7 @@ PARTS = ("fetch", "decode", "aggregate", "state", "produce", "flush", "table")  
 class MeasuredApplication:
     """Mutable: the process. A context manager; leaving it ends the application and the process."""
 
-    def __init__(self, bootstrap: str, directory: Path, *, master: str = "local[*]") -> None:
+    def __init__(self, bootstrap: str, directory: Path, *, master: str = "local[2]") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "log"
         with self.log.open("ab") as log:

@@ -50,11 +50,12 @@ SETTINGS: Mapping[str, str] = {
         "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=134217728"
     ),
 }
-# Threads of `local[*]`: enough for four subtopologies with resident slots on every core, and for jobs beside them.
+# A resident slot holds a thread of the executor as long as the application runs. So a master of N cores gets threads
+# for four subtopologies with a slot on every core, and for jobs beside them; `spark.default.parallelism` stays N.
 _THREADS_PER_CORE = 4
 _MORE_THREADS = 2
-_OWN_THREADS = "spark.headrace.threads"  # set where the number of threads is ours, and says nothing about cores
-_THREADS_OF_MASTER = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
+_CORES = "spark.headrace.cores"  # N of the master that was asked for, or *
+_PARTS_OF_MASTER = re.compile(r"local(?:\[(\d+|\*)(,\s*\d+)?\])?")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LONGEST_SOCKET_DIRECTORY = 60  # a socket's path has at most 103 characters on macOS, its name 42
 _LOCAL_MASTER = re.compile(r"local(\[.*\])?")
@@ -80,7 +81,8 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     """A classic Spark session for `app_name`: the active one, else a new local one.
 
     `settings` are Spark's, with underscores for dots (`spark_driver_memory="2g"`) or as a mapping
-    `settings={"spark.driver.memory": "2g"}`; `master="local[*]"` by default. They win over `SETTINGS`.
+    `settings={"spark.driver.memory": "2g"}`; `master="local[*]"` by default. They win over `SETTINGS`. The master names
+    cores: `spark.default.parallelism` is N of `local[N]`, and the executor has more threads, for resident slots.
     `preload_workers=False` leaves PySpark's own worker daemon in place.
 
     Raises:
@@ -116,11 +118,9 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
         wanted["spark.driver.extraJavaOptions"] = options.strip()
         if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
             wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
-    if master == "local[*]":
-        # Resident slots hold a thread of Spark's executor each, as long as the application runs.
-        master = f"local[{_THREADS_PER_CORE * _cores() + _MORE_THREADS}]"
-        wanted.setdefault("spark.default.parallelism", str(_cores()))
-        wanted[_OWN_THREADS] = "true"
+    master, cores = _with_threads(master)
+    wanted.setdefault("spark.default.parallelism", str(_processors() if cores == "*" else cores))
+    wanted[_CORES] = cores
     builder = SparkSession.builder.appName(app_name).master(master)
     if "spark.driver.host" not in wanted:
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
@@ -135,23 +135,34 @@ def cores_of(spark: SparkSession) -> int:
     """Return the cores that a local session works with."""
     from headrace.spark.spark_internals import usable_processors
 
-    if spark.conf.get(_OWN_THREADS, "false") == "true":
+    cores = str(spark.conf.get(_CORES, ""))
+    if cores == "*":
         return usable_processors(spark)
-    return int(spark.sparkContext.defaultParallelism)
+    return int(cores or spark.sparkContext.defaultParallelism)
 
 
 def threads_of(spark: SparkSession) -> int:
     """Return the number of Spark tasks that a local session runs at a time."""
     from headrace.spark.spark_internals import usable_processors
 
-    master = str(spark.sparkContext.master)
-    found = _THREADS_OF_MASTER.fullmatch(master)
-    if found is not None:
-        return int(found.group(1))
-    return 1 if master == "local" else usable_processors(spark)
+    threads, _ = _parts_of(str(spark.sparkContext.master))
+    return usable_processors(spark) if threads == "*" else int(threads)
 
 
-def _cores() -> int:
+def _with_threads(master: str) -> tuple[str, str]:
+    """Return a local master with threads for resident slots, and the cores that it names: a number, or *."""
+    cores, failures = _parts_of(master)
+    count = _processors() if cores == "*" else int(cores)
+    return f"local[{_THREADS_PER_CORE * count + _MORE_THREADS}{failures}]", cores
+
+
+def _parts_of(master: str) -> tuple[str, str]:
+    """Return the threads that a local master names, and the rest: its number of failures, with the comma."""
+    found = _PARTS_OF_MASTER.fullmatch(master)
+    return (found.group(1) or "1", found.group(2) or "") if found is not None else ("1", "")
+
+
+def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

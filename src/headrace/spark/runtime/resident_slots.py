@@ -148,6 +148,11 @@ class ResidentSlots:
         """Start all slots, and run a plan without tasks on each. Raises as `process`."""
         self.process(replace(plan, slots=tuple(SlotPlan(slot=number, tasks=()) for number in range(self._count))))
 
+    @property
+    def pids(self) -> dict[int, int]:
+        """The worker processes of the running slots."""
+        return {slot.number: slot.link.pid for slot in self._slots.values() if slot.link is not None}
+
     def close(self) -> None:
         """End all slots: each finishes the micro-batch that it runs."""
         self._is_closed = True
@@ -189,6 +194,7 @@ class ResidentSlots:
         )
         for number, link in links.items():
             missing[number].link = link
+            log.debug("%s: slot %d is process %d", self._name, number, link.pid)
         for slot in missing.values():
             if slot.link is None:
                 raise self._reason(slot)

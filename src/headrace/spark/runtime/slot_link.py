@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 import struct
@@ -41,13 +42,14 @@ class SlotLink:
     def __init__(self, connected: socket.socket) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a plan is one small message: send it now
         self._socket = connected
+        self.pid = 0  # of the slot's worker, at the driver's end
 
     @classmethod
     def connect(cls, address: LinkAddress, token: str, slot: int) -> Self:
         """Connect a slot to its driver, and say hello."""
         link = cls(socket.create_connection(address, timeout=_HELLO_S))
         link._socket.settimeout(None)
-        link.send({"token": token, "slot": slot})
+        link.send({"token": token, "slot": slot, "pid": os.getpid()})
         return link
 
     def __enter__(self) -> Self:
@@ -141,10 +143,12 @@ class SlotListener:
                 continue
             except OSError:  # closed meanwhile
                 break
-            slot = self._slot_of(link.receive(most_bytes=_HELLO_BYTES, within_s=_HELLO_S))
-            if slot is None or slot not in slots or slot in links:
+            hello = link.receive(most_bytes=_HELLO_BYTES, within_s=_HELLO_S)
+            slot = self._slot_of(hello)
+            if hello is None or slot is None or slot not in slots or slot in links:
                 link.close()
             else:
+                link.pid = int(hello["pid"])
                 links[slot] = link
         return links
 

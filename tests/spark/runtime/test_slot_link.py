@@ -1,0 +1,115 @@
+"""The link of a resident slot: who is let in, what a message may be, and what the end of either side means."""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+
+import pytest
+
+from headrace.spark.runtime.slot_link import LinkClosed, SlotLink, SlotListener
+
+
+@pytest.fixture
+def listener():
+    listening = SlotListener()
+    yield listening
+    listening.close()
+
+
+@pytest.fixture
+def accepted(listener):
+    """`accepted(slots)`: the links that the listener accepts in a thread, and the thread."""
+    links = {}
+
+    def accept(slots):
+        thread = threading.Thread(
+            target=lambda: links.update(listener.accept(slots, gives_up=lambda: False)), daemon=True
+        )
+        thread.start()
+        return links, thread
+
+    yield accept
+    for link in links.values():
+        link.close()
+
+
+def frame(message, length=None):
+    body = json.dumps(message).encode()
+    return struct.pack(">I", len(body) if length is None else length) + body
+
+
+def test_messages_go_both_ways_until_one_end_closes(listener, accepted):
+    links, accepting = accepted({0, 1})
+    slots = [SlotLink.connect(listener.address, listener.token, number) for number in (1, 0)]
+    accepting.join(10)
+    assert links.keys() == {0, 1}
+    links[1].send({"plan": "é" * 100_000})
+    assert slots[0].receive() == {"plan": "é" * 100_000}
+    slots[0].send({"reports": []})
+    assert links[1].receive() == {"reports": []}
+    slots[0].close()
+    assert links[1].receive() is None
+    with pytest.raises(LinkClosed):
+        for _ in range(100):  # the first bytes after the end may still go into a buffer
+            links[1].send({"plan": "x" * 100_000})
+    links[0].close()
+    assert slots[1].receive() is None
+    slots[1].close()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        frame({"token": "0" * 64, "slot": 0}),
+        frame({"slot": 0}),
+        frame(["token"]),
+        frame({"token": None, "slot": None}),
+        frame({}, length=2**31),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"",
+    ],
+)
+def test_a_stranger_is_sent_away_and_the_slot_is_accepted(listener, accepted, first):
+    links, accepting = accepted({0})
+    with socket.create_connection(listener.address) as stranger:
+        stranger.sendall(first)
+        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # of bytes that were not read
+            assert stranger.recv(1) == b"", "the listener closes the connection without an answer"
+    with SlotLink.connect(listener.address, listener.token, 0):
+        accepting.join(10)
+        assert links.keys() == {0}
+
+
+def test_a_slot_that_is_not_awaited_or_comes_twice_is_sent_away(listener, accepted):
+    links, accepting = accepted({0, 1})
+    with (
+        SlotLink.connect(listener.address, listener.token, 7) as other,
+        SlotLink.connect(listener.address, listener.token, 0),
+        SlotLink.connect(listener.address, listener.token, 0) as again,
+        SlotLink.connect(listener.address, listener.token, 1),
+    ):
+        accepting.join(10)
+        assert links.keys() == {0, 1}
+        assert other.receive() is None
+        assert again.receive() is None
+
+
+def test_a_message_has_a_deadline_as_a_whole(listener, accepted):
+    links, accepting = accepted({0})
+    with SlotLink.connect(listener.address, listener.token, 0) as slot:
+        accepting.join(10)
+        assert links[0].receive(within_s=0.05) is None
+        slot._socket.sendall(struct.pack(">I", 10) + b"{")
+        assert links[0].receive(within_s=0.05) is None
+
+
+def test_waiting_ends_when_it_is_given_up_or_the_listener_closes(listener, accepted):
+    assert listener.accept({0}, gives_up=lambda: True) == {}
+    links, accepting = accepted({0})
+    listener.close()
+    accepting.join(10)
+    assert not accepting.is_alive()
+    assert links == {}
