@@ -35,6 +35,11 @@ def accepted(listener):
         link.close()
 
 
+def send_much(link):
+    for _ in range(100):
+        link.send({"plan": "x" * 100_000})
+
+
 def frame(message, length=None):
     body = json.dumps(message).encode()
     return struct.pack(">I", len(body) if length is None else length) + body
@@ -52,8 +57,7 @@ def test_messages_go_both_ways_until_one_end_closes(listener, accepted):
     slots[0].close()
     assert links[1].receive() is None
     with pytest.raises(LinkClosed):
-        for _ in range(100):  # the first bytes after the end may still go into a buffer
-            links[1].send({"plan": "x" * 100_000})
+        send_much(links[1])  # the first bytes after the end may still go into a buffer
     links[0].close()
     assert slots[1].receive() is None
     slots[1].close()
