@@ -47,6 +47,12 @@ def test_the_jvm_is_a_child_of_this_process(spark: SparkSession) -> None:
     assert process.poll() is None
 
 
+def test_logical_nodes_can_be_made(spark: SparkSession, frame: Any) -> None:
+    plan = internals.analysed(frame.where(FILTERED))
+    filtered = internals.logical_plans(spark).Filter(plan.condition(), plan.child())
+    assert internals.frame_of_plan(spark, filtered).count() == 2
+
+
 def test_processors_are_those_of_the_jvm(spark: SparkSession) -> None:
     assert 1 <= internals.usable_processors(spark) <= (os.cpu_count() or 1)
 

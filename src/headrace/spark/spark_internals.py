@@ -47,6 +47,7 @@ __all__ = [
     "jvm_process",
     "local_relation",
     "logical_plan",
+    "logical_plans",
     "optimised",
     "parse_expression",
     "private_field",
@@ -314,6 +315,11 @@ def class_of(node: Any) -> str:
 def catalyst_expressions(session: SparkSession) -> Any:
     """Return the package `org.apache.spark.sql.catalyst.expressions`, whose classes can be called to make objects."""
     return _jvm(session).org.apache.spark.sql.catalyst.expressions
+
+
+def logical_plans(session: SparkSession) -> Any:
+    """Return the package `org.apache.spark.sql.catalyst.plans.logical`, whose classes can be called to make nodes."""
+    return _jvm(session).org.apache.spark.sql.catalyst.plans.logical
 
 
 def parse_expression(session: SparkSession, text: str) -> Any:

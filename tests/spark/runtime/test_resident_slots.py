@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from headrace.errors import ConfigError, RecordError
+from headrace.spark.runtime import resident_slots
 
 pytestmark = pytest.mark.spark
 NUMBERS = "origin string, n bigint"
@@ -22,8 +23,12 @@ def count_each(app):
     return app
 
 
+def values(broker, topic="each"):
+    return [json.loads(record.value) for record in broker.records(topic)]
+
+
 def assert_each_once(broker, numbers):
-    rows = [json.loads(record.value) for record in broker.records("each")]
+    rows = values(broker)
     assert sorted(row["n"] for row in rows) == sorted(numbers)
     assert {row["times"] for row in rows} == {1}
 
@@ -41,7 +46,8 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
     spark, broker, make_app, running, flights, guarantee
 ):
     app = running(count_each(make_app("resident", processing_guarantee=guarantee)))
-    started, pids = {}, {}
+    started: dict[str, list[int]] = {}
+    pids: dict[str, dict[int, tuple[int, ...]]] = {}
     for start in range(0, 600, 100):
         flights.send(broker, range(start, start + 100))
         app.wait_until("caught-up", timeout=60)
@@ -57,23 +63,37 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights):
-    app = running(count_each(make_app("killed")))
+def copy_each(app):
+    """One row per flight through Spark SQL: a slot is a worker that fetches, and one that writes."""
+    from pyspark.sql import functions as F
+
+    rows = app.stream("flights", schema=NUMBERS)
+    rows.where("n >= 0").select("n", F.lit(1).alias("times")).to_topic("each", partitions=2)
+    return app
+
+
+@pytest.mark.parametrize("build", [count_each, copy_each])
+def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights, build):
+    app = running(build(make_app("killed")))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
-    for round_ in range(1, 4):
+    last = min(jobs_of(app)) if build is count_each else "flights"
+    assert last != "flights" or build is copy_each
+    for round_ in range(1, 5):
         before = {name: jobs._resident.pids for name, jobs in jobs_of(app).items()}
-        [counting] = before.keys() - {"flights"}
-        killed = before[counting][round_ % 2]
+        workers = before[last][round_ % 2]
+        killed = workers[round_ // 2 % len(workers)]
         os.kill(killed, signal.SIGKILL)
         flights.send(broker, range(100 * round_, 100 * round_ + 100))
         app.wait_until("caught-up", timeout=60)
         after = {name: jobs._resident.pids for name, jobs in jobs_of(app).items()}
-        assert after["flights"] == before["flights"]
-        assert set(before[counting].values()) - {killed} <= set(after[counting].values()), "the other slot stays"
-        assert killed not in after[counting].values()
+        assert after[last][1 - round_ % 2] == before[last][1 - round_ % 2], "the other slot stays"
+        assert killed not in after[last][round_ % 2]
+        assert {name: pids for name, pids in after.items() if name != last} == {
+            name: pids for name, pids in before.items() if name != last
+        }
     app.stop()
-    assert_each_once(broker, range(400))
+    assert_each_once(broker, range(500))
 
 
 def test_an_error_of_a_resident_stage_is_the_applications(spark, broker, make_app, running, flights):
@@ -116,18 +136,92 @@ def test_a_job_for_each_micro_batch_on_demand(spark, broker, make_app, running, 
     assert_each_once(broker, range(200))
 
 
-def test_spark_sql_takes_a_job_for_each_micro_batch(broker, make_app, running):
-    app = make_app("sql")
-    app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("large", partitions=1)
+def sql_application(app, sink):
+    """A chain with much Spark SQL: filters that keep few rows, and expressions that raise on rows of nulls."""
+    from pyspark.sql import functions as F
+
+    rows = app.stream("flights", schema=f"{NUMBERS}, dep_delay double")
+    rows = (
+        rows.where("n % 10 >= 3").dropna(subset=["dep_delay"]).fillna({"origin": "?"}).replace("JFK", "John", "origin")
+    )
+    rows = rows.withColumn("known", F.assert_true(F.col("n").isNotNull())).drop("known")
+    rows = rows.withColumn("day", F.expr("date_add(date'2013-01-01', cast(n as int))")).alias("f").where("f.n < 10000")
+    rows.select("n", F.upper("origin").alias("o"), "day", F.expr("cast(n as decimal(20,2)) / 3 as third")).to_topic(
+        sink, partitions=2
+    )
+    return app
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_app, running, flights, guarantee):
+    app = make_app("resident", processing_guarantee=guarantee, config={"headrace.execution": "resident"})
+    started = running(sql_application(app, "resident"))
+    started.wait_until("running", timeout=60)
+    [jobs] = jobs_of(started).values()
+    before = job_ids(spark, jobs.group)
+    for start in range(0, 300, 100):
+        flights.send(broker, range(start, start + 100))
+        started.wait_until("caught-up", timeout=60)
+    assert job_ids(spark, jobs.group) == before
+    started.stop()
+    app = make_app("jobs", instance="b", processing_guarantee=guarantee, config={"headrace.execution": "micro-batch"})
+    started = running(sql_application(app, "jobs"))
+    started.wait_until("caught-up", timeout=60)
+    started.stop()
+    assert len(values(broker, "jobs")) > 100
+    assert sorted(map(json.dumps, values(broker, "resident"))) == sorted(map(json.dumps, values(broker, "jobs")))
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+
+
+def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, running, monkeypatch):
+    monkeypatch.setattr(resident_slots, "MOST_RECORDS_WITH_SQL", 10)
+    app = make_app("large")
+    app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("each", partitions=1)
     started = running(app)
     started.wait_until("running", timeout=60)
-    assert all(jobs._resident is None for jobs in jobs_of(started).values())
+    [jobs] = jobs_of(started).values()
+    before = job_ids(spark, jobs.group)
+    broker.produce("flights", [json.dumps({"n": n}) for n in range(100)], partition=0)
+    started.wait_until("caught-up", timeout=60)
+    assert len(job_ids(spark, jobs.group)) > len(before)
+    broker.produce("flights", [json.dumps({"n": n}) for n in range(100, 105)], partition=0)
+    started.wait_until("caught-up", timeout=60)
+    assert sorted(row["n"] for row in values(broker)) == list(range(2, 105))
+
+
+def test_a_record_that_spark_sql_cannot_process_is_set_aside_beside_resident_slots(broker, make_app, running):
+    app = make_app("casts", on_error="skip")
+    app.stream("flights", schema="text string").selectExpr("cast(text AS int) AS n").to_topic("each", partitions=1)
+    started = running(app)
+    for text in ("1", "two", "3"):
+        broker.produce("flights", [json.dumps({"text": text})], partition=0)
+        started.wait_until("caught-up", timeout=60)
+    assert [row["n"] for row in values(broker)] == [1, 3]
+    assert sum(row["skippedRecords"] for row in started.recentProgress) == 1
+
+
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("n + rand()", "not deterministic"),
+        ("n, current_timestamp() AS now", "tells the time"),
+        ("explode(array(n, n)) AS n", "Generate"),
+        ("times_two(n) AS n", "a function of the user"),
+    ],
+)
+def test_spark_sql_that_a_marker_does_not_pass_is_refused_by_name(spark, broker, make_app, select, reason):
+    spark.udf.register("times_two", lambda n: n, "bigint")
+    app = make_app("other", config={"headrace.execution": "resident"})
+    expressions = [part.strip() for part in ([select] if "(" in select.split(",")[0] else select.split(","))]
+    app.stream("flights", schema=NUMBERS).selectExpr(*expressions).to_topic("each", partitions=1)
+    with pytest.raises(ConfigError, match=reason):
+        app.start()
 
 
 def test_resident_slots_that_are_impossible_are_refused(broker, make_app, caplog):
-    app = make_app("sql", config={"headrace.execution": "resident"})
-    app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("large", partitions=1)
-    with pytest.raises(ConfigError, match="Spark SQL or foreachBatch") as refused:
+    app = make_app("handed", config={"headrace.execution": "resident"})
+    app.stream("flights", schema=NUMBERS).foreachBatch(lambda frame, number: None)
+    with pytest.raises(ConfigError, match="a foreachBatch function takes") as refused:
         app.start()
     assert refused.value.code == "resident-impossible"
 

@@ -136,8 +136,8 @@ class ApplicationRuntime(RunningInstance):
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self.plan_factory.note_chains(name, chains.count)
-            resident_slots = slots if threads.take(name, chains, slots) else 0
-            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident_slots=resident_slots)
+            resident = threads.take(subtopology, slots, self.security.to_settings())
+            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident=resident, slots=slots)
             self._jobs.append(jobs)
             nothing = self.plan_factory.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)

@@ -12,7 +12,7 @@ Chains that end in a topic run together as one Spark job (a union of their repor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -52,6 +52,7 @@ from headrace.spark.topology.nodes import (
 )
 
 __all__ = [
+    "ChainBuilder",
     "Chains",
     "ForeachBatchChain",
     "GuardedChain",
@@ -116,7 +117,6 @@ class Chains:
     traced: tuple[Callable[[], DataFrame], ...]  # with steps that find bad records and write nothing
     restore: PreparedPlan | None
     count: int  # chains, each of which fetches for itself
-    resident: tuple[PythonStage, ...]  # the stages of all chains, if each is one stage without Spark SQL; else empty
 
 
 def source_topics(source: Source) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def build_chains(
         slots: Number of slots, which is the number of Spark partitions of every plan.
         access: Client settings for the brokers.
     """
-    builder = _Builder(spark, subtopology, slots, access or {})
+    builder = ChainBuilder(spark, subtopology, slots, access or {})
     sides = static_sides(subtopology)
     foreach = tuple(
         ForeachBatchChain(
@@ -176,7 +176,7 @@ def build_chains(
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
     )
-    tracer = _Builder(spark, subtopology, slots, access or {}, traced=True)
+    tracer = ChainBuilder(spark, subtopology, slots, access or {}, traced=True)
     probes = tuple(
         Probe(
             plan=PreparedPlan(functools.partial(builder.probed, branch, index), sides),
@@ -217,11 +217,10 @@ def build_chains(
         traced=(*((tracer.main,) if builder.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
-        resident=builder.resident_stages(),
     )
 
 
-def _guarded_main(builder: _Builder, tracer: _Builder, sides: Sequence[StaticSide]) -> GuardedMain | None:
+def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[StaticSide]) -> GuardedMain | None:
     """Return the main plan with guarded chains; None if one of them cannot be guarded."""
     if not builder.can_guard:
         return None
@@ -258,7 +257,9 @@ def _is_fused(branch: Branch) -> bool:
     return projected and (branch.aggregate is None or branch.aggregate.bare)
 
 
-class _Builder:
+class ChainBuilder:
+    """The DataFrames of a subtopology's chains, built as they are asked for."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -270,7 +271,7 @@ class _Builder:
     ) -> None:
         """`traced`: rows carry the coordinates of their records, and steps find bad ones instead of writing."""
         self._spark, self._subtopology, self._slots, self._access = spark, subtopology, slots, access
-        self._hidden = (TASK_COLUMN, *TRACE_COLUMNS) if traced else (TASK_COLUMN,)
+        self._hidden: tuple[str, ...] = (TASK_COLUMN, *TRACE_COLUMNS) if traced else (TASK_COLUMN,)
         self._traced = traced
         self._fused: dict[int, list[Branch]] = {}
         self._sunk: list[tuple[Branch, int]] = []
@@ -303,9 +304,7 @@ class _Builder:
 
     def main(self) -> DataFrame:
         """Return the union of all chains that end in a topic, as one job."""
-        ends = [self._ending_in_topic(branch, index) for branch, index in self._sunk]
-        ends += [self._read_once(index, branches) for index, branches in self._fused.items()]
-        return functools.reduce(DataFrame.unionAll, ends)
+        return functools.reduce(DataFrame.unionAll, (chain for chain, _ in self.chains_to_topics()))
 
     @property
     def can_guard(self) -> bool:
@@ -313,7 +312,7 @@ class _Builder:
         read = [branch.source_index for branch in self._subtopology.branches]
         return not self._handed and len(set(read)) == len(read)
 
-    def guarded_main(self, tracer: _Builder, chains: list[GuardedChain]) -> DataFrame | None:
+    def guarded_main(self, tracer: ChainBuilder, chains: list[GuardedChain]) -> DataFrame | None:
         """As `main`; the chains that can fail on a record are guarded and added to `chains`. None if one cannot be."""
         ends = [self._read_once(index, branches) for index, branches in self._fused.items()]
         for branch, index in self._sunk:
@@ -381,7 +380,10 @@ class _Builder:
         return self._through(self._spark.range(0, self._slots, 1, self._slots), stage, schema)
 
     def _through(self, frame: DataFrame, stage: PythonStage, schema: StructType | str) -> DataFrame:
-        return frame.mapInArrow(replace(stage, access=self._access), schema)
+        return frame.mapInArrow(self._with_access(stage), schema)
+
+    def _with_access(self, stage: PythonStage) -> PythonStage:
+        return replace(stage, access=self._access)
 
     def restore_stage(self) -> PythonStage | None:
         pairs = [
@@ -393,12 +395,17 @@ class _Builder:
             return None
         return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(stores=tuple(pairs)))
 
-    def resident_stages(self) -> tuple[PythonStage, ...]:
-        """Return the stages of all chains, if a slot can run them without Spark SQL; else an empty tuple."""
-        if self._sunk or self._handed:
-            return ()
-        stages = (self._fused_stage(index, branches) for index, branches in self._fused.items())
-        return tuple(replace(stage, access=self._access) for stage in stages)
+    def chains_to_topics(self) -> Iterator[tuple[DataFrame, bool]]:
+        """Yield the chains that end in topics, and whether each is a single stage."""
+        for branch, index in self._sunk:
+            yield self._ending_in_topic(branch, index), False
+        for index, branches in self._fused.items():
+            yield self._read_once(index, branches), True
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a chain ends in a `foreachBatch` function."""
+        return bool(self._handed)
 
     def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
         return self.from_slots(self._fused_stage(index, branches))

@@ -33,6 +33,7 @@ from headrace.spark.runtime.plan import (
     merged,
 )
 from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.resident_chains import ResidentChains
 from headrace.spark.runtime.resident_slots import ResidentSlots
 from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
@@ -122,13 +123,20 @@ class JobRunner:
     """Spark jobs of one subtopology in one session. Each calling thread has its own local properties."""
 
     def __init__(
-        self, spark: SparkSession, chains: Chains, *, name: str, app_name: str, resident_slots: int = 0
+        self,
+        spark: SparkSession,
+        chains: Chains,
+        *,
+        name: str,
+        app_name: str,
+        resident: ResidentChains | None = None,
+        slots: int = 0,
     ) -> None:
-        """`resident_slots`: number of slots that stay between micro-batches; 0: a Spark job for each micro-batch."""
+        """`resident`: what `slots` resident slots run; None: a Spark job for each micro-batch."""
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
         self._resident = (
-            ResidentSlots(spark, chains.resident, resident_slots, name=name, group=self.group, description=app_name)
-            if resident_slots
+            ResidentSlots(spark, resident, slots, name=name, group=self.group, description=app_name)
+            if resident is not None
             else None
         )
         self._evaluating: SparkSession | None = None
@@ -153,7 +161,7 @@ class JobRunner:
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
-        if self._resident is not None:
+        if self._resident is not None and self._resident.takes(plan):
             with self._collecting_errors(plan):
                 return self._resident.process(plan)
         with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
@@ -355,7 +363,7 @@ class JobRunner:
                 with self._running(plan, "warm-up"):
                     if self._resident is not None:
                         self._resident.warm_up(plan)
-                    elif self._chains.main is not None:
+                    if self._chains.main is not None:
                         self._chains.main.collect()
                     if self._chains.restore is not None:
                         self._chains.restore.collect()

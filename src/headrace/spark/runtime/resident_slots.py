@@ -15,24 +15,23 @@ import logging
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError
-from headrace.spark.runtime.chains import Chains
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport
-from headrace.spark.runtime.prepared_plan import PreparedPlan
-from headrace.spark.runtime.resident_stage import ResidentStage
+from headrace.spark.runtime.resident_chains import ResidentChain, ResidentChains, resident_chains
 from headrace.spark.runtime.slot_link import LinkClosed, SlotLink, SlotListener
-from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.spark_session import threads_of
+from headrace.spark.topology.nodes import CompiledSubtopology
 
 __all__ = ["ResidentSlots", "ResidentThreads", "SlotLost"]
 
 log = logging.getLogger("headrace.spark")
+MOST_RECORDS_WITH_SQL = 20_000  # of a slot in a micro-batch; then a job is as fast
 START_S = 120.0  # the first Python worker of a session imports for seconds, on a loaded machine for many
 _THREADS_FOR_JOBS = 2  # restores and the search for bad records run beside resident slots
 _KILLS_IDLE = "spark.python.worker.killOnIdleTimeout"
@@ -44,39 +43,41 @@ class ResidentThreads:
 
     def __init__(self, spark: SparkSession, execution: str) -> None:
         """`execution`: the setting `headrace.execution`."""
-        self._execution = execution
+        self._spark, self._execution = spark, execution
         self._left = threads_of(spark) - _THREADS_FOR_JOBS
         self._kills_idle = str(spark.conf.get(_KILLS_IDLE, "false")) == "true"
 
-    def take(self, name: str, chains: Chains, slots: int) -> bool:
-        """Take the threads of a subtopology's slots, if it can have resident ones and is to have them.
+    def take(self, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str]) -> ResidentChains | None:
+        """Take the threads of a subtopology's slots. Return its chains, or None if it is to have no resident slots.
+
+        Args: as `build_chains`.
 
         Raises:
             ConfigError: `resident-impossible` if `headrace.execution` demands what is not possible.
         """
         if self._execution == "micro-batch":
-            return False
+            return None
+        name, chains = subtopology.subtopology_id, resident_chains(self._spark, subtopology, slots, access)
         obstacle = self._obstacle(chains, slots)
         if obstacle is None:
-            self._left -= slots
-            return True
+            assert not isinstance(chains, str)
+            self._left -= slots * chains.count
+            return chains
         reason, fix = obstacle
         if self._execution == "resident":
             raise ConfigError("resident-impossible", f"subtopology {name} cannot have resident slots: {reason}", fix)
-        # Spark SQL is the program's own, and nothing to be reported; a session that is too small may be an oversight.
-        level = logging.INFO if chains.resident else logging.DEBUG
-        log.log(level, "%s runs a Spark job for each micro-batch: %s", name, reason)
-        return False
+        log.info("%s runs a Spark job for each micro-batch: %s", name, reason)
+        return None
 
-    def _obstacle(self, chains: Chains, slots: int) -> tuple[str, str] | None:
+    def _obstacle(self, chains: ResidentChains | str, slots: int) -> tuple[str, str] | None:
         """Return why a subtopology cannot have resident slots, and what to do; None if it can."""
-        if not chains.resident:
-            return "Spark SQL or foreachBatch stands between its source and its sinks", 'headrace.execution="auto"'
+        if isinstance(chains, str):
+            return chains, 'Set headrace.execution to "auto"'
         if self._kills_idle:
             return f"{_KILLS_IDLE} is true, and a slot is idle when no record arrives", f"Set {_KILLS_IDLE} to false"
-        if slots > self._left:
+        if slots * chains.count > self._left:
             return (
-                f"it needs {slots} threads of Spark's executor, {max(0, self._left)} are left",
+                f"it needs {slots * chains.count} threads of Spark's executor, {max(0, self._left)} are left",
                 f"Leave the master out, or name local[N], N being the slots of all subtopologies + {_THREADS_FOR_JOBS}",
             )
         return None
@@ -87,49 +88,69 @@ class SlotLost(Exception):
 
 
 @dataclass(slots=True)
-class _Slot:
-    """One started slot. Mutable: the thread that waits for its job sets `error`."""
+class _Job:
+    """The job of one chain of one slot. Mutable: the thread that waits for its end sets `error`."""
 
-    number: int
+    chain: int
+    slot: int
+    ends: tuple[str, ...] = ()  # names of its links: that takes plans first, that reports last
     thread: threading.Thread | None = None
-    link: SlotLink | None = None
+    links: dict[str, SlotLink] = field(default_factory=dict)
     error: BaseException | None = None
 
     @property
     def is_running(self) -> bool:
         return self.thread is not None and self.thread.is_alive()
 
+    @property
+    def is_linked(self) -> bool:
+        return bool(self.ends) and self.links.keys() == set(self.ends)
+
+    def forget_links(self) -> None:
+        for link in self.links.values():
+            link.close()
+        self.links.clear()
+
 
 class ResidentSlots:
     """Resident slots of one subtopology. Mutable: belongs to the thread of its runner, except `close`."""
 
     def __init__(
-        self, spark: SparkSession, chains: Sequence[PythonStage], slots: int, *, name: str, group: str, description: str
+        self, spark: SparkSession, chains: ResidentChains, slots: int, *, name: str, group: str, description: str
     ) -> None:
         """Prepare slots; none is started.
 
         Args:
             spark: the session.
-            chains: the stages that a slot runs for each micro-batch, one after another. Each is a whole chain.
+            chains: what each slot runs.
             slots: how many.
             name: of the subtopology, whose scheduler pool the jobs run in.
             group: Spark job group: to cancel it ends the slots.
             description: of the application, for Spark's screens.
         """
-        self._spark, self._chains, self._count = spark, tuple(chains), slots
+        self._spark, self._chains, self._slots = spark, chains, slots
         self._name, self._group, self._description = name, group, description
         self._listener = SlotListener()
-        self._slots = {number: _Slot(number) for number in range(slots)}
+        self._jobs = {(at, slot): _Job(at, slot) for slot in range(slots) for at in range(chains.count)}
         self._is_closed = False
 
-    def start(self) -> None:
-        """Start all slots that do not run.
+    @property
+    def pids(self) -> dict[int, tuple[int, ...]]:
+        """The worker processes of the running slots that have links."""
+        found: dict[int, set[int]] = {}
+        for job in self._jobs.values():
+            found.setdefault(job.slot, set()).update(link.pid for link in job.links.values())
+        return {slot: tuple(sorted(pids)) for slot, pids in found.items() if pids}
 
-        Raises:
-            SlotLost: a slot did not say hello, and Spark does not say why.
-            Exception: Spark's, if the job of a slot failed.
+    def takes(self, plan: MicroBatchPlan) -> bool:
+        """Whether a micro-batch is to run here, and not as a job of its own.
+
+        Rows of a chain with Spark SQL pass the JVM in small batches, which costs more per row than a job, and less than
+        a job does for few rows.
         """
-        self._start(range(self._count))
+        return not self._chains.has_sql or all(
+            sum(task.records for task in slot.tasks) <= MOST_RECORDS_WITH_SQL for slot in plan.slots
+        )
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """Run a micro-batch, and start the slots that it needs and that do not run.
@@ -138,126 +159,110 @@ class ResidentSlots:
             SlotLost: a slot ended, and Spark does not say why.
             Exception: Spark's, of the first slot whose job failed. The other slots have finished.
         """
-        numbers = [slot.slot for slot in plan.slots]
-        self._start(numbers)
-        for slot in plan.slots:
-            self._send(self._slots[slot.slot], replace(plan, slots=(slot,)))
-        return self._answers(numbers)
+        jobs = [self._jobs[at, slot.slot] for slot in plan.slots for at in range(self._chains.count)]
+        self._start(jobs)
+        parts = {slot.slot: {"plan": replace(plan, slots=(slot,)).to_json()} for slot in plan.slots}
+        for job in jobs:
+            with contextlib.suppress(LinkClosed):  # its answer will be the end of its link
+                job.links[job.ends[0]].send(parts[job.slot])
+        return self._answers(jobs)
 
     def warm_up(self, plan: MicroBatchPlan) -> None:
         """Start all slots, and run a plan without tasks on each. Raises as `process`."""
-        self.process(replace(plan, slots=tuple(SlotPlan(slot=number, tasks=()) for number in range(self._count))))
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """The worker processes of the running slots."""
-        return {slot.number: slot.link.pid for slot in self._slots.values() if slot.link is not None}
+        self.process(replace(plan, slots=tuple(SlotPlan(slot=number, tasks=()) for number in range(self._slots))))
 
     def close(self) -> None:
         """End all slots: each finishes the micro-batch that it runs."""
         self._is_closed = True
         self._listener.close()
-        for slot in self._slots.values():
-            if slot.link is not None:
-                slot.link.close()
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            for link in list(job.links.values()):
+                link.close()
         deadline = time.monotonic() + ENDING_S
-        for slot in self._slots.values():
-            if slot.thread is not None:
-                slot.thread.join(max(0.0, deadline - time.monotonic()))
-        if any(slot.is_running for slot in self._slots.values()):
+        for job in jobs:
+            if job.thread is not None:
+                job.thread.join(max(0.0, deadline - time.monotonic()))
+        if any(job.is_running for job in jobs):
             log.warning("%s: resident slots did not end within %d s; cancelling their jobs", self._name, ENDING_S)
             self._spark.sparkContext.cancelJobGroup(self._group)
 
-    def _start(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if not self._slots[number].is_running:
-                self._forget_link(self._slots[number])  # it ended between two micro-batches: nothing is lost
-        missing = {number: self._slots[number] for number in numbers if self._slots[number].link is None}
+    def _start(self, jobs: Sequence[_Job]) -> None:
+        for job in jobs:
+            if not job.is_running:
+                job.forget_links()  # it ended between two micro-batches: nothing is lost
+        missing = [job for job in jobs if not job.is_linked]
         if not missing:
             return
-        for slot in missing.values():
-            if slot.is_running:  # it was too late for an earlier start, and waits to be accepted
+        built: dict[int, list[ResidentChain]] = {}
+        for job in missing:
+            if job.is_running:  # it was too late for an earlier start, and waits to be accepted
                 continue
-            slot.error = None
-            slot.thread = threading.Thread(
-                target=inheritable_thread_target(self._spark)(self._job_of(slot)),
-                name=f"headrace-{self._name}-slot-{slot.number}",
-                daemon=True,
-            )
-            slot.thread.start()
+            if job.slot not in built:
+                built[job.slot] = self._chains.build(job.slot, self._listener.address, self._listener.token)
+            self._launch(job, built[job.slot][job.chain])
         deadline = time.monotonic() + START_S
         links = self._listener.accept(
-            set(missing),
+            {end for job in missing for end in job.ends if end not in job.links},
             gives_up=lambda: (
-                self._is_closed or time.monotonic() > deadline or not all(slot.is_running for slot in missing.values())
+                self._is_closed or time.monotonic() > deadline or not all(job.is_running for job in missing)
             ),
         )
-        for number, link in links.items():
-            missing[number].link = link
-            log.debug("%s: slot %d is process %d", self._name, number, link.pid)
-        for slot in missing.values():
-            if slot.link is None:
-                raise self._reason(slot)
+        for job in missing:
+            job.links |= {end: links[end] for end in job.ends if end in links}
+            for end in job.links:
+                log.debug("%s: process %d runs %s", self._name, job.links[end].pid, end)
+        for job in missing:
+            if not job.is_linked:
+                raise self._reason(job)
 
-    def _job_of(self, slot: _Slot) -> Callable[[], None]:
-        stage = ResidentStage(
-            slot=slot.number, chains=self._chains, address=self._listener.address, token=self._listener.token
-        )
-
+    def _launch(self, job: _Job, chain: ResidentChain) -> None:
         def run() -> None:
             try:
                 context = self._spark.sparkContext
                 context.setLocalProperty("spark.scheduler.pool", self._name)
-                what = f"{self._description} {self._name}: slot {slot.number}"
+                what = f"{self._description} {self._name}: slot {job.slot}"
                 context.setJobGroup(self._group, what, interruptOnCancel=True)
-                rows = self._spark.range(0, 1, 1, 1).mapInArrow(stage, REPORT_SCHEMA)
-                PreparedPlan(lambda: rows).collect()
+                chain.plan.collect()
             except BaseException as error:  # noqa: BLE001 - raised by the runner's thread
-                slot.error = error
+                job.error = error
 
-        return run
+        seat = f"{job.chain}.{job.slot}"
+        job.ends = (f"{seat}.whole",) if chain.is_whole else (f"{seat}.first", f"{seat}.last")
+        job.error = None
+        job.thread = threading.Thread(
+            target=inheritable_thread_target(self._spark)(run), name=f"headrace-{self._name}-{seat}", daemon=True
+        )
+        job.thread.start()
 
-    def _send(self, slot: _Slot, plan: MicroBatchPlan) -> None:
-        assert slot.link is not None
-        with contextlib.suppress(LinkClosed):  # its answer will be the end of the link
-            slot.link.send({"plan": plan.to_json()})
-
-    def _answers(self, numbers: Sequence[int]) -> list[StageReport]:
-        """Wait until every slot has answered or ended."""
-        reports: dict[int, list[StageReport]] = {}
-        lost: list[_Slot] = []
+    def _answers(self, jobs: Sequence[_Job]) -> list[StageReport]:
+        """Wait until every job has answered or ended."""
+        reports: dict[tuple[int, int], list[StageReport]] = {}
+        lost: list[_Job] = []
         with selectors.DefaultSelector() as waiting:
-            for number in numbers:
-                slot = self._slots[number]
-                assert slot.link is not None
-                waiting.register(slot.link, selectors.EVENT_READ, slot)
+            for job in jobs:
+                waiting.register(job.links[job.ends[-1]], selectors.EVENT_READ, job)
             while waiting.get_map():
                 for key, _ in waiting.select():
-                    slot, link = key.data, key.fileobj
+                    job, link = key.data, key.fileobj
                     assert isinstance(link, SlotLink)
                     answer = link.receive()
                     waiting.unregister(link)
                     if answer is None:
-                        lost.append(slot)
+                        lost.append(job)
                     else:
-                        reports[slot.number] = [StageReport.from_json(text) for text in answer["reports"]]
-        errors = [self._reason(slot) for slot in lost]
+                        reports[job.chain, job.slot] = [StageReport.from_json(text) for text in answer["reports"]]
+        errors = [self._reason(job) for job in lost]
         if errors:
             raise errors[0]
-        return [report for number in numbers for report in reports[number]]
+        return [report for job in jobs for report in reports[job.chain, job.slot]]
 
-    @staticmethod
-    def _forget_link(slot: _Slot) -> None:
-        if slot.link is not None:
-            slot.link.close()
-            slot.link = None
-
-    def _reason(self, slot: _Slot) -> BaseException:
-        """End a slot that failed. Return Spark's reason, as soon as Spark knows it."""
-        self._forget_link(slot)
-        if slot.thread is not None:
-            slot.thread.join(ENDING_S)
-        if slot.error is not None:
-            return slot.error
+    def _reason(self, job: _Job) -> BaseException:
+        """End a job that failed. Return Spark's reason, as soon as Spark knows it."""
+        job.forget_links()
+        if job.thread is not None:
+            job.thread.join(ENDING_S)
+        if job.error is not None:
+            return job.error
         # In the words of a job whose worker is gone (`spark_errors.kind_of`).
-        return SlotLost(f"Python worker exited unexpectedly: the link of the resident slot {slot.number} closed")
+        return SlotLost(f"Python worker exited unexpectedly: a link of the resident slot {job.slot} closed")

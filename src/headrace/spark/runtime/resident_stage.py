@@ -1,47 +1,181 @@
-"""A resident slot: a stage that runs micro-batch after micro-batch in one Spark task, as long as the application runs.
+"""Python stages of resident slots: they run micro-batch after micro-batch in one Spark task.
 
 A Spark job for each micro-batch costs about 180 ms of CPU in the JVM, and 75 ms from plan to commit that no stage
 uses (four tasks, one record each: `benchmarks/batch_cost.py`). A resident slot is started once. It receives plans over
-its link (`slot_link`), runs the very steps that a micro-batch job would run, and answers with their reports.
+its link (`slot_link`), runs the very steps that a micro-batch job would run, and answers with their reports. What a
+plan, a store, a transaction and a commit mean does not change: workers prepare, the driver commits.
 
-What a plan, a store, a transaction and a commit mean does not change: workers prepare, the driver commits.
+A chain without Spark SQL is one stage (`ResidentStage`). In any other, rows go from the stage that fetches
+(`ResidentFetch`) through Spark to the stage that writes (`ResidentSink`), in one query that never ends. Nothing in it
+ends a micro-batch, so the first stage marks its end by rows that pass through Spark as all others do:
+
+1. *The marker row* has a value in `MARKER_COLUMN`: the plan, and the report of the first stage. All rows of the
+   micro-batch lie before it, because a Spark task keeps their order. A stage that never sees the marker prepares
+   nothing. It matters when something upstream died: the input of such a stage just ends, without an error.
+2. *The marker is large.* Buffers of 64 KB lie between a Python worker and the JVM, in both directions. The JVM hands
+   rows on when they fill `spark.sql.execution.arrow.maxBytesPerBatch`, which is 64 KB here. Padding pushes everything
+   before it through. The column is the last one, so that nothing but the ending of the message follows its bytes.
+3. *A dummy row follows.* The JVM looks at the size of a batch only after it has seen the next row
+   (`BatchedPythonArrowInput.writeSizedBatch`).
+
+There are two stages, not more. One thread of the JVM moves the rows of a task. After the dummy row it waits for rows of
+the first stage, and would not look for rows that a stage in the middle has made of the last micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
-from headrace.spark.runtime.plan import MicroBatchPlan
+from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
 from headrace.spark.runtime.slot_link import LinkAddress, SlotLink
 from headrace.spark.runtime.stages import PythonStage, attempt_of_task
+from headrace.spark.topology.nodes import MARKER_COLUMN
 
-__all__ = ["ResidentStage"]
+__all__ = ["FLUSH_BYTES", "ResidentFetch", "ResidentSink", "ResidentStage", "SlotEnd"]
+
+FLUSH_BYTES = 64 * 1024
+_MARKER_BYTES = FLUSH_BYTES + 8 * 1024
+_DUMMY = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotEnd:
+    """How a stage of a resident slot reaches the driver. Pickled with the stage."""
+
+    chain: int
+    slot: int
+    address: LinkAddress
+    # Neither part of a plan nor of a job's description: Spark's UI shows those.
+    token: str = field(repr=False)
+
+    def connect(self, end: str) -> SlotLink:
+        """Connect one end of the chain: "first" takes plans, "last" reports; "whole" does both.
+
+        Raises:
+            HeadraceError: `second-attempt` if Spark runs the task again. The driver starts a slot again when it has
+                resolved what the lost one left open; Spark would not wait for that.
+        """
+        if attempt_of_task() > 0:
+            raise HeadraceError("second-attempt", f"Spark ran the resident slot {self.slot} a second time")
+        return SlotLink.connect(self.address, self.token, f"{self.chain}.{self.slot}.{end}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentStage:
-    """The function passed to `mapInArrow`: pickled once per start of a slot, runs until its driver closes the link."""
+    """A chain of a single stage, from source to sink."""
 
-    slot: int
-    chains: tuple[PythonStage, ...]  # each fetches for itself
-    address: LinkAddress
-    # Neither is part of a plan or of a job's description: Spark's UI shows those.
-    token: str = field(repr=False)
+    stage: PythonStage
+    end: SlotEnd
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _nothing in batches:  # the row of `spark.range` that makes this slot a Spark partition
-            pass
-        # The driver starts a slot again after it has resolved what the lost one left open; Spark would not wait.
-        if attempt_of_task() > 0:
-            raise HeadraceError("second-attempt", f"Spark ran the resident slot {self.slot} a second time")
-        with SlotLink.connect(self.address, self.token, self.slot) as link:
+        _drain(batches)
+        with self.end.connect("whole") as link:
+            # An error ends the slot: the driver reads it from the side path, and starts a slot with a new worker, since
+            # neither open stores nor connections of this one can be trusted.
             while (message := link.receive()) is not None:
                 plan = MicroBatchPlan.from_json(message["plan"])
-                # An error ends the slot: the driver reads it from the side path, and starts a slot with a new worker,
-                # since neither open stores nor connections of this one can be trusted.
-                link.send({"reports": [stage.run_batch(plan, self.slot).to_json() for stage in self.chains]})
+                report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot))
+                link.send({"reports": [report.to_json()]})
         yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentFetch:
+    """The first stage of a chain with Spark SQL: rows of a source, and a marker behind each micro-batch."""
+
+    stage: PythonStage
+    end: SlotEnd
+    schema: pa.Schema  # of its rows, `MARKER_COLUMN` last
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _drain(batches)
+        with self.end.connect("first") as link:
+            # The JVM sends a worker nothing, not even its function, before 64 KB of its input have come. So the stage
+            # behind this one starts with an empty marker.
+            yield _marker_rows(self.schema, {})
+            while (message := link.receive()) is not None:
+                yield from self._micro_batch(message["plan"])
+
+    def _micro_batch(self, plan: str) -> Iterator[pa.RecordBatch]:
+        run = self.stage.run_batch(MicroBatchPlan.from_json(plan), self.end.slot)
+        while True:
+            try:
+                rows = next(run)
+            except StopIteration as end:
+                report: StageReport = end.value
+                break
+            yield _as_schema(rows, self.schema)
+        yield _marker_rows(self.schema, {"plan": plan, "report": report.to_json()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentSink:
+    """The stage behind Spark SQL: waits for the marker of a micro-batch, then runs on the rows before the marker."""
+
+    stage: PythonStage
+    end: SlotEnd
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self.end.connect("last") as link:
+            for rows, marker in _micro_batches(batches):
+                if not marker:
+                    continue
+                plan, fetched = MicroBatchPlan.from_json(marker["plan"]), StageReport.from_json(marker["report"])
+                report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot, rows, [fetched]))
+                link.send({"reports": [marker["report"], report.to_json()]})
+        yield from ()
+
+
+def _as_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as the stream has them, which has one schema for all micro-batches, with a null marker."""
+    columns = [
+        column if (column := rows.column(wanted.name)).type == wanted.type else column.cast(wanted.type)
+        for wanted in schema
+        if wanted.name != MARKER_COLUMN
+    ]
+    return pa.RecordBatch.from_arrays([*columns, pa.nulls(rows.num_rows, pa.binary())], schema=schema)
+
+
+def _marker_rows(schema: pa.Schema, message: Mapping[str, object]) -> pa.RecordBatch:
+    """Return the marker row and the dummy row; all other columns are null."""
+    body = json.dumps(message).encode().ljust(_MARKER_BYTES)  # JSON ends in any white space
+    nothing = [pa.nulls(2, wanted.type) for wanted in schema if wanted.name != MARKER_COLUMN]
+    return pa.RecordBatch.from_arrays([*nothing, pa.array([body, _DUMMY], pa.binary())], schema=schema)
+
+
+def _micro_batches(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[list[pa.RecordBatch], dict[str, Any]]]:
+    """Yield the rows of each micro-batch, without `MARKER_COLUMN`, with the message of its marker."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        markers = batch.column(MARKER_COLUMN)
+        rows = batch.drop_columns([MARKER_COLUMN])
+        start = 0
+        for at in np.flatnonzero(pc.is_valid(markers).to_numpy(zero_copy_only=False)).tolist():
+            if at > start:
+                waiting.append(rows.slice(start, at - start))
+            start = at + 1
+            body = markers[at].as_py()
+            if body != _DUMMY:
+                yield waiting, json.loads(body)
+                waiting = []
+        if start < rows.num_rows:
+            waiting.append(rows.slice(start))
+
+
+def _drain(run: Iterator[pa.RecordBatch]) -> Any:
+    """Run a stage that yields no rows to its end, and return its report; or read Spark's input to its end."""
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            return end.value

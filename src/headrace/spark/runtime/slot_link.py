@@ -1,9 +1,8 @@
-"""The link between the driver and a resident slot: one TCP connection, JSON messages behind their length.
+"""The links between the driver and a resident slot: TCP connections, JSON messages behind their length.
 
-A slot connects to the driver and says hello with the token that its pickled function carries; the driver closes any
-other connection. Then the driver sends plans, and the slot answers each with its reports. The end of the connection is
-a message as well: a slot whose driver ended ends, and a slot whose worker died is noticed at once, not at Spark's next
-heartbeat.
+A stage of a slot connects to the driver and says hello with the token that its pickled function carries; the driver
+closes any other connection. Then the driver sends plans, and reports come back. The end of a connection is a message as
+well: a slot whose driver ended ends, and a slot whose worker died is noticed at once, not at Spark's next heartbeat.
 
 The listener is bound to the loopback address, because slots of a local master run on the driver's host.
 """
@@ -45,11 +44,11 @@ class SlotLink:
         self.pid = 0  # of the slot's worker, at the driver's end
 
     @classmethod
-    def connect(cls, address: LinkAddress, token: str, slot: int) -> Self:
-        """Connect a slot to its driver, and say hello."""
+    def connect(cls, address: LinkAddress, token: str, name: str) -> Self:
+        """Connect to the driver, and say hello as `name`."""
         link = cls(socket.create_connection(address, timeout=_HELLO_S))
         link._socket.settimeout(None)
-        link.send({"token": token, "slot": slot, "pid": os.getpid()})
+        link.send({"token": token, "name": name, "pid": os.getpid()})
         return link
 
     def __enter__(self) -> Self:
@@ -125,18 +124,18 @@ class SlotListener:
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
-    def accept(self, slots: set[int], *, gives_up: Callable[[], bool]) -> dict[int, SlotLink]:
-        """Wait until each of `slots` has said hello.
+    def accept(self, names: set[str], *, gives_up: Callable[[], bool]) -> dict[str, SlotLink]:
+        """Wait until each of `names` has said hello.
 
         Args:
-            slots: Numbers of the awaited slots.
+            names: who is awaited.
             gives_up: Called about ten times a second; True ends the wait.
 
         Returns:
-            The links by slot; fewer than awaited if `gives_up` ended the wait.
+            The links by name; fewer than awaited if `gives_up` ended the wait.
         """
-        links: dict[int, SlotLink] = {}
-        while links.keys() != slots and not gives_up():
+        links: dict[str, SlotLink] = {}
+        while links.keys() != names and not gives_up():
             try:
                 link = SlotLink(self._socket.accept()[0])
             except TimeoutError:
@@ -144,21 +143,20 @@ class SlotListener:
             except OSError:  # closed meanwhile
                 break
             hello = link.receive(most_bytes=_HELLO_BYTES, within_s=_HELLO_S)
-            slot = self._slot_of(hello)
-            if hello is None or slot is None or slot not in slots or slot in links:
+            name = self._name_of(hello)
+            if hello is None or name not in names or name in links:
                 link.close()
             else:
                 link.pid = int(hello["pid"])
-                links[slot] = link
+                links[name] = link
         return links
 
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
 
-    def _slot_of(self, hello: Mapping[str, Any] | None) -> int | None:
-        """Return the slot of a hello with the token; None for a stranger's."""
+    def _name_of(self, hello: Mapping[str, Any] | None) -> str:
+        """Return the name in a hello with the token; empty for a stranger's."""
         if hello is None or not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
-            return None
-        slot = hello.get("slot")
-        return slot if isinstance(slot, int) else None
+            return ""
+        return str(hello.get("name"))

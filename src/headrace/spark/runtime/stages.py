@@ -44,12 +44,17 @@ class StageContext:
     reports: dict[int, TaskReport] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     fetches: bool = False  # the fetch step runs in this very stage
+    upstream: Sequence[StageReport] | None = None  # in a resident chain: reports of the stages before this one
     bad_records: list[tuple[int, int, int, str]] = field(default_factory=list)  # of a traced run: task, topic, offset
     failed_rows: list[pa.Table] = field(default_factory=list)  # of a guarded run: what Spark could not evaluate
     producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
 
     def report(self, partition: int) -> TaskReport:
         return self.reports.setdefault(partition, TaskReport(partition=partition))
+
+    def upstream_reports(self) -> Sequence[StageReport]:
+        """Return the reports of the stages before this one that have finished."""
+        return self.side_path.reports() if self.upstream is None else self.upstream
 
     def timed(self, name: str, started: float) -> None:
         self.timings_ms[name] = self.timings_ms.get(name, 0.0) + (time.perf_counter() - started) * 1000
@@ -142,27 +147,28 @@ class PythonStage:
                 context.side_path.write_report(report)
         _freeze_once()
 
-    def run_batch(self, plan: MicroBatchPlan, slot: int) -> StageReport:
-        """Run one micro-batch of one slot, of a stage that is a whole chain: it has a source, and a sink.
+    def run_batch(
+        self,
+        plan: MicroBatchPlan,
+        slot: int,
+        batches: Iterable[pa.RecordBatch] = (),
+        upstream: Sequence[StageReport] = (),
+    ) -> Generator[pa.RecordBatch, None, StageReport]:
+        """Run one micro-batch of one slot, outside a Spark job of its own: yield its rows, return its report.
 
         Args:
             plan: of the micro-batch.
             slot: whose tasks of the plan run here.
+            batches: rows of the stage before this one; none if this one has a source.
+            upstream: reports of the stages before this one.
 
         Raises:
             Exception: any error of a step; it is written to the side path of the micro-batch, too.
         """
-        assert self.source is not None
-        assert self.output is None
         context = self._context(plan, slot)
+        context.upstream = upstream
         with self._errors_written(context):
-            run = self._run(iter(()), context)
-            while True:
-                try:
-                    next(run)  # nothing: the last step of a whole chain is a sink
-                except StopIteration as end:
-                    report: StageReport = end.value
-                    return report
+            return (yield from self._run(iter(batches), context))
 
     def _context(self, plan: MicroBatchPlan, slot: int) -> StageContext:
         reach_by(plan.bootstrap_servers, self.access)

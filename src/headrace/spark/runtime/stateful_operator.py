@@ -169,7 +169,7 @@ class _Stateful:
         """
         if self._context.fetches:
             return {task.partition: self._context.report(task.partition).reached for task in self._context.slot.tasks}
-        for report in self._context.side_path.reports():
+        for report in self._context.upstream_reports():
             if report.stage == self._step.fetch_stage and report.slot == self._context.slot.slot:
                 return {task.partition: task.reached for task in report.tasks}
         raise HeadraceError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")

@@ -31,6 +31,7 @@ KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the 
 OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while bad records are searched
 TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
 EVENT_TIME_COLUMN = "__headrace_event_time"  # timestamp: from withWatermark to the operator that needs it
+MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
