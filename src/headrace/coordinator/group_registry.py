@@ -141,6 +141,8 @@ class GroupRegistry:
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        # Compaction may have removed any of a group's records, so groups and members are created with whichever record
+        # comes first.
         # 1. Offsets and classic groups first: they are most of the records of a log, and their keys have `group` and
         #    not `group_id`.
         key: Any = record.key
@@ -178,6 +180,8 @@ class GroupRegistry:
         """The records that rebuild everything, by group."""
         for group in self.all():
             yield from group.hard_state()
+        # Superseded pending offsets before the committed ones that superseded them, all other pending ones after:
+        # replaying the records in this order gives the same state.
         yield from self.pending_offsets.hard_state(counts=False)
         yield from self.offsets.hard_state()
         yield from self.pending_offsets.hard_state(counts=True)
@@ -237,6 +241,8 @@ class GroupRegistry:
             return group
         if not creates:
             return None
+        # KAFKA-20254: a simple classic group, which commits without members have created, gives way to the new type.
+        # Refusing it would make the partition's load fail.
         if isinstance(group, ClassicGroup) and not group.is_empty:
             raise CorruptRecord(f"a streams group's record for {group_id}, which is a classic group")
         if isinstance(group, ConsumerGroup) and not group.is_empty:

@@ -81,6 +81,7 @@ class GroupCoordinatorShard:
         assignor: TaskAssignor | None = None,
     ) -> None:
         self.partition = partition
+        # Not always the state's image: tombstones of deleted topics are due from this one on (`_follow_image`).
         self._followed_image = image
         self._registry = GroupRegistry()
         self._timers = TimerQueue()
@@ -204,6 +205,8 @@ class GroupCoordinatorShard:
         records: list[CoordinatorRecord] = []
         timers: list[CancelTimer] = []
         results = []
+        # A group that is listed twice is answered once. No record is replayed before the whole request is decided, so a
+        # second entry would write all tombstones again.
         for group_id in dict.fromkeys(group_ids):
             code = ErrorCode.none
             try:
@@ -327,6 +330,8 @@ class GroupCoordinatorShard:
     def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None:
         self._timers.apply(timers)
         for timer in timers:
+            # Every heartbeat sets its session timer. If that made repeatable replies invalid, none would ever be
+            # repeated.
             if timer.key.kind != "session" or isinstance(timer, CancelTimer):
                 self._invalidate(timer.key.group_id)
 
@@ -346,12 +351,15 @@ class GroupCoordinatorShard:
         """A hash of the hard state; equal states have equal digests, however they came about."""
         settled = [each for each in self._registry.hard_state() if each.producer_id < 0]
         encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in settled)
+        # Committed offsets and groups are compared as a set of encoded records, because two logs with the same outcome
+        # may have written them in another order. Pending offsets are not: which one wins depends on their order.
         for counts in (False, True):  # of pending offsets the order matters
             for each in self._registry.pending_offsets.hard_state(counts=counts):
                 encoded.append((encode_key(each.key), encode_value(each.value)))
                 encoded.append((b"%d" % each.producer_id, b"counts" if counts else b"overtaken"))
         content = hashlib.sha256()
         for part in (part for pair in encoded for part in pair):
+            # With lengths, so that no two lists of parts are one text.
             content.update(len(part).to_bytes(4, "big") + part)
         return content.hexdigest()
 

@@ -172,6 +172,9 @@ class StreamsGroups:
             return self._with_repeatable(result, group, soft, group_context)
         group, conversion = registry.streams_group_to_join(group_id)
         result = process_heartbeat(group, soft, request, context, group_context)
+        # Kafka keeps what a first heartbeat stores softly in an object that is thrown away: replay makes another group.
+        # A lone first member then gets its tasks only with its next heartbeat, 5 s later. Here the soft state is
+        # registered under the group's id once the records are replayed.
         keep = partial(self._keep_soft_state, group_id, soft, then=result.soft)
         return replace(result, records=(*conversion, *result.records), soft=keep)
 
@@ -191,6 +194,8 @@ class StreamsGroups:
         return isinstance(group, StreamsGroup)
 
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
+        # Seconds of the clock, so that the epoch is another one after a restart. If it began at 0 each time, as in
+        # Kafka, a client could find its own old number and keep endpoints from before the restart.
         self._first_endpoint_epoch = (now_ms // 1000) % _SECONDS_IN_INT32
         for group in self._state.registry.streams_groups():
             group.rebuild_holders()
@@ -228,6 +233,7 @@ class StreamsGroups:
 
     def on_replayed(self, record: CoordinatorRecord) -> None:
         group_id = getattr(record.key, "group_id", None)
+        # Offsets are the most frequent records. They do not make replies invalid.
         if group_id is None:  # a committed offset's key has `group`: no answer to a heartbeat depends on it
             return
         self.invalidate(group_id)
@@ -269,6 +275,7 @@ class StreamsGroups:
         self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
     ) -> CoordinatorResult:
         """With the right to repeat the answer, where there is nothing else in it."""
+        # Soft state that is not registered would never be marked as changed, so its replies would stay valid for ever.
         if not is_repeatable(result, group, group_context) or self._soft.get(group.group_id) is not soft:
             return result
         set_session = cast("SetTimer", result.timers[0])

@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 
+# A plain tuple and not a dataclass: an assignment puts every task into several sets and dictionaries and sorts it, and
+# tuples hash and compare without a Python call.
 Task: TypeAlias = tuple[str, int]
 
 
@@ -166,6 +168,8 @@ class Share:
 
     def took(self, count: int) -> None:
         """Note that a member has `count` tasks by now."""
+        # A member that reaches base + 1 uses up an extra; without extras `most()` is the base. So at most n mod m
+        # members exceed the base, which bounds the spread of loads to 1.
         if count == self.base + 1 and self.extra:
             self.extra -= 1
 
@@ -175,11 +179,16 @@ class Placement:
 
     def __init__(self, group: GroupSpec) -> None:
         self.group = group
+        # 1. Sorted ids, so that the result does not depend on the order of the mapping. (Kafka's follows that of a Java
+        #    HashMap.)
         by_process: dict[str, list[str]] = defaultdict(list)
         for member_id in sorted(group.members):
             by_process[group.members[member_id].process_id].append(member_id)
         processes = sorted(by_process)
         turns = max(len(members) for members in by_process.values())
+        # 2. Members are numbered alternating between processes: first members of all processes, then second ones. Ties
+        #    between equally loaded members go to the lower number, so a round fills processes evenly and not one after
+        #    another.
         ranked = [
             (by_process[process][turn], number)
             for turn in range(turns)
@@ -191,6 +200,8 @@ class Placement:
         self.processes = len(processes)
         self.previous = [group.members[member_id].previous for member_id in self.member_ids]
         self.tasks = all_tasks(group.subtopologies)
+        # 3. Tuples are shared or taken over from the previous target as they are; the first change of a member makes a
+        #    list.
         self.active: list[list[Task] | tuple[Task, ...]] = [()] * len(self.member_ids)
         self.standby: list[list[Task] | tuple[Task, ...]] = [()] * len(self.member_ids)
 
@@ -205,6 +216,8 @@ class Placement:
 def _as_tuple(
     previous: TasksTuple, active: list[Task] | tuple[Task, ...], standby: list[Task] | tuple[Task, ...]
 ) -> TasksTuple:
+    # The same object means that the target record is not written: after a small change in a group of 1,000 members,
+    # only those that gain or lose a task are written.
     if active is previous.active and standby is previous.standby and not previous.warmup:
         return previous
     return TasksTuple(

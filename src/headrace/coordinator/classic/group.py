@@ -103,6 +103,8 @@ class HasMembers(Protocol):
 
 def identity_error(group: HasMembers, member_id: str, instance_id: str | None) -> ErrorCode:
     """Return UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID if another member has the instance, or none."""
+    # The instance decides first. Of two processes with one instance id, the replaced one must get FENCED_INSTANCE_ID,
+    # on which it stops. With UNKNOWN_MEMBER_ID it would rejoin and replace the other one in turn (KIP-345).
     if instance_id is not None:
         current = group.static_members.get(instance_id)
         if current is None:
@@ -119,6 +121,8 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """None when the bytes are no subscription."""
     try:
         cursor = Cursor(subscription)
+        # The version of ConsumerProtocolSubscription. All versions begin with topics and user data; later ones append
+        # fields, so newer versions than those known here can be read as well.
         if cursor.int16() < 0:
             return None
         topics = frozenset(cursor.array(Cursor.string))
@@ -222,6 +226,8 @@ class ClassicMembership:
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicMembership:
         """Return the membership after a restart. Members are known to support the selected protocol and no other."""
+        # Only two states are ever recorded: an empty group, and one whose generation has its assignment. A rebalance
+        # that was under way is not in the log; its members send their requests again to the new coordinator.
         found = cls(
             group_id=group_id,
             state=ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY,
@@ -299,6 +305,8 @@ class ClassicMembership:
         """Change the state. Raises AssertionError for a transition outside the table: a bug in a rule."""
         if self.state not in ENTERED_FROM[state]:
             raise AssertionError(f"group {self.group_id}: {state} after {self.state}")
+        # Kafka's `previousState`. The join phase after Empty is the initial delay of KIP-134: it ends by time and not
+        # when all known members have joined.
         self.follows_empty = self.is_empty
         self.state = state
         self.state_since_ms = now_ms
@@ -312,6 +320,7 @@ class ClassicMembership:
         self._count(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
+        # The first member leads until it leaves or does not rejoin (Kafka: ClassicGroup.add).
         if self.leader is None:
             self.leader = member.member_id
 
@@ -367,11 +376,15 @@ class ClassicMembership:
             self.subscribed = frozenset()
         elif self.protocol is not None:
             every = [subscribed_topics(member.metadata(self.protocol)) for member in self.members.values()]
+            # One subscription that cannot be parsed makes the topics of the group unknown, and `is_subscribed_to` true
+            # for all: an offset that is kept for too long is harmless, one that expires under a reader is not.
             if None not in every:
                 self.subscribed = frozenset().union(*(topics for topics in every if topics is not None))
 
     def _count(self, member: ClassicMember, change: int) -> None:
         self.joined_count += change * member.is_awaiting_join
+        # Once per member even if it lists a protocol twice, or the count would reach the number of members too early
+        # and the group would select a protocol that some member does not support.
         for name in dict.fromkeys(name for name, _ in member.protocols):
             count = self.protocol_counts.get(name, 0) + change
             if count:

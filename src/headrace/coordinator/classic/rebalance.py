@@ -79,6 +79,8 @@ def prepare_rebalance(transition: ClassicTransition, reason: str) -> None:
 def propagate_assignment_error(transition: ClassicTransition, code: ErrorCode) -> None:
     """Clear all assignments and refuse parked SyncGroups, as Kafka's `resetAndPropagateAssignmentError`."""
     for member in tuple(transition.group.members.values()):
+        # A parked request stood for the member's heartbeats (`has_satisfied_heartbeat`), so its session starts with the
+        # reply.
         was_waiting = member.sync_token is not None
         member = transition.refuse_parked_sync(replace(member, assignment=b""), code)
         transition.group.put(member)
@@ -170,6 +172,9 @@ def sync_timed_out(transition: ClassicTransition) -> bool:
     group = transition.group
     if group.state not in (_S.COMPLETING_REBALANCE, _S.STABLE) or not group.pending_syncs:
         return False
+    # KAFKA-12890: members may heartbeat while the group waits for its assignment, so the session alone does not notice
+    # a member that never sends SyncGroup, and the group would stay in CompletingRebalance. Static members are removed
+    # as well.
     silent = tuple(group.pending_syncs)
     for member_id in silent:
         transition.remove(group.members[member_id])
@@ -181,6 +186,7 @@ def sync_timed_out(transition: ClassicTransition) -> bool:
 def timers_after_load(group: ClassicMembership, *, now_ms: int) -> Iterator[SetTimer]:
     """Yield the timers of a loaded group: every running timeout starts anew."""
     group_id = group.group_id
+    # Deadlines are not in the log. A full timeout from now gives every member the time to find the new coordinator.
     for member in group.members.values():
         if not member.has_satisfied_heartbeat:
             timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms

@@ -137,6 +137,8 @@ def join_group(
     group, member_id = transition.group, request.member_id
     sender = _sender(request, context)
     if not _has_room(transition, member_id):
+        # A handed-out id is withdrawn together with the refusal. Otherwise the join phase would wait for it until its
+        # session expires, because `all_joined` counts ids that were handed out.
         group.remove(member_id)
         _refuse(transition, context, ErrorCode.group_max_size_reached)
     elif not group.supports_protocols(request.protocol_type, sender.protocol_names):
@@ -204,6 +206,8 @@ def _add(
     transition: ClassicTransition, request: req.JoinGroupRequest, context: RequestContext, sender: ClassicMember
 ) -> None:
     group = transition.group
+    # KIP-134: the initial delay is extended for as long as members keep arriving, so that an application that starts
+    # with many instances does not rebalance for each of them.
     if group.state is _S.PREPARING_REBALANCE and group.follows_empty:
         group.member_added = True
     if not group.members:
@@ -211,6 +215,8 @@ def _add(
     group.pending_joins.pop(sender.member_id, None)
     member = replace(sender, is_new=True, join_token=context.token)
     group.put(member)
+    # Not its session timeout: its JoinGroup may be parked longer than that, and consumers send no heartbeats before the
+    # reply to their first JoinGroup.
     transition.set_session_timer(member, NEW_MEMBER_TIMEOUT_MS)
     transition.add_event("MemberJoined", member=member.member_id)
     prepare_or_complete_rebalance(transition, f"member {member.member_id} joins; {_reason(request)}")
@@ -342,6 +348,8 @@ def heartbeat(
         return _heartbeat_result(context, code)
     if group.state is ClassicGroupState.PREPARING_REBALANCE:
         code = ErrorCode.rebalance_in_progress
+    # The session restarts during a rebalance too. REBALANCE_IN_PROGRESS reaches a member that may be in the middle of a
+    # batch; it has its whole rebalance timeout to finish it and rejoin.
     deadline_ms = now_ms + group.members[request.member_id].session_timeout_ms
     timer = SetTimer(key=session_timer(group.group_id, request.member_id), deadline_ms=deadline_ms)
     return _heartbeat_result(context, code, timer)
@@ -359,6 +367,7 @@ def leave_group(
 ) -> None:
     """Answer LeaveGroup: remove the named members and rebalance the rest."""
     group = transition.group
+    # One rebalance for all: an operator who scales down by ten static members causes one generation, not ten (KIP-345).
     codes = [_leave(transition, identity) for identity in request.members]
     gone = [
         each.member_id or each.group_instance_id or ""

@@ -107,6 +107,9 @@ def validate_request(
 ) -> None:
     """Raises CoordinatorError: INVALID_REQUEST, or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
+    # In version 0 the coordinator makes the id of a joining member. Since version 1 the client does (KIP-1082): if the
+    # reply to a join is lost, the repeated join finds the same member instead of adding a second one, which would hold
+    # partitions until its session expires.
     if api_version >= _MEMBER_ID_REQUIRED_SINCE or epoch > JOIN_EPOCH or epoch == _LEAVE_EPOCH:
         _check_not_blank("MemberId", request.member_id)
     _check_not_blank("GroupId", request.group_id)
@@ -128,6 +131,7 @@ def validate_request(
 def _check_join(request: messages.ConsumerGroupHeartbeatRequest) -> None:
     if to_ms(request.rebalance_timeout) == UNCHANGED_TIMEOUT_MS:
         _refuse("RebalanceTimeoutMs must be provided in first request.")
+    # A joining member owns nothing: a fenced one must have abandoned its partitions before it sends this.
     if request.topic_partitions is None or request.topic_partitions:
         _refuse("TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
@@ -187,6 +191,9 @@ def _must_send_assignment(
 
     A joining member gets it, one that sends a full request, and one whose partitions changed.
     """
+    # A client sends all fields after a request that failed or timed out. It cannot know whether the last reply was lost
+    # with a new assignment in it, so it gets the assignment again (Kafka: full requests in
+    # GroupMetadataManager.consumerGroupHeartbeat).
     says_all = (
         to_ms(request.rebalance_timeout) != UNCHANGED_TIMEOUT_MS
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -270,6 +277,8 @@ def remove_members(
         for regex in forgotten
         if regex is not None and regex not in subscriptions.regexes
     )
+    # The hash is written without the topics of the removed members. A stale one would make the next comparison raise
+    # the epoch a second time for the same change.
     metadata = replace(
         group.metadata, epoch=group.group_epoch + 1, metadata_hash=subscriptions.metadata_hash(group_context.image)
     )

@@ -136,6 +136,7 @@ def update_member(
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
         client_id=context.client_id,
         client_host=context.client_host,
+        # Sorted and unique: another order of the same names must not be a change, which would raise the group epoch.
         subscribed_topic_names=known.subscribed_topic_names if names is None else tuple(sorted(set(names))),
         subscribed_topic_regex=known.subscribed_topic_regex if regex is None else regex,
         rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == UNCHANGED_TIMEOUT_MS else timeout_ms,

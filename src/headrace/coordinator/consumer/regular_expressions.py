@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 
+# Kafka resolves on a background thread (CoordinatorExecutor). Here a timer works in portions between requests, so the
+# rules need no lock and no copy of the group.
 PAUSE_MS = 5
 """Between two portions."""
 _PORTION = 20_000
@@ -160,10 +162,12 @@ def detect_regex_change(group: ConsumerGroup, before: ConsumerGroupMember, after
     old, new = before.regex, after.regex
     readers = group.subscriptions.regexes
     found: tuple[CoordinatorRecord, ...] = ()
+    # The record of an expression goes with its last reader; else its topics would be resolved for no member.
     if old is not None and readers.get(old, 0) == 1:
         found = (records.regular_expression_tombstone(group.group_id, old),)
     if new is None:
         return RegexChange(changed=True, is_known=old is not None, records=found)
+    # Another member has it, so it was checked when that member came: compiling it again can be saved.
     if new in readers:
         return RegexChange(changed=True, is_known=new in group.subscriptions.resolved, records=found)
     check_regex(new)

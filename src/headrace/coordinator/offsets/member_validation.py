@@ -38,6 +38,8 @@ def check_classic_commit(
     either, as producers did before KIP-447. While the group waits for its assignment only transactions may commit: a
     member of the new generation may still process partitions of the old one. Raises CoordinatorError.
     """
+    # In the order of Kafka's ClassicGroup.validateOffsetCommit: the order decides which error a client with two faults
+    # gets, and clients act on it (rejoin, stop, or retry).
     if generation < 0 and group.is_empty:
         return
     if generation >= 0 or member_id or instance_id is not None:
@@ -112,6 +114,7 @@ def check_consumer_commit(
 
 def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
     """Raises CoordinatorError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (to classic members)."""
+    # Admin clients, and all requests before version 9: they name no member, and to read offsets needs no ownership.
     if member_id is None and epoch < 0:
         return
     member = _member(group, member_id or "")

@@ -62,6 +62,8 @@ def offset_commit(
         name = _topic_name(topic, image)
         partitions = []
         for partition in topic.partitions:
+            # A refused partition does not hold back the others: each is a position of its own. TxnOffsetCommit below
+            # must not do that with ownership, since a transaction's offsets count together or not at all.
             code = _refusal(group, member, epoch, name, partition, metadata_max_bytes)
             if code is ErrorCode.none:
                 value = _value(partition, topic, now_ms)
@@ -119,6 +121,8 @@ def _streams_member(group: StreamsGroup, member_id: str, epoch: int, api_version
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
         )
+    # Before version 9 the field was a generation. A number from such a client would be compared with member epochs
+    # although it counts something else, and could match by chance.
     if api_version < _MEMBER_EPOCHS_SINCE:
         raise CoordinatorError(
             ErrorCode.unsupported_version,
@@ -134,6 +138,8 @@ def _streams_member(group: StreamsGroup, member_id: str, epoch: int, api_version
 
 
 def _unknown_group(group_id: str, api_version: int) -> CoordinatorError:
+    # Clients before version 9 have no handling of GROUP_ID_NOT_FOUND here; ILLEGAL_GENERATION makes them rejoin (Kafka:
+    # OffsetMetadataManager.validateOffsetCommit).
     code = ErrorCode.group_id_not_found if api_version >= _MEMBER_EPOCHS_SINCE else ErrorCode.illegal_generation
     return CoordinatorError(code, f"Group {group_id} not found.")
 
@@ -219,6 +225,8 @@ def _member_in_transaction(
         if epoch < 0:
             return None
         raise CoordinatorError(ErrorCode.illegal_generation, f"Group {request.group_id} not found.")
+    # Before KIP-447 producers sent offsets without group metadata; the transactional id alone fenced the former owner.
+    # Checking for members here would end exactly once for those clients.
     if epoch < 0 and not request.member_id and request.group_instance_id is None:
         return None
     if isinstance(group, ClassicGroup):

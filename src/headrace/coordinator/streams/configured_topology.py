@@ -110,6 +110,8 @@ def _repartition_counts(
     counts: dict[str, int] = {}
     for topic in (topic for each in topology.subtopologies for topic in each.repartition_source_topics):
         existing = image.topics.get(topic.name)
+        # Copartitioning may have widened a repartition topic beyond what is derived from its own writers. Any other one
+        # with more partitions was changed by hand.
         if existing is None or (existing.partitions > derived[topic.name] and topic.name not in widened):
             return None
         if topic.partitions > 0 and existing.partitions != topic.partitions:
@@ -140,6 +142,8 @@ def _is_copartitioned(subtopology: Subtopology, partitions: Mapping[str, int], t
     for group in subtopology.copartition_groups:
         external, repartition = copartitioned_names(subtopology, group)
         counts = {partitions[name] for name in (*external, *repartition)}
+        # Different counts are tolerated only with state, and only if no topic has fewer partitions than there are
+        # tasks: every task keeps its partition of every topic. Keys that move are reported (`_left_out`).
         have_grown = min(counts, default=tasks) >= tasks and all(partitions[name] == tasks for name in repartition)
         if len(counts) > 1 and not (subtopology.state_changelog_topics and have_grown):
             return False
@@ -169,6 +173,9 @@ def _left_out(
         kept = tasks[subtopology.subtopology_id]
         for name in sorted(subtopology.source_topics):
             if partitions[name] > kept:
+                # Keys are placed by hash modulo partitions. From 4 to 8 partitions, every key in the first 4 was in the
+                # same one before: 1 mod 8 is 1 mod 4. From 4 to 6, hash 6 moves from partition 2 to 0, away from its
+                # state.
                 moved = "" if partitions[name] % kept == 0 else ", and keys move between those that are read"
                 yield (
                     f"partitions {kept} to {partitions[name] - 1} of {name} are not read by the {kept} tasks of "

@@ -35,6 +35,7 @@ class TaskHolders:
     __slots__ = ("_active", "_standby", "_warmup")
 
     def __init__(self) -> None:
+        # Dictionaries as ordered sets: their order is that of insertion and the same under every PYTHONHASHSEED.
         self._active: dict[Task, str] = {}
         self._standby: _Holders = {}
         self._warmup: _Holders = {}
@@ -65,6 +66,8 @@ class TaskHolders:
     def release(self, member: StreamsGroupMember) -> None:
         for tasks in (member.assigned, member.pending_revocation):
             for task in tasks.active:
+                # Replay goes record by record, and after compaction the record of the next holder may come first. Only
+                # the present holder's release frees the task.
                 if self._active.get(task) == member.member_id:
                     del self._active[task]
             _remove(self._standby, tasks.standby, member.member_id)

@@ -82,6 +82,8 @@ def reported_offsets(known: MemberTaskOffsets, request: m.StreamsGroupHeartbeatR
         offsets=known.offsets if request.task_offsets is None else _by_task(request.task_offsets),
         end_offsets=known.end_offsets if request.task_end_offsets is None else _by_task(request.task_end_offsets),
     )
+    # Equal lists return the known object: its identity shows that nothing changed, which keeps repeatable replies
+    # valid.
     return known if told == known else told
 
 
@@ -123,6 +125,9 @@ class EndpointPartitions:
             endpoint, known = member.metadata.user_endpoint, self._entries.get(member.member_id)
             if endpoint is None:
                 continue
+            # Compared by identity: assigned tasks and topologies are immutable and replaced when they change, and
+            # comparing their contents would cost as much as building the entry. The endpoint is compared by value,
+            # because replaying a member's record makes a new object.
             if (
                 known is None
                 or known.assigned is not member.assigned
@@ -152,8 +157,12 @@ def _told(endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTop
 def _partitions(tasks: Iterable[Task], configured: ConfiguredTopology) -> tuple[messages.TopicPartition, ...]:
     by_topic: dict[str, list[int]] = {}
     for subtopology_id, partition in tasks:
+        # Without source topics, or with wrongly partitioned ones, no subtopology is configured: the lists are empty.
+        # Kafka 4.4 fails with NoSuchElementException then, and the resulting UNKNOWN_SERVER_ERROR ends Java clients.
         subtopology = configured.subtopologies.get(subtopology_id)
         for topic, count in subtopology.inputs if subtopology is not None else ():
+            # The topics of a subtopology may have different numbers of partitions; task n reads partition n of those
+            # that have it.
             if partition < count:
                 by_topic.setdefault(topic, []).append(partition)
     return tuple(
@@ -312,6 +321,8 @@ def member_timers(
 ) -> list[SetTimer | CancelTimer]:
     """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
     now_ms = group_context.now_ms
+    # The present setting, not that of the join: a changed `group.streams.session.timeout.ms` holds from the next
+    # heartbeat on.
     session_ms = group_context.configuration.session_timeout_ms
     timers: list[SetTimer | CancelTimer] = [
         SetTimer(key=session_timer(group.group_id, after.member_id), deadline_ms=now_ms + session_ms)

@@ -63,6 +63,8 @@ def with_static_leave(member: StreamsGroupMember) -> StreamsGroupMember:
     return replace(
         member,
         member_epoch=STATIC_LEAVE_EPOCH,
+        # The process that returns starts at epoch 0 under the same or another member id. An assignment epoch of 0 is
+        # not above any epoch that it will have, so `may_commit` accepts its first commits.
         assigned=replace(member.assigned, active=dict.fromkeys(member.assigned.active, 0)),
         pending_revocation=AssignedTasks(),
     )
@@ -116,6 +118,8 @@ def _admit_joining(
 ) -> StreamsGroupAdmission:
     member_id, instance_id = request.member_id, request.instance_id
     known_id = None if instance_id is None else group.static_members.get(instance_id)
+    # Only an additional member can exceed the limit. Kafka 4.2 and 4.3 also refuse a known member that rejoins a full
+    # group, which then cannot recover from being fenced; 4.4 does not.
     if known_id is None and member_id not in group.members and len(group.members) >= max_size:
         raise CoordinatorError(
             ErrorCode.group_max_size_reached,
@@ -125,8 +129,12 @@ def _admit_joining(
         member = group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
         return Admission(group=group, member=member)
     known = group.members[known_id]
+    # Kafka 4.4 answers UNRELEASED_INSTANCE_ID here too, which ends Java clients. A member id belongs to one process for
+    # its life (KIP-1071), so this is the same member whose last join was not answered.
     if known_id == member_id and not known.is_away:
         return Admission(group=group, member=known)
+    # Checked before anything moves to the new id. Kafka 4.4 first renames a cached target and then refuses: a refused
+    # duplicate thereby empties the target of the legitimate member, which must then revoke all its tasks.
     check_released(known, instance_id, member_id)
     replacement = replace_member(group, known, member_id, records)
     return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
@@ -140,6 +148,8 @@ def update_member(
     known = member.metadata
     timeout_ms = to_ms(request.rebalance_timeout)
     tags = request.client_tags
+    # A joining process may have stopped serving queries, so its join overwrites the endpoint even with null. All other
+    # fields keep what is known.
     endpoint = known.user_endpoint if request.member_epoch != JOIN_EPOCH else None
     if request.user_endpoint is not None:
         endpoint = Endpoint(host=request.user_endpoint.host, port=request.user_endpoint.port)
@@ -263,6 +273,9 @@ def remove_member(
         CancelTimer(key=rebalance_timer(group_id, member_id)),
     ]
     is_last = len(group.members) == 1
+    # Kafka computes the next target with the next heartbeat of any member, up to a heartbeat interval later (5 s by
+    # default). The timer does it at once, or at the end of a running assignment interval, so the tasks of a lost member
+    # are not idle for that long.
     if is_last:
         if group_context.interval_timer_runs:
             timers.append(CancelTimer(key=interval_timer(group_id)))
@@ -306,6 +319,7 @@ def rebalance_timed_out(
 ) -> CoordinatorResult | None:
     """Fence a member that has not revoked its tasks within its rebalance timeout."""
     member = group.members.get(member_id)
+    # A static leave keeps the recorded state, so an away member may read UNREVOKED although nothing is pending.
     if member is None or member.state is not MemberState.UNREVOKED_TASKS or member.is_away:
         return None
     return remove_member(

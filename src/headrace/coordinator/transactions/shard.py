@@ -101,7 +101,11 @@ class TransactionCoordinatorShard:
         self._transaction_version = transaction_version
         self._new_producer_id = new_producer_id
         self._transactions: dict[str, TransactionLogValue] = {}
+        # A dictionary as an ordered set: oldest decision first, removal in O(1).
         self._prepared: dict[str, None] = {}
+        # Transactional id → (producer id, epoch, epoch before). A producer whose reply was lost may repeat its request
+        # with the epoch before. Not in the record, as in Kafka (TransactionMetadata.lastProducerEpoch): after a move of
+        # the coordinator such a producer is fenced.
         self._last: dict[str, tuple[int, int, int]] = {}
         self._timers = TimerQueue()
 
@@ -225,6 +229,8 @@ class TransactionCoordinatorShard:
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
         """After the log was replayed: open transactions have what is left of their time."""
+        # The deadline follows from the recorded start, so moving the coordinator does not lengthen a transaction.
+        # Prepared ones need no timer: their markers are written again (`prepared`).
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
         for transactional_id, value in self._transactions.items():
             if state_of(value) is TransactionState.ONGOING:
@@ -280,6 +286,8 @@ class TransactionCoordinatorShard:
 
     def _last_producer_epoch(self, transactional_id: str) -> int:
         value, noted = self._transactions.get(transactional_id), self._last.get(transactional_id)
+        # The note is taken before the record is appended. If the log refuses the record, the note is about an identity
+        # that never came to be, and comparing both parts makes it void.
         if value is None or noted is None or noted[:2] != (value.producer_id, value.producer_epoch):
             return NO_PRODUCER_EPOCH
         return noted[2]
@@ -297,6 +305,8 @@ class TransactionCoordinatorShard:
         """Yield tombstones for transactional ids that were idle for `transactional.id.expiration.ms`."""
         latest_ms = now_ms - self._configuration.id_expiration_ms
         yield CoordinatorResult(timers=(self._next_expiry(now_ms),))
+        # A copy: replaying a tombstone between two results removes its entry. Open and prepared transactions never
+        # expire, however old: partitions wait for their markers.
         for transactional_id, value in tuple(self._transactions.items()):
             idle = state_of(value) not in (TransactionState.ONGOING, *_PREPARED)
             if idle and value.transaction_last_update_timestamp_ms <= latest_ms:
@@ -317,6 +327,8 @@ def _timeout(transactional_id: str) -> TimerKey:
 
 def _deadline_ms(value: TransactionLogValue) -> int:
     """The first moment at which it has lasted too long."""
+    # +1 because Kafka compares with `<`: a transaction that lasted exactly its timeout is still in time
+    # (TransactionStateManager.timedOutTransactions).
     return value.transaction_start_timestamp_ms + value.transaction_timeout_ms + 1
 
 

@@ -66,6 +66,7 @@ NO_PRODUCER_EPOCH = -1
 EPOCH_BUMP_VERSION = 2
 """From this transaction version on every end of a transaction raises the epoch."""
 
+# Epochs are int16 in every record batch, so a producer id lasts for 32,767 of them.
 MAX_EPOCH = 2**15 - 1
 
 
@@ -126,6 +127,9 @@ class TransactionState(IntEnum):
 
 _S = TransactionState
 
+# Kafka: TransactionState.validPreviousStates. PREPARE_ABORT also follows states without an open transaction since
+# KIP-890: a producer aborts after a failure without knowing whether a partition was added, and needs the raised epoch
+# in either case.
 VALID_PREVIOUS_STATES: Mapping[TransactionState, tuple[TransactionState, ...]] = MappingProxyType(
     {
         _S.EMPTY: (_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT),
@@ -180,6 +184,8 @@ def state_of(value: TransactionLogValue) -> TransactionState:
 
 def is_exhausted(epoch: int) -> bool:
     """The last epoch is kept for the fence of the last transaction."""
+    # 32,766 is the last epoch that a producer gets. 32,767 remains for `fenced`, which must be able to raise the epoch
+    # once more to shut out the owner at 32,766 (Kafka: TransactionMetadata.isEpochExhausted).
     return epoch >= MAX_EPOCH - 1
 
 
@@ -225,6 +231,8 @@ def added_partitions(
     value: TransactionLogValue, partitions: Iterable[tuple[str, int]], *, client_version: int, now_ms: int
 ) -> TransactionLogValue:
     """The first partition opens the transaction, and its time begins."""
+    # `transaction.timeout.ms` bounds the whole transaction. If each added partition restarted the time, a producer that
+    # keeps adding partitions could hold back the last stable offset of all of them for ever.
     opens = state_of(value) is not TransactionState.ONGOING
     return _to(
         value,
@@ -245,6 +253,8 @@ def ended(
     now_ms: int,
 ) -> TransactionLogValue:
     """The decision. An abort of a transaction without partitions starts and ends now."""
+    # KIP-890: with a new epoch per transaction, a delayed Produce of this transaction is recognised by its old epoch.
+    # With an unchanged epoch the partition's leader would take it as the first batch of the next transaction.
     bumped = client_version >= EPOCH_BUMP_VERSION
     nothing_added = state_of(value) is not TransactionState.ONGOING
     return _to(
@@ -266,6 +276,7 @@ def fenced(value: TransactionLogValue, *, transaction_version: int, now_ms: int)
         TransactionState.PREPARE_ABORT,
         now_ms,
         next_producer_id=NO_PRODUCER_ID,
+        # Raised at every version, unlike in `ended`: the producer may be alive, and its next batches must be refused.
         producer_epoch=min(value.producer_epoch + 1, MAX_EPOCH),
         client_transaction_version=transaction_version if bumped else 0,
     )
