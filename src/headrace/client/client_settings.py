@@ -235,7 +235,7 @@ _ROWS: Final = (
         None,
         "auto",
         "micro-batch starts a Spark job for each micro-batch; resident keeps slots running, and is refused where that "
-        "is not possible; auto keeps them running where it is",
+        "is not possible; auto keeps them running where no Spark SQL is needed",
         choices=("auto", "resident", "micro-batch"),
     ),
 )

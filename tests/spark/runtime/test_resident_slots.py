@@ -74,7 +74,8 @@ def copy_each(app):
 
 @pytest.mark.parametrize("build", [count_each, copy_each])
 def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights, build):
-    app = running(build(make_app("killed")))
+    execution = "auto" if build is count_each else "resident"
+    app = running(build(make_app("killed", config={"headrace.execution": execution})))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
     last = min(jobs_of(app)) if build is count_each else "flights"
@@ -140,15 +141,15 @@ def sql_application(app, sink):
     """A chain with much Spark SQL: filters that keep few rows, and expressions that raise on rows of nulls."""
     from pyspark.sql import functions as F
 
-    rows = app.stream("flights", schema=f"{NUMBERS}, dep_delay double")
+    rows = app.stream("flights", schema=f"{NUMBERS}, dep_delay double, at timestamp")
     rows = (
         rows.where("n % 10 >= 3").dropna(subset=["dep_delay"]).fillna({"origin": "?"}).replace("JFK", "John", "origin")
     )
     rows = rows.withColumn("known", F.assert_true(F.col("n").isNotNull())).drop("known")
     rows = rows.withColumn("day", F.expr("date_add(date'2013-01-01', cast(n as int))")).alias("f").where("f.n < 10000")
-    rows.select("n", F.upper("origin").alias("o"), "day", F.expr("cast(n as decimal(20,2)) / 3 as third")).to_topic(
-        sink, partitions=2
-    )
+    rows.select(
+        "n", F.upper("origin").alias("o"), "day", F.expr("cast(n as decimal(20,2)) / 3 as third"), "at"
+    ).to_topic(sink, partitions=2)
     return app
 
 
@@ -175,7 +176,7 @@ def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_ap
 
 def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, running, monkeypatch):
     monkeypatch.setattr(resident_slots, "MOST_RECORDS_WITH_SQL", 10)
-    app = make_app("large")
+    app = make_app("large", config={"headrace.execution": "resident"})
     app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("each", partitions=1)
     started = running(app)
     started.wait_until("running", timeout=60)
@@ -190,7 +191,7 @@ def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, runn
 
 
 def test_a_record_that_spark_sql_cannot_process_is_set_aside_beside_resident_slots(broker, make_app, running):
-    app = make_app("casts", on_error="skip")
+    app = make_app("casts", on_error="skip", config={"headrace.execution": "resident"})
     app.stream("flights", schema="text string").selectExpr("cast(text AS int) AS n").to_topic("each", partitions=1)
     started = running(app)
     for text in ("1", "two", "3"):
@@ -216,6 +217,14 @@ def test_spark_sql_that_a_marker_does_not_pass_is_refused_by_name(spark, broker,
     app.stream("flights", schema=NUMBERS).selectExpr(*expressions).to_topic("each", partitions=1)
     with pytest.raises(ConfigError, match=reason):
         app.start()
+
+
+def test_spark_sql_takes_a_job_for_each_micro_batch_unless_demanded(broker, make_app, running):
+    app = make_app("sql")
+    app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("large", partitions=1)
+    started = running(app)
+    started.wait_until("running", timeout=60)
+    assert all(jobs._resident is None for jobs in jobs_of(started).values())
 
 
 def test_resident_slots_that_are_impossible_are_refused(broker, make_app, caplog):

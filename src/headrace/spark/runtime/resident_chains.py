@@ -13,6 +13,7 @@ A plan with any other node has no resident slots, nor has one whose result depen
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -157,7 +158,9 @@ def _marker_last(schema: StructType) -> StructType:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    return to_arrow_schema(_marker_last(schema))
+    # Spark 4.3 asks for the time zone of timestamps. Stages have them in UTC, whatever the session's is.
+    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(_marker_last(schema), **zone)
 
 
 def pass_markers(frame: DataFrame, start: DataFrame) -> DataFrame:
