@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from tests.harness.values import not_none
 from tests.spark.compiled_programs import SCHEMA, split_of
 
+from headrace.spark import spark_internals as internals
+from headrace.spark.runtime.chains import build_chains
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter, RepartitionSink, RepartitionSource, TopicSink
 
@@ -156,3 +159,21 @@ def test_a_missing_extra_is_named():
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.startswith("StreamsApp needs the package pyspark, which is not installed")
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda s: s.select("origin", "n").select("origin"),
+        lambda s: s.withColumn("m", F.col("n") + 1).drop("m", "n", "t", "carrier", "dep_delay"),
+        lambda s: s.toDF("a", "b", "c", "d", "e").select("a"),
+        lambda s: s.select("*", F.col("_kafka.offset").alias("at")).select("origin"),
+    ],
+)
+def test_a_column_that_is_named_and_used_by_no_result_is_not_read(app, calls):
+    """Micro-batches resolve the names of all recorded calls, those of columns that are not read as well."""
+    calls(app.stream("flights", schema=SCHEMA)).to_topic("out")
+    [part] = app.compile().subtopologies
+    assert part.sources[0].columns_needed == ("origin",)
+    chains = build_chains(app.spark, part, slots=1)
+    assert "null" not in internals.optimised(not_none(chains.main).kept()).toString()

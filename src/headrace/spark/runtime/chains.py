@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
@@ -34,6 +35,7 @@ from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import (
+    COORDINATES_COLUMN,
     HIDDEN_PREFIX,
     KEY_COLUMN,
     OFFSET_COLUMN,
@@ -435,12 +437,20 @@ class ChainBuilder:
         return self._project(branch, self.fetched(branch, index))
 
     def _project(self, branch: Branch, fetched: DataFrame) -> DataFrame:
-        frame = apply_calls(fetched, branch.before)
+        frame = self._called(branch, fetched)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
         hidden = [(name, name) for name in self._hidden if name in frame.columns]
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, *hidden]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
+
+    def _called(self, branch: Branch, fetched: DataFrame) -> DataFrame:
+        """Return fetched rows behind the calls on them."""
+        if not branch.before:
+            return fetched
+        source = self._subtopology.sources[branch.source_index]
+        frame = apply_calls(_with_unread_columns(fetched, source), branch.before)
+        return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
 
     def fetched(self, branch: Branch, index: int) -> DataFrame:
         """Return the rows of a branch's source."""
@@ -528,6 +538,28 @@ def source_schema(source: Source) -> StructType:
     if isinstance(source, RepartitionSource):
         return struct_of(source.columns)
     return formats.source_schema(source)
+
+
+def _with_unread_columns(fetched: DataFrame, source: Source) -> DataFrame:
+    """Return fetched rows with null in the columns that no result depends on.
+
+    Recorded calls may name them all the same, as `select("a", "b").select("a")` does, and Spark resolves every name.
+    Its optimiser then drops them, so they cost nothing. Their place counts, too: `toDF` names columns by position.
+    """
+    from headrace.spark import formats
+
+    if isinstance(source, RepartitionSource) or source.columns_needed is None:
+        return fetched
+    fields = formats.source_schema(replace(source, columns_needed=None)).fields
+    read = set(fetched.columns)
+    if read.issuperset(field.name for field in fields):
+        return fetched
+    columns = [
+        F.col(quoted(field.name)) if field.name in read else F.lit(None).cast(field.dataType).alias(field.name)
+        for field in fields
+    ]
+    own = read - {field.name for field in fields}
+    return fetched.select(*columns, *(quoted(name) for name in fetched.columns if name in own))
 
 
 def _aggregate_operator(branch: Branch, aggregate: Aggregate) -> AggregateOperator:
