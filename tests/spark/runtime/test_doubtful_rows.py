@@ -19,7 +19,7 @@ from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.operator_stage import GuardedRowsStep
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session
-from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.topology.nodes import DeadLetter
@@ -235,8 +235,8 @@ def test_failed_rows_leave_the_stage_and_reach_the_driver(tmp_path, monkeypatch)
         subtopology_id="s", batch=batch, member_id="", member_epoch=0, bootstrap_servers="", state_dir=str(tmp_path),
         slots=(), topic_ids={},
     )  # fmt: skip
-    side_path = SidePath(tmp_path, "s", batch)
-    context = StageContext(plan=plan, slot=SlotPlan(slot=0, tasks=()), side_path=side_path)
+    stage_reports = StageReports(tmp_path, "s", batch)
+    context = StageContext(plan=plan, slot=SlotPlan(slot=0, tasks=()), stage_reports=stage_reports)
     operator = GuardedRowsStep(("n", "n"), ("text",)).start(context)
     row, failed = pa.struct([("c0", pa.int64()), ("c1", pa.int64())]), pa.struct([("c0", pa.string())])
 
@@ -248,11 +248,11 @@ def test_failed_rows_leave_the_stage_and_reach_the_driver(tmp_path, monkeypatch)
     assert push(({"c0": 1, "c1": None}, None), (None, {"c0": "x"}), ({"c0": 2, "c1": 5}, None)) == [[None, 5]]
     assert push((None, {"c0": None})) == []
     assert pa.concat_tables(context.failed_rows).to_pylist() == [{"text": "x"}, {"text": None}]
-    side_path.write_failed_rows("sink-1", 0, pa.concat_tables(context.failed_rows))
-    side_path.write_failed_rows("sink-1", 1, pa.table({"text": ["y"]}))
-    side_path.write_failed_rows("sink-11", 0, pa.table({"text": ["z"]}))
-    assert not_none(side_path.failed_rows("sink-1")).column("text").to_pylist() == ["x", None, "y"]
-    assert side_path.failed_rows("sink-2") is None
+    stage_reports.write_failed_rows("sink-1", 0, pa.concat_tables(context.failed_rows))
+    stage_reports.write_failed_rows("sink-1", 1, pa.table({"text": ["y"]}))
+    stage_reports.write_failed_rows("sink-11", 0, pa.table({"text": ["z"]}))
+    assert not_none(stage_reports.failed_rows("sink-1")).column("text").to_pylist() == ["x", None, "y"]
+    assert stage_reports.failed_rows("sink-2") is None
     with pytest.raises(Exception, match="more than 3 rows"):
         push((None, {"c0": "y"}), (None, {"c0": "z"}))
 

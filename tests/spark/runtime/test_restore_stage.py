@@ -17,7 +17,7 @@ from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, Ta
 from headrace.spark.runtime.replicas import Replicas
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.row_schema import StoredSchema, state_schema, store_of
-from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.stateful_operator import open_store
 from headrace.spark.runtime.store import BatchKey
@@ -95,8 +95,8 @@ class Opening:
             boot_id="b",
             exactly_once=True,
         )
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
-        context = StageContext(plan=plan, slot=plan.slot(0), side_path=side_path)
+        stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
+        context = StageContext(plan=plan, slot=plan.slot(0), stage_reports=stage_reports)
         if not placed:
             list(RestoreStep(stores=((store_of(COUNTS), ("in",)),)).tables(context))
         store = open_store(context, store_of(COUNTS), 0)

@@ -15,7 +15,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.spark.runtime import worker_process
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from headrace.spark.runtime.row_schema import RowColumn, RowSchema, StoreSpec
-from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.stateful_operator import StatefulStep, StoreChange, open_store
 from headrace.spark.runtime.store import BatchKey
@@ -123,8 +123,8 @@ class Stage:
             slots=(SlotPlan(slot=0, tasks=tasks),),
             topic_ids=self._topic_ids,
         )
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
-        self.context = StageContext(plan=plan, slot=plan.slot(0), side_path=side_path, fetches=True)
+        stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
+        self.context = StageContext(plan=plan, slot=plan.slot(0), stage_reports=stage_reports, fetches=True)
         for task in tasks:
             self.context.report(task.partition).reached = {f"in-{task.partition}": number}
         operator = StatefulStep(FirstAndLast(fails), "fetch").start(self.context)

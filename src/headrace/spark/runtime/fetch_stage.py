@@ -220,7 +220,7 @@ class _Fetch:
         self._account(where).dead += records.num_rows
         names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
         # a `foreachBatch` function may run its frame several times
-        known = self._context.side_path.buried(self._context.slot.slot)
+        known = self._context.stage_reports.buried(self._context.slot.slot)
         fresh = [index for index, name in enumerate(names) if name not in known]
         if not fresh:
             return
@@ -236,7 +236,7 @@ class _Fetch:
             headers=headers,
         )
         producer.flush()
-        self._context.side_path.write_buried(self._context.slot.slot, known.union(names))
+        self._context.stage_reports.write_buried(self._context.slot.slot, known.union(names))
 
 
 def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> pa.Table:

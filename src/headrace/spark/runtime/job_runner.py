@@ -35,8 +35,8 @@ from headrace.spark.runtime.plan import (
 from headrace.spark.runtime.prepared_plan import fetching_session
 from headrace.spark.runtime.resident_chains import ResidentChains
 from headrace.spark.runtime.resident_slots import ResidentSlots
-from headrace.spark.runtime.side_path import SidePath
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.store_files import disk_full
 from headrace.spark.runtime.tasks import only
 from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
@@ -164,11 +164,11 @@ class JobRunner:
         if self._resident is not None and self._resident.takes(plan):
             with self._collecting_errors(plan):
                 return self._resident.process(plan)
-        with self._running(plan, f"batch {plan.batch.batch_id}") as side_path:
+        with self._running(plan, f"batch {plan.batch.batch_id}") as stage_reports:
             reports = _rows(self._chains.main) if self._chains.main is not None else []
             for chain in self._chains.foreach:
-                self._call(chain, plan, side_path)
-            return reports + side_path.reports()
+                self._call(chain, plan, stage_reports)
+            return reports + stage_reports.reports()
 
     def can_guard(self) -> bool:
         """Return whether `process_guarded` is possible; the first call plans it."""
@@ -202,11 +202,11 @@ class JobRunner:
         assert self._guarded is not None
         shared = {*plan.shared_topics, *self._chains.dead_letter_topics.values()}
         plan = replace(plan, shared_topics=tuple(sorted(shared)))
-        with self._running(plan, f"batch {plan.batch.batch_id}, guarded") as side_path:
-            reports = [*_rows(self._guarded.plan), *side_path.reports()]
+        with self._running(plan, f"batch {plan.batch.batch_id}, guarded") as stage_reports:
+            reports = [*_rows(self._guarded.plan), *stage_reports.reports()]
             bad: dict[tuple[str, int, int], Undigestible] = {}
             for chain in self._guarded.chains:
-                rows = side_path.failed_rows(chain.stage)
+                rows = stage_reports.failed_rows(chain.stage)
                 if rows is not None:
                     bad |= _by_place(self._evaluated(chain, rows, tick))
             if bad_expected and not bad:
@@ -293,9 +293,9 @@ class JobRunner:
                 ends_early=True,
                 max_bytes_per_task=max(1, SEARCH_BYTES // len(rest)),
             )
-            with self._running(part, "search for bad records") as side_path:
+            with self._running(part, "search for bad records") as stage_reports:
                 rows = DriverRows(self._evaluating_session(), sieve.kept() if sieve is not None else probe.rows())
-                reached = {task: report.reached for task, report in merged(side_path.reports()).items()}
+                reached = {task: report.reached for task, report in merged(stage_reports.reports()).items()}
             for bad in self._bad_rows(rows, probe, most=most, tick=tick):
                 found.setdefault((bad.topic, bad.partition, bad.offset), bad)
             rest = _behind(rest, reached)
@@ -335,10 +335,10 @@ class JobRunner:
         `code`: of the error that the micro-batch failed with. Raises BatchFailed.
         """
         batch = replace(plan.batch, attempt=plan.batch.attempt + 1)
-        with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as side_path:
+        with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as stage_reports:
             for traced in self._chains.traced:
                 run_plan(traced())
-            found = _by_place(self._undigestible(*traced, code=code) for traced in side_path.bad_records())
+            found = _by_place(self._undigestible(*traced, code=code) for traced in stage_reports.bad_records())
         return sorted(found.values(), key=_PLACE)
 
     def _evaluating_session(self) -> SparkSession:
@@ -398,20 +398,20 @@ class JobRunner:
             self._resident.close()
 
     @contextlib.contextmanager
-    def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[SidePath]:
+    def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[StageReports]:
         context = self._spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
         context.setLocalProperty("spark.scheduler.pool", self._name)
         context.setJobGroup(group or self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
-        with self._collecting_errors(plan) as side_path:
-            yield side_path
+        with self._collecting_errors(plan) as stage_reports:
+            yield stage_reports
 
     @contextlib.contextmanager
-    def _collecting_errors(self, plan: MicroBatchPlan) -> Iterator[SidePath]:
+    def _collecting_errors(self, plan: MicroBatchPlan) -> Iterator[StageReports]:
         """Raise BatchFailed with the errors that stages reported, for any error of Spark in the block."""
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
+        stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
         try:
-            yield side_path
+            yield stage_reports
         except HeadraceError:
             raise
         except Exception as error:
@@ -419,12 +419,12 @@ class JobRunner:
             cause = error.__cause__ if in_function and error.__cause__ is not None else error
             if has_lost_its_daemon(cause) and forget_dead_daemons(self._spark):
                 log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
-            said = side_path.errors() or _without_room(plan.state_dir)
+            said = stage_reports.errors() or _without_room(plan.state_dir)
             raise BatchFailed(cause, said, in_function=in_function) from error
         finally:
-            side_path.remove()
+            stage_reports.remove()
 
-    def _call(self, chain: ForeachBatchChain, plan: MicroBatchPlan, side_path: SidePath) -> None:
+    def _call(self, chain: ForeachBatchChain, plan: MicroBatchPlan, stage_reports: StageReports) -> None:
         dataframe = chain.plan.dataframe()
         if chain.stateful:  # whatever the function does with the rows, the store is updated once
             dataframe = dataframe.persist()
@@ -438,7 +438,7 @@ class JobRunner:
         except UserCodeError:
             raise
         except Exception as error:
-            if side_path.errors():
+            if stage_reports.errors():
                 raise
             if _is_spark(error):
                 raise _FunctionFailed from error

@@ -37,7 +37,7 @@ def producer_for(context: StageContext) -> SlotProducer:
     if context.producer is None:
         from headrace.spark.runtime.slot_producer import SlotProducer
 
-        context.producer = SlotProducer(context.plan, context.slot, context.side_path)
+        context.producer = SlotProducer(context.plan, context.slot, context.stage_reports)
     return context.producer
 
 

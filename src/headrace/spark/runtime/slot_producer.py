@@ -17,7 +17,7 @@ from headrace.spark.runtime.worker_process import client_for
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
-    from headrace.spark.runtime.side_path import SidePath
+    from headrace.spark.runtime.stage_reports import StageReports
 
 __all__ = ["SlotProducer"]
 
@@ -27,8 +27,8 @@ TopicPartition = tuple[str, int]
 class SlotProducer:
     """Mutable: a producer, and what waits for the flush."""
 
-    def __init__(self, plan: MicroBatchPlan, slot: SlotPlan, side_path: SidePath) -> None:
-        self._plan, self._slot, self._side_path = plan, slot, side_path
+    def __init__(self, plan: MicroBatchPlan, slot: SlotPlan, stage_reports: StageReports) -> None:
+        self._plan, self._slot, self._stage_reports = plan, slot, stage_reports
         self._client = client_for(plan.bootstrap_servers)
         self._options: dict[str, Any] = {"compression": plan.compression}
         self._shared: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -51,7 +51,7 @@ class SlotProducer:
         return written
 
     def _flush_shared(self) -> dict[TopicPartition, int]:
-        with self._side_path.sequences(self._slot.slot) as sequences:
+        with self._stage_reports.sequences(self._slot.slot) as sequences:
             producer = Producer(self._client, **self._options, sequences=sequences)
             for positional, named in self._shared:
                 producer.send(*positional, **named)

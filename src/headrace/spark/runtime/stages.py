@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
-from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.worker_process import client_for, reach_by
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StageContext:
 
     plan: MicroBatchPlan
     slot: SlotPlan
-    side_path: SidePath
+    stage_reports: StageReports
     reports: dict[int, TaskReport] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
     fetches: bool = False  # the fetch step runs in this very stage
@@ -54,7 +54,7 @@ class StageContext:
 
     def upstream_reports(self) -> Sequence[StageReport]:
         """Return the reports of the stages before this one that have finished."""
-        return self.side_path.reports() if self.upstream is None else self.upstream
+        return self.stage_reports.reports() if self.upstream is None else self.upstream
 
     def timed(self, name: str, started: float) -> None:
         self.timings_ms[name] = self.timings_ms.get(name, 0.0) + (time.perf_counter() - started) * 1000
@@ -144,7 +144,7 @@ class PythonStage:
             if self.output is None:
                 yield pa.record_batch([[slot], [report.to_json()]], schema=_REPORT_ARROW)
             else:
-                context.side_path.write_report(report)
+                context.stage_reports.write_report(report)
         _freeze_once()
 
     def run_batch(
@@ -172,8 +172,10 @@ class PythonStage:
 
     def _context(self, plan: MicroBatchPlan, slot: int) -> StageContext:
         reach_by(plan.bootstrap_servers, self.access)
-        side_path = SidePath(plan.state_dir, plan.subtopology_id, plan.batch)
-        return StageContext(plan=plan, slot=plan.slot(slot), side_path=side_path, fetches=self.source is not None)
+        stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
+        return StageContext(
+            plan=plan, slot=plan.slot(slot), stage_reports=stage_reports, fetches=self.source is not None
+        )
 
     @contextlib.contextmanager
     def _errors_written(self, context: StageContext) -> Iterator[None]:
@@ -183,7 +185,7 @@ class PythonStage:
         except GeneratorExit:
             raise
         except BaseException as error:
-            context.side_path.write_error(self.name, context.slot.slot, error)
+            context.stage_reports.write_error(self.name, context.slot.slot, error)
             raise
 
     def _run(
@@ -199,9 +201,9 @@ class PythonStage:
         context.timed(self.name, started)
         if context.failed_rows:
             rows = pa.concat_tables(context.failed_rows)
-            context.side_path.write_failed_rows(self.name, context.slot.slot, rows)
+            context.stage_reports.write_failed_rows(self.name, context.slot.slot, rows)
         if context.bad_records:
-            context.side_path.write_bad_records(self.name, context.slot.slot, context.bad_records)
+            context.stage_reports.write_bad_records(self.name, context.slot.slot, context.bad_records)
         return StageReport(
             stage=self.name,
             slot=context.slot.slot,

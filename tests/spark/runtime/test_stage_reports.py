@@ -6,12 +6,12 @@ from tests.spark.runtime.plan_samples import BATCH
 
 from headrace.errors import RecordError
 from headrace.spark.runtime.plan import StageReport
-from headrace.spark.runtime.side_path import SidePath
+from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.store import BatchKey
 
 
-def test_the_side_path_keeps_attempts_apart(tmp_path):
-    this, other = (SidePath(tmp_path, "s", BatchKey(incarnation="i", batch_id=1, attempt=n)) for n in (0, 1))
+def test_stage_reports_keep_attempts_apart(tmp_path):
+    this, other = (StageReports(tmp_path, "s", BatchKey(incarnation="i", batch_id=1, attempt=n)) for n in (0, 1))
     this.write_report(StageReport(stage="fetch-0", slot=0, batch=BATCH))
     this.write_error("fetch-0", 1, RecordError("undecodable", "no", "fix", topic="t", partition=0, offset=4))
     assert [report.stage for report in this.reports()] == ["fetch-0"]
@@ -24,7 +24,7 @@ def test_the_side_path_keeps_attempts_apart(tmp_path):
 
 
 def test_errors_of_others_keep_their_words(tmp_path):
-    path = SidePath(tmp_path, "s", BATCH)
+    path = StageReports(tmp_path, "s", BATCH)
     try:
         raise KeyError("x")
     except KeyError as error:

@@ -23,13 +23,13 @@ from headrace.errors import HeadraceError, UserCodeError
 from headrace.spark.runtime.plan import StageReport
 from headrace.spark.runtime.store import BatchKey
 
-__all__ = ["SidePath"]
+__all__ = ["StageReports"]
 
 # Exceptions that values may cause. Any other, such as that of a database driver, may be about the sink as a whole.
 _OF_VALUES = (ArithmeticError, MemoryError, NotImplementedError, TypeError, ValueError, pa.ArrowException)
 
 
-class SidePath:
+class StageReports:
     """Report files of one attempt of one micro-batch."""
 
     def __init__(self, state_dir: str | Path, subtopology_id: str, batch: BatchKey) -> None:
