@@ -210,6 +210,13 @@ _ROWS: Final = (
         "age after which DataFrames joined by a stream are read again; 0: with every micro-batch",
     ),
     _int(
+        "headrace.event.time.max.ahead.ms",
+        None,
+        0,
+        3_600_000,
+        "a row whose event time is further ahead of its record's timestamp does not move the watermark",
+    ),
+    _int(
         "headrace.heartbeat.max.interval.ms",
         500,
         1,

@@ -296,8 +296,8 @@ class _Splitter:
         return buffer
 
     def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:
-        for (name, kind), group in zip(group_columns, self._groups, strict=True):
-            if _is_collated(group) or not (kind in _INTEGERS or kind in _PLAIN or _is_decimal(kind)):
+        for (name, _), group in zip(group_columns, self._groups, strict=True):
+            if not is_groupable(group):
                 raise self._refuse(
                     "not-supported-here",
                     f'"{name}" is of type {group.dataType().simpleString()}; that is no key',
@@ -388,6 +388,12 @@ def columns_needed(projected: DataFrame) -> tuple[str, ...]:
 def is_number(type_json: str) -> bool:
     """Whether values of this type (`DataType.json()`) can be added up."""
     return type_json in _NUMBERS or _is_decimal(type_json)
+
+
+def is_groupable(expression: Any) -> bool:
+    """Whether values of a Catalyst expression can be a key: equal values have equal bytes."""
+    kind = str(expression.dataType().json())
+    return not _is_collated(expression) and (kind in _INTEGERS or kind in _PLAIN or _is_decimal(kind))
 
 
 def _is_decimal(type_json: str) -> bool:

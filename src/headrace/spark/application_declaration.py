@@ -86,7 +86,13 @@ class ApplicationDeclaration:
 
     def compile(self) -> CompiledTopology:
         """Return the application as plain data, in the form that the runtime executes. Raises TopologyError."""
-        return compile_outputs(self.name, self._outputs, self._template_of_source, where=self._where)
+        return compile_outputs(
+            self.name,
+            self._outputs,
+            self._template_of_source,
+            where=self._where,
+            max_ahead_ms=int(self.config["headrace.event.time.max.ahead.ms"]),
+        )
 
     def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
         """Return a client of the application's cluster with its security. Raises CannotConnect when it is used."""

@@ -12,18 +12,22 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from headrace.spark.frames import apply_calls
+from headrace.errors import TopologyError
+from headrace.spark.event_time import KeyedDeduplication, without_watermark
+from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.refusals import refusal
 from headrace.spark.stream import Stream
 from headrace.spark.stream_rows import Arm, Rows
 from headrace.spark.topology.nodes import (
+    EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     Aggregate,
     Branch,
     CompiledSubtopology,
     CompiledTopology,
+    Deduplication,
     ErrorPolicy,
     Leaving,
     ProjectForGroup,
@@ -31,8 +35,11 @@ from headrace.spark.topology.nodes import (
     RepartitionSource,
     Sink,
     TableSink,
+    TopicSink,
     TopicSource,
 )
+
+DEDUPLICATE = "dropDuplicatesWithinWatermark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +63,53 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
     """
     if isinstance(new.sink, TableSink):
         _check_new_table(outputs, new.sink)
-    if not isinstance(new.rows, StreamTable):
-        return
-    aggregate = new.rows._aggregate
-    for known in outputs:
-        if not isinstance(known.rows, StreamTable) or known.rows._aggregate.name != aggregate.name:
-            continue
-        if known.rows._aggregate is aggregate:
+    for state in _states(new.rows):
+        if isinstance(state, KeyedDeduplication) and not isinstance(new.sink, TopicSink):
             raise refusal(
                 "not-supported-here",
-                f'the table "{aggregate.name}" already leaves at {known.sink.where.rpartition("/")[2]}; '
-                "a second way out comes in a later release",
-                "write agg(.., name='..') once more for the second topic, or read the first topic",
+                "dropDuplicatesWithinWatermark in front of anything but a topic is not supported yet",
+                "write the rows to a topic with to_topic, and read that with app.stream",
                 new.sink.where,
             )
-        raise refusal(
-            "state-name-taken",
-            f'two aggregates are called "{aggregate.name}"; their state would share one store and one changelog',
-            f"name one of them: agg(.., name='{aggregate.name}-2')",
-            aggregate.where,
-            why=f"the other: {known.rows._aggregate.where}",
+        for known in outputs:
+            for other in _states(known.rows):
+                if other.name == state.name:
+                    raise _state_twice(state, new.sink, other, known.sink)
+
+
+def _states(rows: Rows) -> list[KeyedAggregate | KeyedDeduplication]:
+    """Return what `rows` keep in stores."""
+    if isinstance(rows, StreamTable):
+        return [rows._aggregate]
+    assert isinstance(rows, Stream)
+    return [arm.deduplication for arm in rows._arms if arm.deduplication is not None]
+
+
+def _state_twice(
+    state: KeyedAggregate | KeyedDeduplication,
+    sink: Leaving,
+    other: KeyedAggregate | KeyedDeduplication,
+    other_sink: Leaving,
+) -> TopologyError:
+    """Return the refusal of two stores of one name."""
+    kind, call = ("aggregate", "agg") if isinstance(state, KeyedAggregate) else ("deduplication", DEDUPLICATE)
+    if state is other:
+        rows = "table" if isinstance(state, KeyedAggregate) else "stream"
+        return refusal(
+            "not-supported-here",
+            f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
+            "a second way out comes in a later release",
+            f"write {call}(.., name='..') once more for the second topic, or read the first topic",
+            sink.where,
         )
+    both = f"two {kind}s" if type(state) is type(other) else f"an aggregate and a {DEDUPLICATE}"
+    return refusal(
+        "state-name-taken",
+        f'{both} are called "{state.name}"; their state would share one store and one changelog',
+        f"name one of them: {call}(.., name='{state.name}-2')",
+        state.where,
+        why=f"the other: {other.where}",
+    )
 
 
 def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
@@ -92,7 +125,12 @@ def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
 
 
 def compile_outputs(
-    app_name: str, outputs: Sequence[Output], template_of_source: Callable[[TopicSource], DataFrame], *, where: str
+    app_name: str,
+    outputs: Sequence[Output],
+    template_of_source: Callable[[TopicSource], DataFrame],
+    *,
+    where: str,
+    max_ahead_ms: int,
 ) -> CompiledTopology:
     """Return the topology of an application with these outputs.
 
@@ -101,6 +139,7 @@ def compile_outputs(
         outputs: what leaves the application, in the order of the program.
         template_of_source: an empty frame with the columns that a source's rows have.
         where: the line of the user's program that an error without a better place names.
+        max_ahead_ms: by how much an event time may exceed its record's timestamp and still move the watermark.
 
     Raises:
         TopologyError: nothing leaves the application, or two of its parts share a name.
@@ -112,15 +151,18 @@ def compile_outputs(
             "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
             where,
         )
-    building = _Building(app_name, template_of_source)
+    building = _Building(app_name, template_of_source, max_ahead_ms)
     for output in outputs:
         building.add(output)
     return building.finished()
 
 
 class _Building:
-    def __init__(self, app_name: str, template_of_source: Callable[[TopicSource], DataFrame]) -> None:
+    def __init__(
+        self, app_name: str, template_of_source: Callable[[TopicSource], DataFrame], max_ahead_ms: int
+    ) -> None:
         self._app_name, self._template_of_source = app_name, template_of_source
+        self._max_ahead_ms = max_ahead_ms
         self._sources: dict[str, TopicSource] = {}
         self._needed: dict[str, dict[str, None]] = {}
         self._branches: dict[str, list[Branch]] = {}
@@ -132,8 +174,14 @@ class _Building:
             return
         assert isinstance(output.rows, Stream)
         for arm in output.rows._arms:
-            carried = self._carried_needs(arm, output)
-            self._add_branch(arm, Branch(source_index=0, before=arm.calls, sink=output.sink), carried)
+            branch = Branch(
+                source_index=0,
+                before=arm.calls if arm.deduplication is not None else without_watermark(arm.calls),
+                deduplication=None if arm.deduplication is None else self._deduplication(arm.deduplication),
+                between=arm.later,
+                sink=output.sink,
+            )
+            self._add_branch(arm, branch, self._carried_needs(arm, output))
 
     def _add_table(self, table: StreamTable, sink: Leaving) -> None:
         declared = table._aggregate
@@ -193,6 +241,18 @@ class _Building:
             where=declared.where,
         )
 
+    def _deduplication(self, declared: KeyedDeduplication) -> Deduplication:
+        return Deduplication(
+            name=declared.name,
+            key_columns=declared.key_columns,
+            key_expressions=declared.key_expressions,
+            event_time_expression=declared.event_time_expression,
+            delay_us=declared.delay_us,
+            max_ahead_us=self._max_ahead_ms * 1000,
+            changelog_topic=self._internal(declared.name, "changelog"),
+            where=declared.where,
+        )
+
     def _internal(self, name: str, kind: str) -> str:
         return f"{self._app_name}-{name}-{kind}"
 
@@ -201,9 +261,12 @@ class _Building:
 
         `_kafka` is one of them only if the user's own columns are computed from it.
         """
-        frame = apply_calls(self._template_of_source(arm.source), arm.calls)
-        wanted = output.rows.columns
-        return columns_read(frame.select(*("`" + name.replace("`", "``") + "`" for name in wanted)))
+        template = self._template_of_source(arm.source)
+        wanted = columns_read(arm.apply(template).select(*map(quoted, output.rows.columns)))
+        if arm.deduplication is None:
+            return wanted
+        keys = [quoted(name) for name, _ in arm.deduplication.key_columns]
+        return (*wanted, *columns_read(apply_calls(template, arm.calls).select(*keys, EVENT_TIME_COLUMN)))
 
     def _add_branch(self, arm: Arm, branch: Branch, needed: tuple[str, ...]) -> None:
         name = arm.source.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 from headrace.errors import ConfigError
@@ -12,6 +13,7 @@ from headrace.spark.topology.nodes import (
     CompiledSubtopology,
     CompiledTopology,
     DeadLetter,
+    Deduplication,
     RepartitionSink,
     RepartitionSource,
     Sink,
@@ -70,6 +72,9 @@ def _source(source: Source) -> dict[str, Any]:
 
 def _branch(branch: Branch) -> dict[str, Any]:
     document: dict[str, Any] = {"calls": [call.method for call in branch.before]}
+    if branch.deduplication is not None:
+        document["deduplication"] = _deduplication(branch.deduplication)
+        document["calls_between"] = [call.method for call in branch.between]
     if branch.projection is not None:
         document["group_by"] = [sql for _, sql in branch.projection.key_sql]
     if branch.aggregate is not None:
@@ -77,6 +82,17 @@ def _branch(branch: Branch) -> dict[str, Any]:
         document["calls_behind"] = [call.method for call in branch.after]
     document["sink"] = _sink(branch.sink)
     return document
+
+
+def _deduplication(deduplication: Deduplication) -> dict[str, Any]:
+    return {
+        "name": deduplication.name,
+        "keys": [name for name, _ in deduplication.key_columns],
+        "event_time": deduplication.event_time_expression,
+        "delay_ms": deduplication.delay_us / 1000,
+        "max_ahead_ms": deduplication.max_ahead_us / 1000,
+        "changelog": deduplication.changelog_topic,
+    }
 
 
 def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
@@ -115,6 +131,10 @@ def _text(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             if branch.before:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.before)}")
+            if branch.deduplication is not None:
+                lines += _deduplication_lines(branch.deduplication)
+            if branch.between:
+                lines.append(f"  then     {' · '.join(call.method for call in branch.between)}")
             if branch.projection is not None:
                 lines.append(f"  groups   by {', '.join(sql for _, sql in branch.projection.key_sql)}")
             if branch.aggregate is not None:
@@ -126,6 +146,15 @@ def _text(compiled: CompiledTopology) -> list[str]:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.after)}")
             lines.append(f"  writes   {_sink_line(branch)}")
     return lines
+
+
+def _deduplication_lines(deduplication: Deduplication) -> list[str]:
+    delay = timedelta(microseconds=deduplication.delay_us)
+    keys = ", ".join(name for name, _ in deduplication.key_columns)
+    return [
+        f"  keeps    {deduplication.name}: first row by {keys} within {delay} of {deduplication.event_time_expression}",
+        f"           changelog {deduplication.changelog_topic}",
+    ]
 
 
 def _source_line(source: Source) -> str:
@@ -163,10 +192,11 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
-            if branch.aggregate is not None:
-                store = f"{node}_{branch.aggregate.name.replace('-', '_').replace('.', '_')}"
-                lines.append(f'  {store}[("{branch.aggregate.name}")]')
-                edges.append(f"  {node} --- {store}")
+            for state in (branch.deduplication, branch.aggregate):
+                if state is not None:
+                    store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
+                    lines.append(f'  {store}[("{state.name}")]')
+                    edges.append(f"  {node} --- {store}")
     lines += [f'  {node}(["{topic}"])' for topic, node in topics.items()]
     return lines + list(dict.fromkeys(edges))
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.refusals import is_hidden, refusal, visible
 from headrace.spark.spark_internals import column_text
-from headrace.spark.topology.nodes import HIDDEN_PREFIX, NarrowCall
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall
 
 
 def apply_calls(
@@ -122,6 +122,11 @@ def _join(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFra
     return dataframe.join(side.dataframe(), on, how)
 
 
+def _with_watermark(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    """Keep the event time as it is now: what later calls make of its column does not change it."""
+    return dataframe.withColumn(EVENT_TIME_COLUMN, F.col(call.args[0]))
+
+
 def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
     expanded: list[Any] = []
     for column in columns:
@@ -193,4 +198,5 @@ _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "replace": _replace,
     "toDF": _to_df,
     "join": _join,
+    "withWatermark": _with_watermark,
 }

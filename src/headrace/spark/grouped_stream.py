@@ -6,7 +6,6 @@ from what is computed ("by-origin"), never from its position in the program.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,9 @@ from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
 from headrace.spark.refusals import call_site, refusal, refusing_method, translated
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
+from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
-
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,21 +188,8 @@ class StreamTable(Rows):
 
 def _state_name(name: str | None, split: AggregateSplit, where: str) -> str:
     if name is not None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise refusal(
-                "bad-value",
-                f"name={name!r} is no name for state",
-                "letters, digits, '.', '_' and '-': it becomes part of topic names",
-                where,
-            )
-        return name
-    parts = [re.sub(r"[^a-zA-Z0-9._]+", "-", column).strip("-") for column, _ in split.group_columns]
-    derived = "by-" + "-".join(part or "x" for part in parts)
-    if len(derived) > 120:
-        raise refusal(
-            "bad-value", "the name derived for this state is too long for a topic", "name it: agg(.., name='..')", where
-        )
-    return derived
+        return checked_state_name(name, where)
+    return derived_state_name("by", [column for column, _ in split.group_columns], where, "agg")
 
 
 def _check_unique(columns: list[str], where: str) -> None:

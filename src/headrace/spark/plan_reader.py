@@ -97,6 +97,29 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     return tuple(str(a.name()) for a in columns if not remains or expression_id(a) in used)
 
 
+def source_column(dataframe: DataFrame, column: Any) -> str | None:
+    """Return the column of the leaf that `column`, an attribute of `dataframe`, equals; None if it is computed.
+
+    Renamed columns are followed, through projections only.
+    """
+    columns = {expression_id(attribute): str(attribute.name()) for attribute in sequence(leaf_of(dataframe).output())}
+    aliases = {
+        expression_id(one): one.child()
+        for node in walk_of_stream(analysed(dataframe))
+        if class_of(node) == "Project"
+        for one in sequence(node.projectList())
+        if class_of(one) == "Alias"
+    }
+    while class_of(column) == "AttributeReference":
+        number = expression_id(column)
+        if number in columns:
+            return columns[number]
+        if number not in aliases:
+            return None
+        column = aliases[number]
+    return None
+
+
 def only_projects(dataframe: DataFrame) -> bool:
     """Whether the plan of `dataframe` consists of projections over its leaf."""
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))

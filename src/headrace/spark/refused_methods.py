@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+_FORGETS_KEYS = (
+    'withWatermark("time", "10 minutes").dropDuplicatesWithinWatermark(["c"]) forgets old keys; '
+    'groupBy("c").count() has one row per value'
+)
 _SHUFFLE = {
     "orderBy": (
         "orderBy needs all rows in one place; a stream never has them all",
@@ -18,12 +22,12 @@ _SHUFFLE = {
         'group by the columns: groupBy("c").count() has one row per value',
     ),
     "dropDuplicates": (
-        "dropDuplicates keeps every key for ever without a watermark, and watermarks come in a later release",
-        'group by the columns: groupBy("c").count() has one row per value',
+        "dropDuplicates would keep every key for ever",
+        _FORGETS_KEYS,
     ),
     "drop_duplicates": (
-        "drop_duplicates keeps every key for ever without a watermark, and watermarks come in a later release",
-        'group by the columns: groupBy("c").count() has one row per value',
+        "drop_duplicates would keep every key for ever",
+        _FORGETS_KEYS,
     ),
     "rollup": (
         "rollup aggregates by several keys at once, in several places",
@@ -64,14 +68,6 @@ _SHUFFLE = {
     "sample": ("sample answers differently each time it is run", "filter by a hash: where(F.hash('c') % 10 == 0)"),
 }
 _NOT_HERE = {
-    "withWatermark": (
-        "withWatermark and windows come in a later release",
-        "group by F.date_trunc('hour', 'time') for a count per hour that is never closed",
-    ),
-    "dropDuplicatesWithinWatermark": (
-        "watermarks come in a later release",
-        'groupBy("c").count() has one row per value',
-    ),
     "union": (
         "union matches columns by position, which hides mistakes when a schema moves",
         "unionByName does the same by name",

@@ -40,6 +40,7 @@ __all__ = [
     "expression_id",
     "frame_of_plan",
     "frame_of_rows",
+    "interval_microseconds",
     "is_classic",
     "is_instance",
     "java_list",
@@ -335,6 +336,15 @@ def unresolved_column(session: SparkSession, name: str) -> Any:
 def with_children(session: SparkSession, expression: Any, children: Sequence[Any]) -> Any:
     """Return `expression` with other children."""
     return expression.withNewChildren(scala_sequence(session, children))
+
+
+def interval_microseconds(session: SparkSession, text: str) -> int:
+    """Return the length of an interval such as "10 minutes" as `withWatermark` has it: a month is 31 days."""
+    jvm = _jvm(session)
+    intervals = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils
+    return int(
+        intervals.getDuration(intervals.fromIntervalString(text), jvm.java.util.concurrent.TimeUnit.MICROSECONDS, 31)
+    )
 
 
 def expression_id(attribute: Any) -> int:

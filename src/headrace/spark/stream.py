@@ -5,6 +5,7 @@ See `headrace.spark.stream_rows` for what both have.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from headrace.checked_api import checked_api
+from headrace.spark.event_time import check_watermark, has_watermark, keyed_deduplication
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
@@ -22,7 +24,7 @@ from headrace.spark.refusals import (
 )
 from headrace.spark.static_side import StaticSide, checked_join
 from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
-from headrace.spark.topology.nodes import NarrowCall
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall
 
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
@@ -42,8 +44,65 @@ class Stream(Rows):
         return described_arms(self._arms)
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
-        arms = tuple(Arm(source=arm.source, calls=(*arm.calls, call)) for arm in self._arms)
-        return Stream(self._app, template, arms)
+        return Stream(self._app, template, tuple(arm.followed_by(call) for arm in self._arms))
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:  # noqa: N803 PySpark's own names
+        """As `DataFrame.withWatermark`: declare the event time of the rows, and how late they may be.
+
+        The watermark is kept for each partition of the topic by itself. `dropDuplicatesWithinWatermark` uses it.
+        Raises TopologyError: unresolved-column, refused-by-spark, not-supported-here.
+        """
+        where = call_site()
+        self._check_not_deduplicated("withWatermark", where)
+        check_watermark(self._template, eventTime, delayThreshold, where)
+        call = NarrowCall(method="withWatermark", args=(eventTime, delayThreshold), where=where)
+        return self._followed_by(call, apply_calls(self._template, (call,)))
+
+    def dropDuplicatesWithinWatermark(
+        self, subset: list[str] | tuple[str, ...] | None = None, *, name: str | None = None
+    ) -> Stream:
+        """As `DataFrame.dropDuplicatesWithinWatermark`: the first row of those whose event times lie within the delay.
+
+        Late rows and rows without an event time are dropped. A key is deleted from the state when every row that could
+        be its duplicate would be late.
+
+        Args:
+            subset: Columns that are equal in duplicates, the declared key of the stream among them; by default all.
+            name: Name of the state store and its changelog; by default `unique-by-<columns>`.
+
+        Returns:
+            A stream, for `to_topic`.
+
+        Raises:
+            TopologyError: not-supported-here, unresolved-column.
+        """
+        where = call_site()
+        self._check_not_deduplicated("dropDuplicatesWithinWatermark", where)
+        ways = [(arm.source, arm.calls) for arm in self._arms]
+        found = keyed_deduplication(self._template, ways, subset, name, where)
+        [arm] = self._arms
+        template = self._template.drop(EVENT_TIME_COLUMN)
+        return Stream(self._app, template, (replace(arm, deduplication=found),))
+
+    def _check_not_deduplicated(self, method: str, where: str) -> None:
+        if any(arm.deduplication is not None for arm in self._arms):
+            raise refusal(
+                "not-supported-here",
+                f"{method} behind dropDuplicatesWithinWatermark is not supported yet",
+                "write the rows to a topic with to_topic, and read that with app.stream",
+                where,
+            )
+
+    def _check_no_event_time(self, method: str, where: str) -> None:
+        """Refuse a method that does not carry the event time on, or would have to keep state by it."""
+        self._check_not_deduplicated(method, where)
+        if has_watermark(self._template):
+            raise refusal(
+                "not-supported-here",
+                f"{method} behind withWatermark is not supported yet: windows come in a later release",
+                "leave withWatermark out, or deduplicate by it",
+                where,
+            )
 
     def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:  # noqa: N803 PySpark's own
         """Return the rows of both streams, like `DataFrame.unionByName`.
@@ -58,6 +117,8 @@ class Stream(Rows):
                 "bring the rows in through a topic of their own",
                 where,
             )
+        for side in (self, other):
+            side._check_no_event_time("unionByName", where)
         with translated(where, self._template.columns):
             union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
         arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
@@ -85,7 +146,9 @@ class Stream(Rows):
 
         Rows are repartitioned unless they are grouped by the declared key.
         """
-        return GroupedStream(self, self._arms, cols, call_site())
+        where = call_site()
+        self._check_no_event_time("groupBy", where)
+        return GroupedStream(self, self._arms, cols, where)
 
     groupby = groupBy
 
@@ -103,7 +166,7 @@ def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
     """Return `arm` with one more call that gives its rows the columns and types of the union."""
     have = {name.lower(): name for name in side.columns}
     columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
-    return Arm(source=arm.source, calls=(*arm.calls, NarrowCall(method="select", args=tuple(columns), where=where)))
+    return arm.followed_by(NarrowCall(method="select", args=tuple(columns), where=where))
 
 
 def _as_type(name: str | None, kind: DataType) -> Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pyspark._globals import _NoValue
@@ -22,6 +22,7 @@ from headrace.checked_api import checked_api
 from headrace.errors import ArgumentError, UnknownName
 from headrace.near_names import nearest
 from headrace.spark.display.rows_html import rows_html
+from headrace.spark.event_time import KeyedDeduplication
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refusals import (
@@ -35,7 +36,14 @@ from headrace.spark.refusals import (
 )
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
-from headrace.spark.topology.nodes import Leaving, NarrowCall, OutputMode, TopicSource, ValueFormat
+from headrace.spark.topology.nodes import (
+    EVENT_TIME_COLUMN,
+    Leaving,
+    NarrowCall,
+    OutputMode,
+    TopicSource,
+    ValueFormat,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.interface import Sink
@@ -55,6 +63,19 @@ class Arm:
 
     source: TopicSource
     calls: tuple[NarrowCall, ...] = ()
+    deduplication: KeyedDeduplication | None = None
+    later: tuple[NarrowCall, ...] = ()  # behind the deduplication
+
+    def followed_by(self, call: NarrowCall) -> Arm:
+        if self.deduplication is None:
+            return replace(self, calls=(*self.calls, call))
+        return replace(self, later=(*self.later, call))
+
+    def apply(self, dataframe: DataFrame) -> DataFrame:
+        """Return rows of the source with all calls, as if none were a duplicate: columns and their types."""
+        if self.deduplication is None:
+            return apply_calls(dataframe, self.calls)
+        return apply_calls(apply_calls(dataframe, self.calls).drop(EVENT_TIME_COLUMN), self.later)
 
 
 class Application(Protocol):
@@ -376,10 +397,14 @@ class NaFunctions:
 
 def described_arms(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
     """Return the topics with their format, and the names of the calls, of each arm."""
-    return [
-        (f"{', '.join(arm.source.topics)} ({arm.source.value_format})", [call.method for call in arm.calls])
-        for arm in arms
-    ]
+    return [(f"{', '.join(arm.source.topics)} ({arm.source.value_format})", _described_calls(arm)) for arm in arms]
+
+
+def _described_calls(arm: Arm) -> list[str]:
+    later = [call.method for call in arm.later]
+    return [call.method for call in arm.calls] + (
+        ["dropDuplicatesWithinWatermark", *later] if arm.deduplication else []
+    )
 
 
 def _unknown_attribute(kind: type[Rows], name: str) -> UnknownName:

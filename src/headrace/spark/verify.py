@@ -41,6 +41,7 @@ from headrace.spark.topic_frames import (
 )
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
 from headrace.spark.verdict import SinkVerdict, Verdict
+from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
 
@@ -171,6 +172,9 @@ class _Recomputation:
         kind = "table" if isinstance(outputs[0].rows, StreamTable) else "stream"
         if len(outputs) > 1 and any(isinstance(output.rows, StreamTable) for output in outputs):
             return _undecided(topic, "table", "several outputs of this application write to it")
+        gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
+        if gone is not None:
+            return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates")
         volatile = [_volatile_columns(output.rows, self._app) for output in outputs]
         for columns, whole in volatile:
             if whole:
@@ -194,7 +198,19 @@ class _Recomputation:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
 
     def _arm(self, arm: Arm) -> DataFrame:
-        return apply_calls(good_rows(self._frames[arm.source.name]), arm.calls)
+        rows = good_rows(self._frames[arm.source.name])
+        if arm.deduplication is None:
+            return apply_calls(rows, arm.calls)
+        max_ahead_us = int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
+        keyed = apply_calls(with_places(rows, arm.source), arm.calls)
+        return apply_calls(first_rows(keyed, arm.deduplication, max_ahead_us), arm.later)
+
+    def _gone_before(self, rows: Rows) -> Iterator[str]:
+        """Yield the partitions of deduplicated topics whose first records are deleted."""
+        for arm in rows._arms if isinstance(rows, Stream) else ():
+            for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
+                if arm.deduplication is not None and topic in arm.source.topics and start > 0:
+                    yield f"{topic}-{partition} begins at offset {start:,}"
 
     def _rows(self, arms: Sequence[Arm]) -> DataFrame:
         """Return the rows of all arms; with several arms, the columns that they share."""
@@ -318,7 +334,10 @@ def _volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[st
         rows_frames = [rows._template]
     else:
         assert isinstance(rows, Stream)
-        rows_frames = [apply_calls(app._template_of_source(arm.source), arm.calls) for arm in rows._arms]
+        for arm in rows._arms:
+            if arm.deduplication is not None:  # which rows are duplicates depends on their columns
+                whole |= volatile_functions_of(analysed(apply_calls(app._template_of_source(arm.source), arm.calls)))
+        rows_frames = [arm.apply(app._template_of_source(arm.source)) for arm in rows._arms]
     for frame in rows_frames:
         top = analysed(frame)
         for node in walk(top):

@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.aggregate_operator import AggregateOperator
+from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
 from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
@@ -36,15 +37,18 @@ from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.static_side import StaticSide
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
+    EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     KEY_COLUMN,
     OFFSET_COLUMN,
     TASK_COLUMN,
+    TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
     Aggregate,
     Branch,
     CompiledSubtopology,
     DeadLetter,
+    Deduplication,
     ForeachBatchSink,
     RepartitionSink,
     RepartitionSource,
@@ -216,7 +220,7 @@ def build_chains(
         },
         guarded=functools.partial(_guarded_main, builder, tracer, sides),
         probes=probes,
-        traced=(*((tracer.main,) if builder.main_count else ()), *handed),
+        traced=(*((tracer.main,) if tracer.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
         count=builder.main_count + len(foreach),
     )
@@ -253,7 +257,7 @@ def _has_sql_on_records(branch: Branch) -> bool:
 
 def _is_fused(branch: Branch) -> bool:
     """Whether no Spark SQL is needed between the source and a topic."""
-    if branch.before or branch.after or isinstance(branch.sink, ForeachBatchSink):
+    if branch.before or branch.after or branch.deduplication or isinstance(branch.sink, ForeachBatchSink):
         return False
     projected = branch.projection is None or branch.projection.bare
     return projected and (branch.aggregate is None or branch.aggregate.bare)
@@ -279,6 +283,10 @@ class ChainBuilder:
         self._sunk: list[tuple[Branch, int]] = []
         self._handed: list[tuple[Branch, int]] = []
         for index, branch in enumerate(subtopology.branches):
+            if traced and branch.deduplication is not None:
+                # A record that only the sink refuses may be a duplicate, which never gets there: the search by
+                # prefixes, which processes them, tells.
+                continue
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
             elif isinstance(branch.sink, ForeachBatchSink):
@@ -421,6 +429,9 @@ class ChainBuilder:
         return PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
+        if branch.deduplication is not None and not branch.between:  # one stage less
+            step = self._deduplicating(branch.deduplication, index)
+            return self._sunk_rows(self._projected(branch, index), branch, index, step)
         return self._sunk_rows(self._rows(branch, index), branch, index)
 
     def _sunk_rows(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
@@ -431,7 +442,20 @@ class ChainBuilder:
         """Return the rows of a branch in the form that its sink takes, hidden columns included."""
         if branch.aggregate is not None:
             return self.sql_on_results(branch, branch.aggregate, self.aggregated(branch, index))
-        return apply_calls(self._projected(branch, index), branch.after)
+        frame = self._projected(branch, index)
+        if branch.deduplication is not None:
+            frame = apply_calls(self._deduplicated(frame, branch.deduplication, index), branch.between)
+        return apply_calls(frame, branch.after)
+
+    def _deduplicated(self, frame: DataFrame, deduplication: Deduplication, index: int) -> DataFrame:
+        schema = frame.drop(EVENT_TIME_COLUMN, TIMESTAMP_COLUMN).schema
+        steps = (self._deduplicating(deduplication, index),)
+        stage = PythonStage(name=f"deduplicate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
+        return self._through(frame, stage, schema)
+
+    @staticmethod
+    def _deduplicating(deduplication: Deduplication, index: int) -> Step:
+        return StatefulStep(DeduplicateOperator(deduplication), f"fetch-{index}")
 
     def _projected(self, branch: Branch, index: int) -> DataFrame:
         return self._project(branch, self.fetched(branch, index))
@@ -458,16 +482,19 @@ class ChainBuilder:
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
+        if branch.deduplication is not None:
+            schema = schema.add(TIMESTAMP_COLUMN, LongType())
         schema = self._with_hidden(schema)
         steps: list[Step] = []
         if self._projected_in_arrow(branch) and branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
             schema = self._schema(branch.projection.columns)
+        fetch = self._fetch_step(source, with_key=with_key, accounts=index in self._accounting)
         stage = PythonStage(
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=self._fetch_step(source, with_key=with_key, accounts=index in self._accounting),
+            source=replace(fetch, with_timestamp=branch.deduplication is not None),
             output=tuple(schema.names),
         )
         return self.from_slots(stage, schema)

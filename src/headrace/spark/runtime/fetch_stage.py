@@ -28,6 +28,7 @@ from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OFFSET_COLUMN,
     TASK_COLUMN,
+    TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
     DeadLetter,
     RepartitionSource,
@@ -60,6 +61,7 @@ class FetchStep:
     with_key: bool  # whether a sink further on needs the input's key
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
     first_topic: int = 0  # number of the first of `topics` among those of the subtopology
+    with_timestamp: bool = False  # whether an operator needs the timestamps of the records
     traced: bool = False  # whether rows carry the topic and offset of their records
     only_buries: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
 
@@ -177,6 +179,8 @@ class _Fetch:
         rows = pa.Table.from_batches([decoded.batch])
         if self._step.with_key:
             rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
+        if self._step.with_timestamp:
+            rows = rows.append_column(TIMESTAMP_COLUMN, records.column("timestamp").combine_chunks().cast(pa.int64()))
         rows = self._traced(where, records, rows)
         if not decoded.bad_rows and decoded.tombstones is None:
             return rows
@@ -314,6 +318,11 @@ def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.T
 
 def _record_columns(step: FetchStep) -> tuple[str, ...]:
     """The parts of a record that anybody asks for; each one less is decoded less."""
+    used = _columns_of_rows(step)
+    return used if not step.with_timestamp or "timestamp" in used else (*used, "timestamp")
+
+
+def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
     source = step.source
     if isinstance(source, RepartitionSource):
         return ("key", "value", "offset") if _buries(source) else ("value", "offset")

@@ -45,7 +45,7 @@ _KEEPS_FETCHING = {
 
 def static_sides(subtopology: CompiledSubtopology) -> tuple[StaticSide, ...]:
     """Every DataFrame that a subtopology joins."""
-    calls = (call for branch in subtopology.branches for call in (*branch.before, *branch.after))
+    calls = (call for branch in subtopology.branches for call in (*branch.before, *branch.between, *branch.after))
     return tuple(argument for call in calls for argument in call.args if isinstance(argument, StaticSide))
 
 

@@ -216,7 +216,7 @@ def _state(
             "allRemovalsTimeMs": 0,
             "commitTimeMs": durations["commitOffsets"],
             "memoryUsedBytes": size,
-            "numRowsDroppedByWatermark": 0,
+            "numRowsDroppedByWatermark": sum(task.late_rows for task in tasks.values()),
             "numShufflePartitions": slots,
             "numStateStoreInstances": len(running),
         }

@@ -230,8 +230,8 @@ class _Stateful:
         merged.clear()
         context.timed("state", started)
         for one in prepared:
-            if one.changes is not None:
-                yield one.changes.results()
+            if one.changes is not None and (rows := one.changes.results()).num_rows:
+                yield rows
 
 
 class _Newest(Generic[Read, Written]):

@@ -1,0 +1,173 @@
+"""Event time of a stream: what `withWatermark` and `dropDuplicatesWithinWatermark` accept, and what they declare.
+
+Rows that have the same key must come to one task, in an order that is the same in every run. That holds for the
+records of one partition, so the key of the records has to be part of the deduplication key. A repartition topic in
+front of the operator would break it: its records come from several upstream tasks, and how these interleave, and with
+it which rows are late, would depend on timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from headrace.errors import TopologyError
+from headrace.spark.aggregate_split import is_groupable
+from headrace.spark.canonical_expressions import CanonicalExpressions
+from headrace.spark.frames import without_hidden
+from headrace.spark.plan_reader import source_column
+from headrace.spark.refusals import refusal, translated
+from headrace.spark.spark_internals import analysed, interval_microseconds, sequence
+from headrace.spark.state_names import checked_state_name, derived_state_name
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall, TopicSource
+
+__all__ = ["KeyedDeduplication", "check_watermark", "has_watermark", "keyed_deduplication", "without_watermark"]
+
+LONGEST_DELAY_US = 1000 * 366 * 86_400_000_000  # a thousand years: twice of it fits into Spark's timestamps
+_DECLARE_THE_KEY = 'declare the column that equals the key of the records: app.stream(.., key="{}")'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedDeduplication:
+    """One deduplication of the program."""
+
+    name: str
+    key_columns: tuple[tuple[str, str], ...]  # (column, type JSON), by their canonical texts
+    key_expressions: tuple[str, ...]
+    event_time_expression: str
+    delay_us: int
+    where: str
+
+
+def has_watermark(dataframe: DataFrame) -> bool:
+    """Whether rows of `dataframe` carry their event time."""
+    return EVENT_TIME_COLUMN in dataframe.columns
+
+
+def without_watermark(calls: Sequence[NarrowCall]) -> tuple[NarrowCall, ...]:
+    """Return `calls` for rows that no operator asks for their event time, which saves a projection."""
+    return tuple(call for call in calls if call.method != "withWatermark")
+
+
+def check_watermark(template: DataFrame, event_time: str, delay: str, where: str) -> None:
+    """Refuse a watermark that Spark would refuse for a stream. For DataFrames it does not check the column.
+
+    Raises:
+        TopologyError: unresolved-column, refused-by-spark, not-supported-here.
+    """
+    if has_watermark(template):
+        raise refusal(
+            "not-supported-here",
+            "this stream has a watermark already",
+            "call withWatermark once, with the longer delay",
+            where,
+        )
+    with translated(where, template.columns):
+        template.withWatermark(event_time, delay)
+        kind = template.select(F.col(event_time).alias("event time")).schema[0].dataType
+    if not isinstance(kind, TimestampType):
+        raise refusal(
+            "not-supported-here",
+            f'the event time "{event_time}" is of type {kind.simpleString()}, expected timestamp',
+            f'cast it first: withColumn("{event_time}", F.col("{event_time}").cast("timestamp"))',
+            where,
+        )
+    if interval_microseconds(template.sparkSession, delay) > LONGEST_DELAY_US:
+        raise refusal("bad-value", f"the delay {delay!r} is longer than a thousand years", '"10 minutes"', where)
+
+
+def keyed_deduplication(
+    template: DataFrame,
+    ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]],
+    subset: Sequence[str] | None,
+    name: str | None,
+    where: str,
+) -> KeyedDeduplication:
+    """Return the declaration of `dropDuplicatesWithinWatermark`.
+
+    Args:
+        template: An empty frame with the columns of the rows.
+        ways: The sources of the rows, and the calls on them.
+        subset: Columns of the key; None for all columns.
+        name: Name of the store; None derives it from the key.
+        where: "file:line" of the user's call.
+
+    Raises:
+        TopologyError: unresolved-column, refused-by-spark, not-supported-here, bad-value.
+    """
+    if not has_watermark(template):
+        raise refusal(
+            "not-supported-here",
+            "dropDuplicatesWithinWatermark without a watermark would have to keep every key for ever",
+            'write withWatermark("time", "10 minutes") before it',
+            where,
+        )
+    source, delay = _only_source(ways, where)
+    with translated(where, template.columns):
+        plan = analysed(without_hidden(template).dropDuplicates(None if subset is None else list(subset)))
+    canonical = CanonicalExpressions(template)
+    keys = sorted((canonical.text(key), str(key.name()), key) for key in sequence(plan.keys()))
+    _check_key(template, source, [key for _, _, key in keys], where)
+    [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
+    names = [column for _, column, _ in keys]
+    return KeyedDeduplication(
+        name=derived_state_name("unique-by", names, where, "dropDuplicatesWithinWatermark")
+        if name is None
+        else checked_state_name(name, where),
+        key_columns=tuple((column, str(key.dataType().json())) for _, column, key in keys),
+        key_expressions=tuple(text for text, _, _ in keys),
+        event_time_expression=canonical.text(event_time),
+        delay_us=interval_microseconds(template.sparkSession, delay),
+        where=where,
+    )
+
+
+def _only_source(ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str) -> tuple[TopicSource, str]:
+    """Return the source, and the delay of its watermark."""
+    topics = [topic for source, _ in ways for topic in source.topics]
+    if len(topics) > 1:
+        raise refusal(
+            "not-supported-here",
+            f"rows of several topics ({', '.join(topics)}) have no common order, and lateness follows from it",
+            "write them to one topic with to_topic, and deduplicate that topic",
+            where,
+        )
+    [(source, calls)] = ways
+    if source.on_error != "fail":
+        raise refusal(
+            "not-supported-here",
+            "records that are passed over by on_error are not supported yet in front of a deduplication",
+            f'app.stream("{topics[0]}", .., on_error="fail"), and try_cast in the calls before it',
+            where,
+        )
+    [call] = [call for call in calls if call.method == "withWatermark"]
+    return source, str(call.args[1])
+
+
+def _check_key(template: DataFrame, source: TopicSource, keys: Sequence[Any], where: str) -> None:
+    """Refuse a key whose equal values may lie in different partitions, and types that are no key."""
+    for key in keys:
+        if not is_groupable(key):
+            raise refusal(
+                "not-supported-here",
+                f'"{key.name()}" is of type {key.dataType().simpleString()}; that is no key',
+                f'cast it first: withColumn("{key.name()}", F.col("{key.name()}").cast("string"))',
+                where,
+            )
+    if source.key_column is None:
+        raise _not_in_one_partition("the key of its records is not declared", _DECLARE_THE_KEY.format("id"), where)
+    if source.key_column not in [source_column(template, key) for key in keys]:
+        raise _not_in_one_partition(
+            f'"{source.key_column}", the key of its records, is not among the columns as it was read',
+            f'name "{source.key_column}" as well, or write the rows to a topic with these columns as its key first',
+            where,
+        )
+
+
+def _not_in_one_partition(message: str, fix: str, where: str) -> TopologyError:
+    return refusal("not-supported-here", f"duplicates may lie in different partitions: {message}", fix, where)
