@@ -57,7 +57,6 @@ NOT_HERE = {
     "cache": lambda s: s.cache(),
     "coalesce": lambda s: s.coalesce(1),
     "join": lambda s: s.join(s, "n"),
-    "withWatermark": lambda s: s.withWatermark("t", "1 hour"),
     "union": lambda s: s.union(s),
     "F.window": lambda s: s.groupBy(F.window("t", "1 hour")).count(),
     "a subquery": lambda s: s.withColumn("x", F.expr("(select max(id) from range(3))")),

@@ -111,7 +111,7 @@ def _translate(error: Exception, where: str, columns: list[str]) -> TopologyErro
     condition = str(getattr(error, "getCondition", lambda: "")() or "")
     parameters = dict(getattr(error, "getMessageParameters", dict)() or {})
     if condition.startswith("UNRESOLVED_COLUMN"):
-        return _unresolved_column(parameters.get("objectName", ""), where, columns)
+        return _unresolved_column(parameters.get("objectName") or parameters.get("colName", ""), where, columns)
     if condition.startswith(("MISSING_GROUP_BY", "MISSING_AGGREGATION")):
         return refusal(
             "needs-shuffle",

@@ -6,7 +6,6 @@ import json
 import random
 
 import pytest
-from pyspark.sql import functions as F
 from tests.spark.runtime.test_deduplicate_operator import Event, reference
 
 from headrace.spark.topology.nodes import Deduplication
@@ -101,9 +100,10 @@ def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, g
     assert 0 < late < 100
     assert len(kept) < 500
     assert numbers(broker) == kept
-    assert sum(
-        state["numRowsDroppedByWatermark"] for row in started.recentProgress for state in row["stateOperators"]
-    ) == late
+    assert (
+        sum(state["numRowsDroppedByWatermark"] for row in started.recentProgress for state in row["stateOperators"])
+        == late
+    )
     started.stop()
     verdict = app.verify()
     assert verdict.status == "equal", verdict
