@@ -53,6 +53,11 @@ def test_logical_nodes_can_be_made(spark: SparkSession, frame: Any) -> None:
     assert internals.frame_of_plan(spark, filtered).count() == 2
 
 
+def test_intervals_have_the_length_that_watermarks_give_them(spark: SparkSession) -> None:
+    texts = {"10 minutes": 600_000_000, "interval 1 day 0.5 seconds": 86_400_500_000, "1 month": 31 * 86_400_000_000}
+    assert {text: internals.interval_microseconds(spark, text) for text in texts} == texts
+
+
 def test_processors_are_those_of_the_jvm(spark: SparkSession) -> None:
     assert 1 <= internals.usable_processors(spark) <= (os.cpu_count() or 1)
 

@@ -66,7 +66,9 @@ def _tasks(runtime: RunningInstance) -> Iterator[Family]:
     processed = [found for name, each in progress.items() for found in _by_task(name, each.totals.records)]
     yield counter(_TASK, "process-total", "Records processed and committed.", processed)
     dropped = [found for name, each in progress.items() for found in _by_task(name, each.totals.dropped)]
-    yield counter(_TASK, "dropped-records-total", "Records that were skipped or became dead letters.", dropped)
+    yield counter(
+        _TASK, "dropped-records-total", "Records that were skipped or became dead letters, and late rows.", dropped
+    )
     keys = [(task.state_keys, _task_id(name, task.partition)) for name, task in running]
     yield gauge(_OURS, "state-keys", "Keys in the task's store.", keys)
     size = [(task.state_bytes, _task_id(name, task.partition)) for name, task in running]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
 
 import pytest
+from pyspark.sql import functions as F
 from tests.spark.runtime.test_deduplicate_operator import Event, reference
 
+from headrace.errors import RecordError
 from headrace.spark.topology.nodes import Deduplication
 
 pytestmark = pytest.mark.spark
@@ -39,16 +42,11 @@ def events(count, seed=1):
 
 
 def sent(broker, rows, topic="clicks"):
-    def text(row):
-        time = None if row["ts"] is None else f"{row['ts'] / SECOND:.3f}"
-        return json.dumps({**row, "ts": None if time is None else iso(row["ts"])})
-
-    broker.produce(topic, [text(row) for row in rows], key=lambda value: json.loads(value)["id"])
+    texts = [json.dumps({**row, "ts": None if row["ts"] is None else iso(row["ts"])}) for row in rows]
+    broker.produce(topic, texts, key=lambda value: json.loads(value)["id"])
 
 
 def iso(microseconds):
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(microseconds / SECOND, UTC).isoformat()
 
 
@@ -70,8 +68,6 @@ def expected(broker, topic="clicks"):
 
 
 def micros(text):
-    from datetime import datetime
-
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
@@ -86,11 +82,19 @@ def numbers(broker, topic="unique"):
     return sorted(json.loads(record.value)["n"] for record in broker.records(topic))
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, guarantee):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"processing_guarantee": "at_least_once"},
+        {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
+    ],
+    ids=["exactly-once", "at-least-once", "resident"],
+)
+def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, settings):
     broker.create_topics({"clicks": 3})
     rows = events(600)
-    app = deduplicated(make_app("unique", processing_guarantee=guarantee, config={"headrace.batch.max.records": 70}))
+    app = deduplicated(make_app("unique", **{"config": {"headrace.batch.max.records": 70}, **settings}))
     sent(broker, rows[:400])
     started = running(app)
     started.wait_until("caught-up", timeout=120)
@@ -100,10 +104,73 @@ def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, g
     assert 0 < late < 100
     assert len(kept) < 500
     assert numbers(broker) == kept
-    assert (
-        sum(state["numRowsDroppedByWatermark"] for row in started.recentProgress for state in row["stateOperators"])
-        == late
-    )
+    states = [state for row in started.recentProgress for state in row["stateOperators"]]
+    assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
+    assert states[-1]["numRowsTotal"] < len(kept), "old keys are deleted"
     started.stop()
-    verdict = app.verify()
-    assert verdict.status == "equal", verdict
+    assert app.verify().status == "equal"
+    duplicate = next(record for record in broker.records("clicks") if json.loads(record.value)["n"] not in kept)
+    broker.produce("unique", [duplicate.value.decode()], key="id-0")
+    assert app.verify().status == "differs"
+
+
+def test_state_moves_and_is_restored(broker, make_app):
+    """Instances take over from each other, with the state directory, without it, and while both run."""
+    broker.create_topics({"clicks": 3})
+    rows = events(900, seed=2)
+    sent(broker, rows[:300])
+    with deduplicated(make_app("unique")).start() as first:
+        first.wait_until("caught-up", timeout=120)
+    sent(broker, rows[300:500])
+    with deduplicated(make_app("unique", instance="b")).start() as second:
+        second.wait_until("caught-up", timeout=120)
+        with deduplicated(make_app("unique")).start() as first:
+            sent(broker, rows[500:700])
+            first.wait_until("running", timeout=120)
+            second.wait_until("caught-up", timeout=120)
+            first.wait_until("caught-up", timeout=120)
+        sent(broker, rows[700:])
+        second.wait_until("caught-up", timeout=120)
+    assert numbers(broker) == expected(broker)[0]
+    changelog = broker.records("unique-unique-by-id-changelog")
+    assert any(record.value is None for record in changelog), "expired keys are deleted there, too"
+
+
+def test_rows_between_calls_and_the_record_that_a_later_call_cannot_process(broker, make_app, running):
+    """A duplicate never gets to later calls, so it is not blamed for what they would make of it."""
+    broker.create_topics({"clicks": 1})
+    found = [("a", "1"), ("a", "x"), ("b", "2"), ("c", "x"), ("d", "3")]
+    texts = [json.dumps({"key": key, "text": text, "at": iso(BASE)}) for key, text in found]
+    broker.produce("clicks", texts, key=lambda value: json.loads(value)["key"])
+    app = make_app("unique")
+    rows = app.stream("clicks", schema="key string, text string, at timestamp, unused int", key="key")
+    named = rows.where("key <> 'z'").withColumnRenamed("key", "id").withColumn("unused", F.col("unused") + 1)
+    unique = named.withWatermark("at", "10 seconds").dropDuplicatesWithinWatermark(["id"], name="once")
+    unique.select("id", F.col("text").cast("int").alias("number"), F.col("_kafka.offset")).to_topic(
+        "unique", key="id", partitions=1
+    )
+    started = running(app)
+    with pytest.raises(RecordError) as caught:
+        started.awaitTermination(timeout=120)
+    assert (caught.value.facts["topic"], caught.value.facts["offset"]) == ("clicks", 3)
+    assert [json.loads(record.value) for record in broker.records("unique")] == [
+        {"id": "a", "number": 1, "offset": 0},
+        {"id": "b", "number": 2, "offset": 2},
+    ]
+
+
+def test_one_event_from_the_far_future_closes_nothing(broker, make_app, running):
+    """Raw records, whose event time the program computes."""
+    broker.create_topics({"clicks": 1})
+    years = 100 * 365 * 86_400 * SECOND
+    at = [BASE, BASE + years, BASE + SECOND, BASE + years + SECOND, BASE]
+    broker.produce("clicks", [str(time) for time in at], key=lambda value: "a" if value != str(at[2]) else "b")
+    app = make_app("unique")
+    rows = app.stream("clicks", value="raw", key="key")
+    timed = rows.withColumn("time", F.timestamp_micros(F.col("value").cast("string").cast("bigint")))
+    unique = timed.withWatermark("time", "10 seconds").dropDuplicatesWithinWatermark(["key"])
+    unique.select("offset").to_topic("unique", partitions=1)
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    assert [json.loads(record.value)["offset"] for record in broker.records("unique")] == [0, 1, 2]
+    assert app.verify().status == "equal"

@@ -44,7 +44,7 @@ class Totals:
     dead_letters: int = 0
     state_updates: int = 0
     records: dict[int, int] = field(default_factory=dict)  # by partition of the task, as are
-    dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped
+    dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped, and late rows
     stage_ms: dict[str, float] = field(default_factory=dict)
 
     def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int]) -> None:
@@ -54,7 +54,7 @@ class Totals:
             self.dead_letters += task.dead
             self.state_updates += task.state_updates
             self.records[partition] = self.records.get(partition, 0) + task.records_in
-            self.dropped[partition] = self.dropped.get(partition, 0) + task.skipped
+            self.dropped[partition] = self.dropped.get(partition, 0) + task.skipped + task.late_rows
         for stage, spent in durations_ms.items():
             self.stage_ms[stage] = self.stage_ms.get(stage, 0) + spent
 
