@@ -52,7 +52,7 @@ def iso(microseconds):
 
 def expected(broker, topic="clicks"):
     """Numbers of the rows that are kept, and how many are late: the two rules, over each partition by itself."""
-    partitions = {}
+    partitions: dict[int, list] = {}
     for record in broker.records(topic):
         partitions.setdefault(record.partition, []).append(record)
     kept, late = [], 0
