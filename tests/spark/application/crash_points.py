@@ -22,7 +22,7 @@ from tests.spark.application.processes import PROGRAMS, Application, Feed, caugh
 
 from headrace.client.admin import Admin
 
-__all__ = ["BEFORE", "CrashFile", "crash_at_each", "crashing_application"]
+__all__ = ["BEFORE", "CrashFile", "crash_at", "crash_at_each", "crashing_application"]
 
 GROUP = "each-flight"
 WORK_BETWEEN = 300  # flights committed after each crash
@@ -72,7 +72,7 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path)
             for point in ("nowhere", *points):
                 began = time.monotonic()
                 if point != "nowhere":
-                    _crash_at(point, application, crash, broker)
+                    crash_at(point, application, crash, broker)
                 at = sum(admin.committed_offsets(GROUP).values())
                 if application.has_ended:
                     application.start()
@@ -103,7 +103,7 @@ def _has_committed(admin: Admin, more_than: int) -> bool:
     return sum(admin.committed_offsets(GROUP).values()) > more_than
 
 
-def _crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
+def crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
     crash.ask(*BEFORE.get(point, ()), point)
     while not crash.is_done:
         if application.has_ended:

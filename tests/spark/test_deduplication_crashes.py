@@ -1,0 +1,94 @@
+"""kill -9 of a deduplicating application at points of its commit path: each click leaves once, however often it came.
+
+A duplicate follows 200 clicks behind the first one, so it comes in another micro-batch, often after a crash: only the
+store, undone or restored to what was committed, knows that it is one.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.polling import wait_until
+from tests.longer import LONG
+from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
+from tests.spark.application.judgement import wrongly_counted
+from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up
+
+from headrace.client.admin import Admin
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+
+GROUP = "unique-clicks"
+APART = 200  # clicks between the first one and its duplicate
+WORK_BETWEEN = 2 * APART
+PARTITIONS = 4
+START = datetime(2026, 1, 1, tzinfo=UTC)
+OF_TABLES = {"after EndTxn, before the table is told", "in the table's commit", "a part of the table was written"}
+ALL_POINTS = [point for point in (*WORKER_POINTS, *DRIVER_POINTS) if point not in OF_TABLES]
+POINTS = (
+    ALL_POINTS if LONG else ["in the undo of a store", "after TxnOffsetCommit, before EndTxn", "worker, while opening"]
+)
+
+
+def id_of(number: int) -> int:
+    return number - APART if number // APART % 2 else number
+
+
+class Clicks(Feed):
+    """A feed of clicks, each of which comes twice."""
+
+    def send(self, number: int) -> None:
+        click_id = id_of(number)
+        click = {"id": click_id, "n": number, "at": (START + timedelta(seconds=number / 20)).isoformat()}
+
+        def told(error: Any, _message: Any) -> None:
+            if error is not None:
+                self.failed.append(f"{number}: {error}")
+
+        value = json.dumps(click).encode()
+        self._producer.produce(self._topic, value=value, partition=click_id % PARTITIONS, on_delivery=told)
+        self.next = max(self.next, number + 1)
+        self._producer.poll(0)
+
+
+def test_each_click_leaves_once(tmp_path: Path) -> None:
+    crash = CrashFile(tmp_path / "crash")
+    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
+    with BrokerProcess(tmp_path / "data") as broker:
+        servers = broker.bootstrap_servers
+        application = Application(
+            "crashing_clicks.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
+        )
+        with Admin(servers) as admin, Clicks(servers, PARTITIONS, topic="clicks") as feed:
+            admin.create_topics({"clicks": PARTITIONS}, replication_factor=1)
+            application.start()
+            feed.run(per_second=200)
+            try:
+                for point in ("nowhere", *POINTS):
+                    if point != "nowhere":
+                        crash_at(point, application, crash, broker)
+                    at = committed(admin)
+                    if application.has_ended:
+                        application.start()
+                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
+                    wait_until(reached, f"at work again after: {point}", application, broker)
+                sent = feed.stop()
+                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+                assert application.stop() == 0
+            finally:
+                application.end()
+        assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
+
+
+def committed(admin: Admin) -> int:
+    return sum(admin.committed_offsets(GROUP).values())
+
+
+def has_committed(admin: Admin, more_than: int) -> bool:
+    return committed(admin) > more_than
