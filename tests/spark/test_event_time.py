@@ -138,6 +138,7 @@ REFUSED = {
         'did you mean "id"',
     ),
     "no list": (lambda s: marked(s).dropDuplicatesWithinWatermark("id"), "wrong-type", "subset"),
+    "a list of columns": (lambda s: marked(s).dropDuplicatesWithinWatermark([F.col("id")]), "wrong-type", "subset"),
     "an empty list": (lambda s: marked(s).dropDuplicatesWithinWatermark([]), "not-supported-here", "not among"),
     "the key is not declared": (
         lambda s: other(s).dropDuplicatesWithinWatermark(KEY),

@@ -19,7 +19,7 @@ from pyspark.sql.types import TimestampType
 from headrace.errors import TopologyError
 from headrace.spark.aggregate_split import is_groupable
 from headrace.spark.canonical_expressions import CanonicalExpressions
-from headrace.spark.frames import without_hidden
+from headrace.spark.frames import quoted, without_hidden
 from headrace.spark.plan_reader import source_column
 from headrace.spark.refusals import refusal, translated
 from headrace.spark.spark_internals import analysed, interval_microseconds, sequence
@@ -109,7 +109,10 @@ def keyed_deduplication(
         )
     source, delay = _only_source(ways, where)
     with translated(where, template.columns):
-        plan = analysed(without_hidden(template).dropDuplicates(None if subset is None else list(subset)))
+        visible = without_hidden(template)
+        # Releases word an unknown name of dropDuplicates differently, and one of select alike.
+        visible.select(*map(quoted, subset or ()))
+        plan = analysed(visible.dropDuplicates(None if subset is None else list(subset)))
     canonical = CanonicalExpressions(template)
     keys = sorted((canonical.text(key), str(key.name()), key) for key in sequence(plan.keys()))
     _check_key(template, source, [key for _, _, key in keys], where)

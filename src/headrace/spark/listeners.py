@@ -15,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
@@ -36,6 +36,7 @@ IDLE_INTERVAL_SECONDS: Final = 10.0
 """As `spark.sql.streaming.noDataProgressEventInterval`."""
 _HAS_JOB_TAGS: Final = "jobTags" in inspect.signature(QueryStartedEvent).parameters
 """PySpark 4.0 creates the event without job tags, later releases require them."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _METHODS: Final = ("onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated", "onTasksChanged")
 
 
@@ -192,6 +193,8 @@ def _beyond(these: Mapping[str, tuple[int, ...]], those: Mapping[str, tuple[int,
     return {name: found for name, found in sorted(more.items()) if found}
 
 
-def timestamp() -> str:
-    """Return the current time in the format of Spark's progress events."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def timestamp(milliseconds: int | None = None) -> str:
+    """Return a time, by default the current one, in the format of Spark's progress events."""
+    # By a difference: `fromtimestamp` refuses years that the platform's clock does not have.
+    time = datetime.now(UTC) if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

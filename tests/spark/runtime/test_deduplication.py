@@ -106,6 +106,10 @@ def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, s
     assert numbers(broker) == kept
     states = [state for row in started.recentProgress for state in row["stateOperators"]]
     assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
+    assert {state["operatorName"] for state in states} == {"dedupeWithinWatermark"}
+    watermarks = [micros(row["eventTime"]["watermark"]) for row in started.recentProgress]
+    times = [row["ts"] for row in rows if row["ts"] is not None]
+    assert min(times) - BY_ID.delay_us <= min(watermarks) < max(watermarks) <= max(times) - BY_ID.delay_us
     assert states[-1]["numRowsTotal"] < len(kept), "old keys are deleted"
     started.stop()
     assert app.verify().status == "equal"

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from headrace.spark.runtime.tasks import RunningTask
 __all__ = ["BatchTiming", "SubtopologyProgress", "Totals", "write_status"]
 
 KEPT = 100
+LEAST_MS, MOST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999
 RATE_WINDOW = 5.0
 
 
@@ -111,6 +112,7 @@ class SubtopologyProgress:
                 },
                 "subtopology": self.name,
                 "tasks": sorted(task.partition for task in plan.tasks),
+                "eventTime": _event_time(tasks.values()),
                 "skippedRecords": sum(task.skipped for task in tasks.values()),
                 "deadLetters": sum(task.dead for task in tasks.values()),
             }
@@ -198,6 +200,17 @@ def _durations(reports: Sequence[StageReport], timing: BatchTiming) -> dict[str,
     }
 
 
+def _event_time(tasks: Iterable[TaskReport]) -> dict[str, str]:
+    """Return the watermark that is furthest behind among these tasks, under Spark's key; nothing without one.
+
+    A watermark that Python's calendar does not have is left out.
+    """
+    marks = [mark for task in tasks for mark in task.watermarks_ms.values()]
+    if not marks or not LEAST_MS <= min(marks) <= MOST_MS:
+        return {}
+    return {"watermark": timestamp(min(marks))}
+
+
 def _state(
     running: Sequence[RunningTask], tasks: Mapping[int, TaskReport], durations: Mapping[str, int], slots: int
 ) -> list[dict[str, Any]]:
@@ -208,7 +221,8 @@ def _state(
         return []
     return [
         {
-            "operatorName": "aggregate",
+            # Spark's own names, which its listeners tell operators apart by.
+            "operatorName": "dedupeWithinWatermark" if "deduplicate" in durations else "aggregate",
             "numRowsTotal": total,
             "numRowsUpdated": updated,
             "numRowsRemoved": 0,
