@@ -42,7 +42,7 @@ LONGEST_FIRST = (
     "spark/runtime/test_application.py",
     "cli/test_application.py",
     "spark/test_bad_input.py",
-    "spark/test_static_side.py",
+    "spark/test_static_join.py",
     "packaging/test_distribution.py",
     "packaging/test_installed_wheel.py",
     "spark/display/test_notebook.py",

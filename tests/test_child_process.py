@@ -28,7 +28,7 @@ def test_every_child_is_started_in_the_one_way() -> None:
 
 
 # The training starts Spark, whose own workers take the working directory unless the environment forbids it.
-@pytest.mark.parametrize("module", [each for each in started_modules() if each != "headrace.cli.class_training"])
+@pytest.mark.parametrize("module", [each for each in started_modules() if each != "headrace.cli.cds_training"])
 def test_a_module_in_the_working_directory_is_not_imported(module: str, tmp_path: Path) -> None:
     """The guardian is handed credentials; a `json.py` beside the application ran inside of it."""
     marker = tmp_path / "imported"

@@ -21,7 +21,7 @@ from headrace.broker.manual_clock import ManualClock
 from headrace.client.consumer.consumer import Consumer
 from headrace.errors import ArgumentError, HeadraceError, UnknownName
 from headrace.spark.running_app import RunningApp
-from headrace.spark.stream_rows import NaFunctions
+from headrace.spark.stream_base import NaFunctions
 from headrace.type_checks import checks_of
 
 T = TypeVar("T")

@@ -89,7 +89,7 @@ def _unknown(name: str) -> AttributeError:
     if name.startswith("_"):
         return AttributeError(f"module 'headrace' has no attribute '{name}'", name=name)
     from headrace.errors import UnknownName
-    from headrace.near_names import nearest
+    from headrace.suggestions import nearest
 
     near = nearest(name, __all__)
     hint = f'; did you mean "{near}"?' if near else ""

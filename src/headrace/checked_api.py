@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from headrace.call_sites import call_site, is_user_code, shown
 from headrace.errors import ArgumentError, ConfigError, HeadraceError, TopologyError, UnknownName
 from headrace.extras import missing_extra
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 from headrace.type_checks import Check, checks_of
 
 __all__ = ["checked_api", "checked_function", "unknown_attribute"]

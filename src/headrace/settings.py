@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["Kind", "Setting", "Value", "list_of", "parse_value", "render_value", "unknown_setting"]
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.spark.class_archive import SILENT
+from headrace.spark.cds_archive import SILENT
 
 __all__ = [
     "OLD_STREAMS",

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from tests.harness.polling import wait_until
 from tests.interop.kafka_jars import TOOLS_VERSION
 from tests.interop.streams_application import AdminShell, WordCount
-from tests.interop.streams_words import GroupWatch, Words, task_names
+from tests.interop.streams_words import GroupPoller, Words, task_names
 from tests.spark.application.processes import caught_up
 
 from headrace.client.admin import Admin
@@ -74,7 +74,7 @@ class Scenario:
         self.instances: dict[str, WordCount] = {}
         self.words = Words(self.servers, self.source)
         self.admin = Admin(self.servers)
-        self.watch = GroupWatch(self.servers, self.group)
+        self.watch = GroupPoller(self.servers, self.group)
         self._started: list[WordCount] = []
         self._open = ExitStack()
 

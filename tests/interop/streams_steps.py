@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tests.harness.polling import wait_until
 from tests.interop.streams_application import WordCount
 from tests.interop.streams_scenario import PARTITIONS, Scenario, Seen, balance, life, moves, tasks_of
-from tests.interop.streams_words import GroupWatch
+from tests.interop.streams_words import GroupPoller
 
 from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription
@@ -25,7 +25,7 @@ def missing_source_topic(story: Scenario) -> Seen:
     alone = story.start("alone", group="alone", word__source="never-there", word__queries="false")
     endpoint = story.start("endpoint", group="endpoint", word__source="never-there")
     late = story.start("late", group="late", word__source="late", word__queries="false")
-    with GroupWatch(story.servers, "alone") as alone_group, GroupWatch(story.servers, "late") as late_group:
+    with GroupPoller(story.servers, "alone") as alone_group, GroupPoller(story.servers, "late") as late_group:
         wait_until(lambda: "NotReady" in late_group.states, "NotReady", late)
         story.admin.create_topics({"late": PARTITIONS}, replication_factor=1)
         wait_until(late.is_running, "running", late, timeout_s=90)

@@ -19,7 +19,7 @@ from headrace.client.admin import Admin
 from headrace.client.admin_results import StreamsGroupDescription, StreamsMemberAssignment
 from headrace.errors import HeadraceError
 
-__all__ = ["GroupWatch", "Words", "task_names"]
+__all__ = ["GroupPoller", "Words", "task_names"]
 
 VOCABULARY = 37
 
@@ -69,7 +69,7 @@ class Words:
         return found
 
 
-class GroupWatch:
+class GroupPoller:
     """Looks at a group twenty times a second, in a thread, and keeps every change of state and epochs.
 
     `latest` is None while the broker does not answer or there is no such group.

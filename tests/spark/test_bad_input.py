@@ -2,7 +2,7 @@
 
 Each is here once for the way it is said. What becomes of the records is looked at where no process has to be started
 for it: `runtime/test_batch_runner` (undecodable records), `runtime/test_bad_circumstances` (permissions, sizes, a
-full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `dsl/test_refusals` (a shuffle).
+full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `dsl/test_unsupported` (a shuffle).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from headrace.assignors.kafka_assignors import (
     StickyAssignor,
 )
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["ASSIGNORS", "common_protocol", "parse_assignors"]
 

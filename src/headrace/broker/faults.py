@@ -24,10 +24,10 @@ from kio.schema.types import GroupId, TopicName
 from headrace.broker.requests.error_responses import error_answer
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode, kafka_name
 from headrace.protocol.request_codec import RequestHeader
+from headrace.suggestions import nearest
 
 __all__ = ["ConnectionLost", "Fault", "Faults", "answer_with", "client_id_in", "named_in", "topics_in"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.terminal import talk
 from headrace.errors import ConfigError, HeadraceError, UserCodeError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:

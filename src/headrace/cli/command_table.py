@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from headrace.cli.error_fixes import complete_fix
 from headrace.errors import HeadraceError
 from headrace.extras import require_extra
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["COMMANDS", "CommandEntry", "CommandTable", "ReaderGone"]
 

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.terminal import data
 from headrace.client.admin_access import ANY, QuotaEntity
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

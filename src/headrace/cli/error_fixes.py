@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from headrace.cli.terminal import print_error
 from headrace.errors import HeadraceError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["address_fix", "complete_fix", "report_error"]
 

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from headrace.client.cluster_metadata import TopicMetadata
     from headrace.client.membership.topology import Topology
 
-__all__ = ["AWAY_EPOCH", "GroupView", "GroupWatch", "MemberView", "PartitionLag", "lag_by_partition", "task_partitions"]
+__all__ = [
+    "AWAY_EPOCH",
+    "GroupPoller",
+    "GroupView",
+    "MemberView",
+    "PartitionLag",
+    "lag_by_partition",
+    "task_partitions",
+]
 
 TopicPartition = tuple[str, int]
 Tasks = Mapping[str, tuple[int, ...]]
@@ -97,7 +105,7 @@ class GroupView:
         return self.state == "Stable" and self.tasks > 0 and self.assigned == self.tasks
 
 
-class GroupWatch:
+class GroupPoller:
     """Looks at one group again and again. Mutable: it remembers the positions of the last seconds, for the rates."""
 
     def __init__(self, admin: Admin, group_id: str) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, get_args
 from headrace.errors import ConfigError
 from headrace.spark.aggregate_split import aggregate_limits
 from headrace.spark.grouped_stream import GroupedStream, StreamTable
-from headrace.spark.refusals import OTHER_FORMATS, is_planned, refused_format
 from headrace.spark.refused_methods import (
     REFUSED_GROUPED_METHODS,
     REFUSED_METHODS,
@@ -18,9 +17,10 @@ from headrace.spark.refused_methods import (
     REFUSED_TABLE_METHODS,
 )
 from headrace.spark.spark_session import JUDGED_SETTINGS, check_master
-from headrace.spark.static_side import NARROW_JOINS, WIDE_JOINS
+from headrace.spark.static_join import NARROW_JOINS, WIDE_JOINS
 from headrace.spark.stream import Stream
 from headrace.spark.topology.nodes import FormatName
+from headrace.spark.unsupported import OTHER_FORMATS, is_planned, refused_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

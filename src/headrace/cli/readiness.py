@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.coordinator.streams.internal_topics import add_config, required_changes, retention_of
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.client.cluster_metadata import TopicMetadata

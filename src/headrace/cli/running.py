@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.dev_broker import STATE_DIRECTORY, DevBroker, SampleFeed
 from headrace.cli.group_table import Row, clock_text, group_line, instance_rows, short_line, table
-from headrace.cli.group_view import GroupView, GroupWatch
+from headrace.cli.group_view import GroupPoller, GroupView
 from headrace.cli.instances import Instance, stop_all
 from headrace.cli.terminal import console, is_terminal, keys, print_error, talk
 from headrace.errors import CannotConnect, HeadraceError
@@ -180,7 +180,7 @@ class _Session:
         self._sample = sample
         self._directory = directory
         self._began = time.monotonic()
-        self._watch: GroupWatch | None = None
+        self._watch: GroupPoller | None = None
         self._view: GroupView | None = None
         self._shown_waits: list[str] = []
 
@@ -247,7 +247,7 @@ class _Session:
                 # 500 ms instead of the default: this runs between two frames of the table, and a broker that is away is
                 # tried again at the next look.
                 admin = Admin(servers, client_id="headrace-run", bootstrap_timeout_ms=500, security=access)
-                self._watch = GroupWatch(admin, report["group"])
+                self._watch = GroupPoller(admin, report["group"])
         if self._watch is not None:
             # The group may not be there yet, the broker may be restarting: the table goes on with what is known.
             with contextlib.suppress(HeadraceError):

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BrokerError, Fenced
-from headrace.near_names import nearest
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin_results import GroupListing

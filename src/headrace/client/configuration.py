@@ -20,7 +20,7 @@ from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, 
 from headrace.client.network_client import NetworkClient
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = [
     "IGNORED_UNDER_STREAMS",

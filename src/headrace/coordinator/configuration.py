@@ -14,8 +14,8 @@ from typing import Any
 
 from headrace.coordinator.settings import ASSIGNORS, COORDINATOR_SETTINGS, GROUP_SETTINGS
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
 from headrace.settings import Value, list_of, parse_value, render_value
+from headrace.suggestions import nearest
 
 __all__ = [
     "ClassicGroupConfiguration",

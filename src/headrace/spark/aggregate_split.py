@@ -19,7 +19,6 @@ from headrace.errors import TopologyError
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.plan_reader import columns_read, leaf_of, only_projects
-from headrace.spark.refusals import refusal
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -30,6 +29,7 @@ from headrace.spark.spark_internals import (
     with_children,
 )
 from headrace.spark.topology.nodes import Buffer, BufferFunction, ProjectForGroup
+from headrace.spark.unsupported import refusal
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _FUNCTIONS: dict[str, BufferFunction] = {"Count": "count", "Sum": "sum", "Average": "avg", "Min": "min", "Max": "max"}

@@ -18,7 +18,7 @@ from headrace.spark.application_settings import ApplicationSettings
 from headrace.spark.compilation import Output, check_new_output, compile_outputs
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.frames import empty_frame
-from headrace.spark.stream_rows import Rows
+from headrace.spark.stream_base import StreamBase
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
@@ -111,7 +111,7 @@ class ApplicationDeclaration:
     def _template_of_source(self, source: TopicSource) -> DataFrame:
         return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
 
-    def _leave(self, rows: Rows, sink: Leaving) -> None:
+    def _leave(self, rows: StreamBase, sink: Leaving) -> None:
         """Add an output. Raises TopologyError if it conflicts with an existing one."""
         output = Output(rows=rows, sink=sink)
         check_new_output(self._outputs, output)

@@ -18,10 +18,10 @@ from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.findings import Finding
 from headrace.spark.internal_topics import unsafe_internal_topics
-from headrace.spark.refusals import shown
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_session import missing_settings
 from headrace.spark.topology.nodes import CompiledTopology, TableSink, TopicSink, TopicSource
+from headrace.spark.unsupported import shown
 
 if TYPE_CHECKING:
     from headrace.spark.application_declaration import ApplicationDeclaration

@@ -17,9 +17,8 @@ from headrace.spark.event_time import KeyedDeduplication, without_watermark
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
 from headrace.spark.plan_reader import columns_read
-from headrace.spark.refusals import refusal
 from headrace.spark.stream import Stream
-from headrace.spark.stream_rows import Arm, Rows
+from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
@@ -38,6 +37,7 @@ from headrace.spark.topology.nodes import (
     TopicSink,
     TopicSource,
 )
+from headrace.spark.unsupported import refusal
 
 DEDUPLICATE = "dropDuplicatesWithinWatermark"
 
@@ -46,7 +46,7 @@ DEDUPLICATE = "dropDuplicatesWithinWatermark"
 class Output:
     """One sink together with the rows that are written to it."""
 
-    rows: Rows
+    rows: StreamBase
     sink: Leaving
 
 
@@ -77,7 +77,7 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
                     raise _state_twice(state, new.sink, other, known.sink)
 
 
-def _states(rows: Rows) -> list[KeyedAggregate | KeyedDeduplication]:
+def _states(rows: StreamBase) -> list[KeyedAggregate | KeyedDeduplication]:
     """Return what `rows` keep in stores."""
     if isinstance(rows, StreamTable):
         return [rows._aggregate]
@@ -256,7 +256,7 @@ class _Building:
     def _internal(self, name: str, kind: str) -> str:
         return f"{self._app_name}-{name}-{kind}"
 
-    def _carried_needs(self, arm: Arm, output: Output) -> tuple[str, ...]:
+    def _carried_needs(self, arm: StreamSource, output: Output) -> tuple[str, ...]:
         """Return the hidden columns that the sink reads.
 
         `_kafka` is one of them only if the user's own columns are computed from it.
@@ -268,7 +268,7 @@ class _Building:
         keys = [quoted(name) for name, _ in arm.deduplication.key_columns]
         return (*wanted, *columns_read(apply_calls(template, arm.calls).select(*keys, EVENT_TIME_COLUMN)))
 
-    def _add_branch(self, arm: Arm, branch: Branch, needed: tuple[str, ...]) -> None:
+    def _add_branch(self, arm: StreamSource, branch: Branch, needed: tuple[str, ...]) -> None:
         name = arm.source.name
         self._sources[name] = arm.source
         self._branches.setdefault(name, []).append(branch)

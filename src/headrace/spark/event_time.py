@@ -21,10 +21,10 @@ from headrace.spark.aggregate_split import is_groupable
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import quoted, without_hidden
 from headrace.spark.plan_reader import source_column
-from headrace.spark.refusals import refusal, translated
 from headrace.spark.spark_internals import analysed, interval_microseconds, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall, TopicSource
+from headrace.spark.unsupported import refusal, translated
 
 __all__ = ["KeyedDeduplication", "check_watermark", "has_watermark", "keyed_deduplication", "without_watermark"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.spark.application_log import log_to_stderr
 from headrace.spark.progress_text import ProgressText, total_line
-from headrace.spark.restore_bar import RestoreBar
+from headrace.spark.restore_progress import RestoreProgress
 from headrace.spark.runtime.user_topics import missing_sources
 from headrace.version import __version__
 
@@ -132,7 +132,7 @@ def _wait(running: RunningApp, until: str, signals: _StopSignals) -> str:
             target=_wait_for_ends, args=(running, caught_up), name="headrace-caught-up", daemon=True
         ).start()
     text = ProgressText(time.monotonic())
-    bar = RestoreBar(running)
+    bar = RestoreProgress(running)
     try:
         while True:
             if signals.asked.is_set():

@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.spark.refusals import is_hidden, refusal, visible
 from headrace.spark.spark_internals import column_text
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall
+from headrace.spark.unsupported import is_hidden, refusal, visible
 
 
 def apply_calls(

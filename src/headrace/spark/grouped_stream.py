@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from headrace.checked_api import checked_api, unknown_attribute
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
-from headrace.spark.refusals import call_site, refusal, refusing_method, translated
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
-from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
+from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
+from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class KeyedAggregate:
     """One aggregate of the program: where its rows come from, the user's calls, and how they split."""
 
     name: str
-    arms: tuple[Arm, ...]
+    arms: tuple[StreamSource, ...]
     split: AggregateSplit
     group: tuple[Any, ...]  # arguments of groupBy
     call: NarrowCall  # agg, count, sum, .. with its arguments
@@ -43,7 +43,7 @@ class KeyedAggregate:
 class GroupedStream:
     """Groups of a stream, like PySpark's `GroupedData`. Made by `Stream.groupBy`."""
 
-    def __init__(self, rows: Rows, arms: tuple[Arm, ...], cols: tuple[Any, ...], where: str) -> None:
+    def __init__(self, rows: StreamBase, arms: tuple[StreamSource, ...], cols: tuple[Any, ...], where: str) -> None:
         """`rows` of a stream, and the ways on which they come."""
         self._rows, self._arms = rows, arms
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
@@ -145,7 +145,7 @@ class GroupedStream:
 
 
 @checked_api()
-class StreamTable(Rows):
+class StreamTable(StreamBase):
     """The newest row per key. `select`, `withColumn` and `drop` may follow, then `to_topic` or `foreachBatch`."""
 
     _row_for_row = True
@@ -167,7 +167,7 @@ class StreamTable(Rows):
     def _described_sources(self) -> list[tuple[str, list[str]]]:
         grouped = f"groupBy({', '.join(self._default_key_columns())}).{self._aggregate.call.method}"
         later = [grouped, *(call.method for call in self._calls)]
-        return [(source, [*calls, *later]) for source, calls in described_arms(self._aggregate.arms)]
+        return [(source, [*calls, *later]) for source, calls in described_sources(self._aggregate.arms)]
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
         return StreamTable(self._app, template, self._aggregate, (*self._calls, call))

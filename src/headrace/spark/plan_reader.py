@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headrace.spark.refusals import refusal
 from headrace.spark.spark_internals import analysed, class_of, expression_id, optimised, sequence, walk, walk_of_stream
+from headrace.spark.unsupported import refusal
 
 _LEAVES = frozenset({"LogicalRDD", "LocalRelation"})
 _NARROW = frozenset({"Project", "Filter", "Generate", "SubqueryAlias", "Join"}) | _LEAVES
@@ -125,7 +125,7 @@ def only_projects(dataframe: DataFrame) -> bool:
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
 
 
-def volatile_functions(expression: Any) -> set[str]:
+def nondeterministic_functions(expression: Any) -> set[str]:
     """Return the names of nondeterministic and of time-dependent functions in `expression`."""
     found: set[str] = set()
     pending = [expression]
@@ -140,6 +140,8 @@ def volatile_functions(expression: Any) -> set[str]:
     return found
 
 
-def volatile_functions_of(plan: Any) -> set[str]:
+def nondeterministic_functions_of(plan: Any) -> set[str]:
     """Return the names of nondeterministic and of time-dependent functions in a whole plan."""
-    return {name for node in walk(plan) for one in sequence(node.expressions()) for name in volatile_functions(one)}
+    return {
+        name for node in walk(plan) for one in sequence(node.expressions()) for name in nondeterministic_functions(one)
+    }

@@ -14,7 +14,7 @@ from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, 
 from headrace.client.configuration import ClientConfiguration, check_streams_protocol, warn_if_ignored
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["SETTINGS", "checked_config", "reached_by"]
 

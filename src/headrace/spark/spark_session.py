@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
 from headrace.spark.application_log import announce_spark
-from headrace.spark.class_archive import archive_options
+from headrace.spark.cds_archive import archive_options
 from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:

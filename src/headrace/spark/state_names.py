@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headrace.spark.refusals import refusal
+from headrace.spark.unsupported import refusal
 
 __all__ = ["checked_state_name", "derived_state_name"]
 

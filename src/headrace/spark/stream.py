@@ -1,6 +1,6 @@
 """`Stream`: rows as they come from topics, with the methods that a table of aggregates has not.
 
-See `headrace.spark.stream_rows` for what both have.
+See `headrace.spark.stream_base` for what both have.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headrace.spark.event_time import check_watermark, has_watermark, keyed_dedu
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
-from headrace.spark.refusals import (
+from headrace.spark.static_join import StaticSide, checked_join
+from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall
+from headrace.spark.unsupported import (
     call_site,
     refusal,
     translated,
 )
-from headrace.spark.static_side import StaticSide, checked_join
-from headrace.spark.stream_rows import Application, Arm, Rows, described_arms
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall
 
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
-class Stream(Rows):
+class Stream(StreamBase):
     """Rows of source topics. Made by `StreamsApp.stream`.
 
     Example:
@@ -36,12 +36,12 @@ class Stream(Rows):
         flights.where("delay > 0").groupBy("origin").count().to_topic("delays")
     """
 
-    def __init__(self, app: Application, template: DataFrame, arms: tuple[Arm, ...]) -> None:
+    def __init__(self, app: Application, template: DataFrame, arms: tuple[StreamSource, ...]) -> None:
         super().__init__(app, template)
         self._arms = arms
 
     def _described_sources(self) -> list[tuple[str, list[str]]]:
-        return described_arms(self._arms)
+        return described_sources(self._arms)
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
         return Stream(self._app, template, tuple(arm.followed_by(call) for arm in self._arms))
@@ -162,7 +162,7 @@ class Stream(Rows):
         )
 
 
-def _aligned(arm: Arm, side: Stream, schema: StructType, where: str) -> Arm:
+def _aligned(arm: StreamSource, side: Stream, schema: StructType, where: str) -> StreamSource:
     """Return `arm` with one more call that gives its rows the columns and types of the union."""
     have = {name.lower(): name for name in side.columns}
     columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]

@@ -23,11 +23,10 @@ from headrace.spark.compilation import source_name
 from headrace.spark.formats.schemas import RAW, STRING, check_schema
 from headrace.spark.formats.serdes import Serde, serde_name, source_serde
 from headrace.spark.listeners import check_listener
-from headrace.spark.refusals import call_site, is_hidden, refusal, refused_format
 from headrace.spark.sinks.declaration import check_topic_name
 from headrace.spark.spark_session import check_session, session
 from headrace.spark.stream import Stream
-from headrace.spark.stream_rows import Arm
+from headrace.spark.stream_base import StreamSource
 from headrace.spark.topology.nodes import (
     DeadLetter,
     ErrorPolicy,
@@ -35,6 +34,7 @@ from headrace.spark.topology.nodes import (
     TopicSource,
     ValueFormat,
 )
+from headrace.spark.unsupported import call_site, is_hidden, refusal, refused_format
 
 if TYPE_CHECKING:
     from headrace.spark.findings import Finding
@@ -176,7 +176,7 @@ class StreamsApp(ApplicationDeclaration):
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
             where=where,
         )
-        return Stream(self, self._template_of_source(self._registered(source)), (Arm(source=source),))
+        return Stream(self, self._template_of_source(self._registered(source)), (StreamSource(source=source),))
 
     def _columns_of(
         self, schema: StructType | str | None, value: str | None, where: str

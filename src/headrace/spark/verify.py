@@ -26,11 +26,11 @@ from headrace.errors import ConfigError
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import StreamTable
-from headrace.spark.plan_reader import volatile_functions, volatile_functions_of
+from headrace.spark.plan_reader import nondeterministic_functions, nondeterministic_functions_of
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
-from headrace.spark.stream_rows import Arm, Rows
+from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -175,29 +175,29 @@ class _Recomputation:
         gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
         if gone is not None:
             return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates")
-        volatile = [_volatile_columns(output.rows, self._app) for output in outputs]
-        for columns, whole in volatile:
+        nondeterministic = [_nondeterministic_columns(output.rows, self._app) for output in outputs]
+        for columns, whole in nondeterministic:
             if whole:
                 return _undecided(
                     topic, kind, f"{', '.join(whole)} answer differently when asked twice, and rows depend on them"
                 )
             claims += [f"{topic}.{name} is not compared: it is computed anew each time" for name in columns]
-        ignored = frozenset(name for columns, _ in volatile for name in columns)
+        ignored = frozenset(name for columns, _ in nondeterministic for name in columns)
         try:
             if isinstance(outputs[0].sink, TableSink):
                 _show_committed_rows(outputs[0].sink, self._app.name)
-                return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
+                return compare_files(outputs[0].sink, self._stream_base(outputs[0]), ignored)
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             actual, outputs = _as_json(actual, outputs)
             if isinstance(outputs[0].rows, StreamTable):
                 rows = self._rows(outputs[0].rows._aggregate.arms)
                 return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
-            expected = [(self._stream_rows(output), output.sink) for output in outputs]
+            expected = [(self._stream_base(output), output.sink) for output in outputs]
             return compare_stream(topic, expected, actual, ignored)  # type: ignore[arg-type]
         except PySparkException as error:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
 
-    def _arm(self, arm: Arm) -> DataFrame:
+    def _arm(self, arm: StreamSource) -> DataFrame:
         rows = good_rows(self._frames[arm.source.name])
         if arm.deduplication is None:
             return apply_calls(rows, arm.calls)
@@ -205,21 +205,21 @@ class _Recomputation:
         keyed = apply_calls(with_places(rows, arm.source), arm.calls)
         return apply_calls(first_rows(keyed, arm.deduplication, max_ahead_us), arm.later)
 
-    def _gone_before(self, rows: Rows) -> Iterator[str]:
+    def _gone_before(self, rows: StreamBase) -> Iterator[str]:
         """Yield the partitions of deduplicated topics whose first records are deleted."""
         for arm in rows._arms if isinstance(rows, Stream) else ():
             for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
                 if arm.deduplication is not None and topic in arm.source.topics and start > 0:
                     yield f"{topic}-{partition} begins at offset {start:,}"
 
-    def _rows(self, arms: Sequence[Arm]) -> DataFrame:
+    def _rows(self, arms: Sequence[StreamSource]) -> DataFrame:
         """Return the rows of all arms; with several arms, the columns that they share."""
         frames = [self._arm(arm) for arm in arms]
         if len(frames) == 1:
             return frames[0]
         return reduce(lambda one, other: one.unionByName(other), frames)
 
-    def _stream_rows(self, output: Output) -> DataFrame:
+    def _stream_base(self, output: Output) -> DataFrame:
         assert isinstance(output.rows, Stream)
         return self._rows(output.rows._arms)
 
@@ -318,7 +318,7 @@ def _undecided(topic: str, kind: str, why: str) -> SinkVerdict:
     )
 
 
-def _volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Find the nondeterministic columns of `rows`, which cannot be recomputed.
 
     Returns:
@@ -330,19 +330,21 @@ def _volatile_columns(rows: Rows, app: ApplicationDeclaration) -> tuple[tuple[st
     if isinstance(rows, StreamTable):
         for arm in rows._aggregate.arms:
             frame = apply_calls(app._template_of_source(arm.source), arm.calls)
-            whole |= volatile_functions_of(analysed(frame))
+            whole |= nondeterministic_functions_of(analysed(frame))
         rows_frames = [rows._template]
     else:
         assert isinstance(rows, Stream)
         for arm in rows._arms:
             if arm.deduplication is not None:  # which rows are duplicates depends on their columns
-                whole |= volatile_functions_of(analysed(apply_calls(app._template_of_source(arm.source), arm.calls)))
+                whole |= nondeterministic_functions_of(
+                    analysed(apply_calls(app._template_of_source(arm.source), arm.calls))
+                )
         rows_frames = [arm.apply(app._template_of_source(arm.source)) for arm in rows._arms]
     for frame in rows_frames:
         top = analysed(frame)
         for node in walk(top):
             for expression in sequence(node.expressions()):
-                found = volatile_functions(expression)
+                found = nondeterministic_functions(expression)
                 if not found:
                     continue
                 # Only what the last call itself computes is surely used by nothing else.

@@ -22,9 +22,9 @@ from headrace.spark.aggregate_split import is_number
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.plan_reader import leaf_of
-from headrace.spark.refusals import is_hidden
 from headrace.spark.spark_internals import analysed, expression_id, sequence
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, Buffer, TopicSink
+from headrace.spark.unsupported import is_hidden
 from headrace.spark.verdict import SinkVerdict
 from headrace.spark.verify_streams import EXAMPLES, JSON_OPTIONS, key_of, value_of, value_schema
 

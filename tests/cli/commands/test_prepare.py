@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command_lines import headrace_process
 from tests.longer import longer
 
-from headrace.spark.class_archive import archive_options, archive_path
+from headrace.spark.cds_archive import archive_options, archive_path
 
 STARTS_SPARK = """
 from headrace.spark import session

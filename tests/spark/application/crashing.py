@@ -94,10 +94,10 @@ def in_the_driver() -> None:
 
 
 def in_a_worker() -> None:
-    from headrace.spark.runtime.open_batch import OpenBatch
     from headrace.spark.runtime.restore_stage import RestoreStep
     from headrace.spark.runtime.slot_producer import SlotProducer
     from headrace.spark.runtime.store import TaskStore
+    from headrace.spark.runtime.store_transaction import StoreTransaction
     from headrace.spark.sinks.parquet import PartWriter
 
     def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:
@@ -105,7 +105,7 @@ def in_a_worker() -> None:
         return prepared is not None and prepared.batch != committed
 
     _around(SlotProducer, "flush", before=WORKER_POINTS[0], after=WORKER_POINTS[1])
-    _around(OpenBatch, "prepare", after=WORKER_POINTS[2])
+    _around(StoreTransaction, "prepare", after=WORKER_POINTS[2])
     _around(TaskStore, "_settle", after=WORKER_POINTS[3], when=undoing)
     _around(PartWriter, "close", after=WORKER_POINTS[5])
     _around(RestoreStep, "tables", before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks))

@@ -6,7 +6,7 @@ import time
 import lmdb
 import pytest
 
-from headrace.spark.runtime.local_state import LocalState
+from headrace.spark.runtime.state_coordinator import StateCoordinator
 from headrace.spark.runtime.task_opener import TaskOpener
 
 pytestmark = pytest.mark.spark
@@ -46,7 +46,7 @@ def wait_for_the_opener(monkeypatch):
 @pytest.mark.parametrize("by", ["the replica process", "a stage"])
 def test_while_a_store_is_restored(by, monkeypatch, broker, make_app, running, spark, flights, tmp_path):
     if by == "a stage":
-        monkeypatch.setattr(LocalState, "start", lambda _state: None)
+        monkeypatch.setattr(StateCoordinator, "start", lambda _state: None)
     broke_off, armed = wait_for_the_opener(monkeypatch)
     flights.send(broker, range(300))
     with flights.count_by_origin(make_app(instance="a")).start() as first:

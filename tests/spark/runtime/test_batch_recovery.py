@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, StateError
-from headrace.spark.runtime.bad_record_search import Undigestible
+from headrace.spark.runtime.bad_record_search import BadRecord
 from headrace.spark.runtime.batch_recovery import (
     BROKER_PATIENCE_S,
     GUARDED_BATCHES,
@@ -155,7 +155,7 @@ def test_repeated_worker_deaths_end_the_batch_despite_broker_outages(recovery):
 
 
 CAST = "[CAST_INVALID_INPUT] The value 'x' cannot be cast. SQLSTATE: 22018"
-BAD_RECORD = Undigestible(task=0, topic="flights", partition=0, offset=5, reason=CAST)
+BAD_RECORD = BadRecord(task=0, topic="flights", partition=0, offset=5, reason=CAST)
 
 
 class GuardingJobs:

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
-from headrace.spark.runtime.doubtful_rows import GUARDING, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session
+from headrace.spark.runtime.suspect_rows import GUARDING, suspect_rows
 
 pytestmark = pytest.mark.spark
 
@@ -68,14 +68,14 @@ def test_spark_picks_out_the_rows_that_may_fail(rows, spark, query):
     session = fetching_session(spark, GUARDING)
     build, bad = SIEVED[query]
     given = rows.frame(None, 2)
-    found = PreparedPlan(lambda: doubtful_rows(given, build), session=session)
+    found = PreparedPlan(lambda: suspect_rows(given, build), session=session)
     for _ in range(2):  # a kept plan is run for every search
         assert {row[1] for row in DriverRows(session, found.kept()).frame(None, 1).collect()} == bad
 
 
 @pytest.mark.parametrize("query", ["explode", "join", "udf behind a filter"])
 def test_queries_that_spark_cannot_filter_have_no_doubtful_rows(rows, query):
-    assert doubtful_rows(rows.frame(None, 1), QUERIES[query]) is None
+    assert suspect_rows(rows.frame(None, 1), QUERIES[query]) is None
 
 
 def test_rows_without_failures_have_no_findings(rows):

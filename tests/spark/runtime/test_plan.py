@@ -3,7 +3,7 @@
 import pytest
 from tests.spark.runtime.plan_samples import BATCH
 
-from headrace.spark.runtime.bad_record_search import find_undigestible
+from headrace.spark.runtime.bad_record_search import find_bad_records
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport, TaskPlan, TaskReport, merged
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.tasks import RunningTask, only, plan_slots
@@ -112,14 +112,14 @@ def test_halving_finds_each_bad_record(bad):
         ]
         return f"cast at {hit}" if hit else None
 
-    found = find_undigestible(plan_slots(tasks, 1000), probe, most_per_task=10)
+    found = find_bad_records(plan_slots(tasks, 1000), probe, most_per_task=10)
     assert {(row.task, row.offset) for row in found} == bad
     assert len(probes) <= 2 + 4 + 16 * len(bad)
 
 
 def test_halving_stops_at_the_first_where_one_is_enough():
     tasks = [running(0, 0, 1024)]
-    found = find_undigestible(
+    found = find_bad_records(
         plan_slots(tasks, 2000),
         lambda ranges: "bad" if any(r.start <= o < r.end for r in ranges[0] for o in (700, 900)) else None,
         most_per_task=1,

@@ -17,12 +17,12 @@ from headrace.broker.logs.partition_logs import default_log_config
 from headrace.coordinator.configuration import check_bounds, checked_group_settings
 from headrace.coordinator.settings import COORDINATOR_SETTINGS
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
 from headrace.protocol.error_codes import ErrorCode
 from headrace.settings import Value, parse_value, render_value
 from headrace.storage.directory_metadata import DynamicConfigs
 from headrace.storage.errors import StorageError
 from headrace.storage.log_directory import LogDirectory
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.coordinator.configuration import GroupCoordinatorConfiguration

@@ -14,8 +14,8 @@ from headrace.broker.config.broker_configuration import BROKER_SETTINGS, BrokerC
 from headrace.broker.config.kafka_setting_names import KAFKA_SETTING_NAMES, SETTINGS_WITHOUT_EFFECT
 from headrace.broker.config.listener_configuration import prefixed_setting
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
 from headrace.settings import list_of, render_value
+from headrace.suggestions import nearest
 
 __all__ = ["ServerProperties", "as_properties", "read_server_properties"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.advice.given_configuration import DEFAULTS, Client, GivenConfiguration, Version, assignor_for
 from headrace.cli.advice.situation import Finding, Level, Situation
 from headrace.client.configuration import IGNORED_UNDER_STREAMS
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from headrace.cli.options import (
     timeout_option,
 )
 from headrace.cli.terminal import data, print_json, talk
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin

@@ -14,7 +14,7 @@ import click
 from headrace.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
 from headrace.cli.terminal import talk
 from headrace.client.broker_errors import unknown_topic_error
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin

@@ -14,8 +14,8 @@ from headrace.cli.options import bootstrap_option, client_settings, console_conf
 from headrace.cli.terminal import talk
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import BrokerError, HeadraceError
-from headrace.near_names import nearest
 from headrace.protocol.record_batches import PlainRecord
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from importlib.resources import files
 import click
 
 from headrace.cli.terminal import data
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["command", "error_codes", "error_page", "rule_names", "rule_page"]
 

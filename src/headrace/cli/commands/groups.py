@@ -11,7 +11,7 @@ from headrace.cli.options import bootstrap_option, command_config_option, exactl
 from headrace.cli.terminal import data, kafka_table, print_json
 from headrace.client.broker_errors import unknown_group_error
 from headrace.errors import BrokerError, ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,8 +21,8 @@ def command(if_missing: bool) -> None:
     the file lies: in HEADRACE_CACHE_DIR, else in headrace below XDG_CACHE_HOME or ~/.cache. Needs the extra `cluster`
     and Java 17 or later. Again after an upgrade of Java or pyspark; in an image, after the installation.
     """
-    from headrace.cli.class_training import make_archive
-    from headrace.spark.class_archive import archive_path
+    from headrace.cli.cds_training import make_archive
+    from headrace.spark.cds_archive import archive_path
     from headrace.spark.spark_session import check_java
 
     # The name contains a hash of Java's and pyspark's files, so "is it there" also means "does it fit".

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.group_table import group_line, member_rows, plain_rows, table
-from headrace.cli.group_view import GroupView, GroupWatch
+from headrace.cli.group_view import GroupPoller, GroupView
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from headrace.cli.terminal import console, data, is_terminal, print_json
 from headrace.client.broker_errors import unknown_group_error
@@ -55,7 +55,7 @@ def command(
       headrace top flight-delays
     """
     with open_admin(bootstrap_servers, client_id="headrace-top", command_config=command_config) as admin:
-        watch = GroupWatch(admin, _chosen(admin, group, bootstrap_servers))
+        watch = GroupPoller(admin, _chosen(admin, group, bootstrap_servers))
         if as_json:
             _print_documents(watch, once, interval)
         elif once or not is_terminal():
@@ -83,7 +83,7 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
     raise click.UsageError(f"There are {len(listed)} streams groups; name one: {', '.join(listed)}.")
 
 
-def _looks(watch: GroupWatch, once: bool, interval: float) -> GroupView:
+def _looks(watch: GroupPoller, once: bool, interval: float) -> GroupView:
     view = watch.look(now_ms=_now_ms())
     if once and view.members:  # a rate needs two looks
         # A second at most: `--once` is used in scripts, and the offsets of a running group move several times a second.
@@ -92,7 +92,7 @@ def _looks(watch: GroupWatch, once: bool, interval: float) -> GroupView:
     return view
 
 
-def _print_documents(watch: GroupWatch, once: bool, interval: float) -> None:
+def _print_documents(watch: GroupPoller, once: bool, interval: float) -> None:
     while True:
         print_json(asdict(_looks(watch, once, interval)))
         if once:
@@ -100,7 +100,7 @@ def _print_documents(watch: GroupWatch, once: bool, interval: float) -> None:
         time.sleep(interval)
 
 
-def _print_texts(watch: GroupWatch, once: bool, interval: float) -> None:
+def _print_texts(watch: GroupPoller, once: bool, interval: float) -> None:
     while True:
         for line in view_lines(_looks(watch, once, interval)):
             data(line)
@@ -118,7 +118,7 @@ def view_lines(view: GroupView) -> list[str]:
     return lines + plain_rows(member_rows(view))
 
 
-def _draw(watch: GroupWatch, interval: float) -> None:
+def _draw(watch: GroupPoller, interval: float) -> None:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:

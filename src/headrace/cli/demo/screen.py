@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.demo.environment import GROUP, Stage
 from headrace.cli.group_table import Row, clock_text, instance_rows, short_line, table
-from headrace.cli.group_view import GroupView, GroupWatch
+from headrace.cli.group_view import GroupPoller, GroupView
 from headrace.cli.terminal import console, is_terminal
 from headrace.client.admin import Admin
 from headrace.client.plain_records import consume
@@ -58,7 +58,7 @@ class Observer:
         self.quiet_looks = 0
         self.play = play
         self._stage = stage
-        self._watch = GroupWatch(Admin(stage.bootstrap_servers, client_id="headrace-demo"), GROUP)
+        self._watch = GroupPoller(Admin(stage.bootstrap_servers, client_id="headrace-demo"), GROUP)
         self._results = Results(stage.bootstrap_servers, "by-origin", "origin")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-demo-observer", daemon=True)

@@ -17,7 +17,7 @@ from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, 
 from headrace.client.configuration import ClientConfiguration, Source
 from headrace.client.security import ClientSecurity, TokenProvider
 from headrace.errors import ConfigError
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 __all__ = ["CONSUMER_SETTINGS", "ConsumerConfiguration"]
 

@@ -37,7 +37,7 @@ from headrace.spark.formats.record_values import (
     schema_of_source,
 )
 from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
-from headrace.spark.refusals import refusal
+from headrace.spark.unsupported import refusal
 
 __all__ = [
     "decode_protobuf",

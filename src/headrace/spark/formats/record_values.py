@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.formats import Avro, Protobuf
 from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
 from headrace.spark.formats.schema_registry import RegisteredSchema, SchemaKind, UnknownSchema, latest_schema
-from headrace.spark.refusals import refusal
+from headrace.spark.unsupported import refusal
 
 __all__ = ["HEADER_BYTES", "bad_rows", "header_of", "in_order", "schema_ids", "schema_of_source", "without_header"]
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.formats.arrow_types import children, unsupported
-from headrace.spark.refusals import is_hidden, refusal
+from headrace.spark.unsupported import is_hidden, refusal
 
 _HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 COORDINATES = (  # the struct `_kafka`; built by hand, since workers have no Spark context to parse DDL with

@@ -29,8 +29,8 @@ from headrace.spark.runtime.batch_runner import SubtopologyRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
 from headrace.spark.runtime.instance import RunningInstance
 from headrace.spark.runtime.job_runner import JobRunner
-from headrace.spark.runtime.local_state import LocalState
 from headrace.spark.runtime.resident_slots import ResidentThreads
+from headrace.spark.runtime.state_coordinator import StateCoordinator
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.transaction_journal import TransactionJournal
@@ -67,7 +67,7 @@ class ApplicationRuntime(RunningInstance):
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
-        self.state: LocalState = LocalState(self)
+        self.state: StateCoordinator = StateCoordinator(self)
 
     @property
     def runners(self) -> dict[str, SubtopologyRunner]:

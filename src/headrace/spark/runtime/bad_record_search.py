@@ -15,7 +15,7 @@ That is at most log2(records) + 1 failed micro-batches for each bad record. The 
 micro-batches began. When every prefix succeeds, the batch was only too large as a whole, and no record is blamed.
 Rejected: probing prefixes without committing them. It needs a second implementation of stores and sinks.
 
-**Halving** (`find_undigestible`). A Spark release may lack an internal class that `driver_evaluation` needs. Then the
+**Halving** (`find_bad_records`). A Spark release may lack an internal class that `driver_evaluation` needs. Then the
 failed batch's input is read and put through the user's SQL, nothing written: first each slot, then each task, then
 halves of its ranges, down to single offsets. About log2(records) jobs for one bad record, each as long as a small
 micro-batch.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from headrace.spark.runtime.plan import InputRange, SlotPlan, TaskPlan
 from headrace.spark.runtime.tasks import only
 
-__all__ = ["PrefixSearch", "Probe", "Undigestible", "find_undigestible", "only_record"]
+__all__ = ["BadRecord", "PrefixSearch", "Probe", "find_bad_records", "only_record"]
 
 Probe = Callable[[Mapping[int, tuple[InputRange, ...]]], str | None]
 """Tasks and ranges → what Spark said about them, None when it digests them all."""
@@ -95,7 +95,7 @@ def _input(task: TaskPlan, found: InputRange) -> _Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undigestible:
+class BadRecord:
     """One record and what Spark said about it."""
 
     task: int
@@ -106,15 +106,15 @@ class Undigestible:
     code: str = "undigestible"  # of the error that names it
 
 
-def find_undigestible(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_task: int) -> list[Undigestible]:
+def find_bad_records(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_task: int) -> list[BadRecord]:
     """The bad records in order of task, topic, partition, offset; the first `most_per_task` of a task."""
-    found: list[Undigestible] = []
+    found: list[BadRecord] = []
     for slot in slots:
         everything = {task.partition: task.ranges for task in slot.tasks}
         if len(slots) > 1 and probe(everything) is None:
             continue
         for task in slot.tasks:
-            of_task: list[Undigestible] = []
+            of_task: list[BadRecord] = []
             for one_range in task.ranges:
                 if len(of_task) < most_per_task and one_range.end > one_range.start:
                     of_task += _in_range(task.partition, one_range, probe, most_per_task - len(of_task))
@@ -122,9 +122,9 @@ def find_undigestible(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_tas
     return found
 
 
-def _in_range(task: int, one_range: InputRange, probe: Probe, most: int) -> list[Undigestible]:
+def _in_range(task: int, one_range: InputRange, probe: Probe, most: int) -> list[BadRecord]:
     """Depth first and in order of offsets, so that stopping early leaves out only later ones."""
-    found: list[Undigestible] = []
+    found: list[BadRecord] = []
     waiting = [one_range]
     while waiting and len(found) < most:
         part = waiting.pop()
@@ -133,7 +133,7 @@ def _in_range(task: int, one_range: InputRange, probe: Probe, most: int) -> list
             continue
         if part.end - part.start == 1:
             found.append(
-                Undigestible(task=task, topic=part.topic, partition=part.partition, offset=part.start, reason=reason)
+                BadRecord(task=task, topic=part.topic, partition=part.partition, offset=part.start, reason=reason)
             )
             continue
         middle = (part.start + part.end) // 2

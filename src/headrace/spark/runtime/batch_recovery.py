@@ -19,7 +19,7 @@ from dataclasses import replace
 from py4j.protocol import Py4JError
 
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
-from headrace.spark.runtime.bad_record_search import PrefixSearch, Probe, Undigestible, find_undigestible, only_record
+from headrace.spark.runtime.bad_record_search import BadRecord, PrefixSearch, Probe, find_bad_records, only_record
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport
@@ -126,7 +126,7 @@ class BatchRecovery:
         )
         return tuple(found for found in moved if found.start < found.end)
 
-    def _note_searched(self, plan: MicroBatchPlan, found: Sequence[Undigestible], most: int) -> None:
+    def _note_searched(self, plan: MicroBatchPlan, found: Sequence[BadRecord], most: int) -> None:
         if len(found) < most:
             self._searched |= {(r.topic, r.partition, r.topic_id): r.end for task in plan.tasks for r in task.ranges}
 
@@ -231,7 +231,7 @@ class BatchRecovery:
         self._search = None
         task, found = only
         code = failed.cause.code if failed.cause is not None else "undigestible"
-        bad = Undigestible(
+        bad = BadRecord(
             task=task,
             topic=found.topic,
             partition=found.partition,
@@ -284,7 +284,7 @@ class BatchRecovery:
             return True
         except (Py4JError, LookupError) as error:
             log.warning("%s: searching by halves, this Spark is unknown: %r", plan.subtopology_id, str(error)[:200])
-            found = find_undigestible(plan.slots, self._prober(plan), most_per_task=most)
+            found = find_bad_records(plan.slots, self._prober(plan), most_per_task=most)
         self._note_searched(plan, found, most)
         self._screens = bool(found) and most == MOST_UNDIGESTIBLE
         self._pass_over(found)
@@ -314,7 +314,7 @@ class BatchRecovery:
 
         return probe
 
-    def _pass_over(self, found: Sequence[Undigestible]) -> None:
+    def _pass_over(self, found: Sequence[BadRecord]) -> None:
         """Skip these records in the next plans, or stop at them, as the policies of their sources require."""
         left_out = []
         for bad in found:
@@ -327,7 +327,7 @@ class BatchRecovery:
         self._log_passed_over(left_out)
 
     @staticmethod
-    def _log_passed_over(bad_records: Sequence[Undigestible]) -> None:
+    def _log_passed_over(bad_records: Sequence[BadRecord]) -> None:
         for bad in bad_records[:MOST_LOGGED]:
             log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
         if len(bad_records) > MOST_LOGGED:
@@ -341,7 +341,7 @@ class BatchRecovery:
                 self._stops[where] = error
 
 
-def _undigestible(bad: Undigestible, source: Source) -> RecordError:
+def _undigestible(bad: BadRecord, source: Source) -> RecordError:
     origins = source.origins if isinstance(source, RepartitionSource) else ()
     internal = f" (of an internal topic, made from records of {', '.join(origins)})" if origins else ""
     return RecordError(

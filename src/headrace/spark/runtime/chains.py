@@ -23,7 +23,6 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
-from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
@@ -33,8 +32,9 @@ from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
 from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
 from headrace.spark.runtime.stateful_operator import StatefulStep
+from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
-from headrace.spark.static_side import StaticSide
+from headrace.spark.static_join import StaticSide
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     EVENT_TIME_COLUMN,

@@ -23,7 +23,7 @@ from headrace.spark.runtime.batch_commit import reached_offsets
 from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.batch_outcome import complete, measure
 from headrace.spark.runtime.batch_recovery import BatchRecovery
-from headrace.spark.runtime.input_watch import InputWatch
+from headrace.spark.runtime.input_poller import InputPoller
 from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from headrace.spark.runtime.progress import BatchTiming, SubtopologyProgress
@@ -57,7 +57,7 @@ class CommandExecutor:
         self._name, self._tasks, self.progress = subtopology.subtopology_id, tasks, progress
         self._client = runtime.network_client()
         self._admin = Admin(self._client)
-        self.watch = InputWatch(runtime.network_client())
+        self.watch = InputPoller(runtime.network_client())
         self._watch_losses = 0
         self._batch_ids = itertools.count()
         self._reopen: set[int] = set()  # found by the recovery

@@ -11,7 +11,7 @@ rows: about a microsecond a row and 20 for each bad one.
    until they hold one row; a row that was found fails alone.
 3. The count must end at the number of rows, or the plan is tried in slices as well: a good row is never blamed.
 
-The rows are those that `doubtful_rows` picks out where it can, else all. Rejected: halving by Spark jobs (117 failed
+The rows are those that `suspect_rows` picks out where it can, else all. Rejected: halving by Spark jobs (117 failed
 jobs for 11 records in 8,000).
 """
 

@@ -103,7 +103,7 @@ class RunnerView(Protocol):
 
 
 class StateView(Protocol):
-    """State beyond the running tasks. See `LocalState`."""
+    """State beyond the running tasks. See `StateCoordinator`."""
 
     replicas: Replicas | None
 

@@ -18,9 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
-from headrace.spark.runtime.bad_record_search import Undigestible
+from headrace.spark.runtime.bad_record_search import BadRecord
 from headrace.spark.runtime.chains import Chains, ForeachBatchChain, GuardedChain, GuardedMain, PreparedPlan, Probe
-from headrace.spark.runtime.doubtful_rows import GUARDING, doubtful_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.fetch_stage import name_of
 from headrace.spark.runtime.plan import (
@@ -33,13 +32,14 @@ from headrace.spark.runtime.plan import (
     merged,
 )
 from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.python_worker_repair import forget_dead_daemons, has_lost_its_daemon
 from headrace.spark.runtime.resident_chains import ResidentChains
 from headrace.spark.runtime.resident_slots import ResidentSlots
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.store_files import disk_full
+from headrace.spark.runtime.suspect_rows import GUARDING, suspect_rows
 from headrace.spark.runtime.tasks import only
-from headrace.spark.runtime.worker_factories import forget_dead_daemons, has_lost_its_daemon
 from headrace.spark.spark_internals import run_plan
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
 
@@ -182,7 +182,7 @@ class JobRunner:
 
     def process_guarded(
         self, plan: MicroBatchPlan, *, bad_expected: bool, tick: Callable[[], None] = lambda: None
-    ) -> tuple[list[StageReport], list[Undigestible]]:
+    ) -> tuple[list[StageReport], list[BadRecord]]:
         """Process a micro-batch of which Spark SQL may be unable to process some records, and pass over those.
 
         One Spark job, and one more if records go to dead-letter topics. Rows that fail in it are evaluated one by one
@@ -204,7 +204,7 @@ class JobRunner:
         plan = replace(plan, shared_topics=tuple(sorted(shared)))
         with self._running(plan, f"batch {plan.batch.batch_id}, guarded") as stage_reports:
             reports = [*_rows(self._guarded.plan), *stage_reports.reports()]
-            bad: dict[tuple[str, int, int], Undigestible] = {}
+            bad: dict[tuple[str, int, int], BadRecord] = {}
             for chain in self._guarded.chains:
                 rows = stage_reports.failed_rows(chain.stage)
                 if rows is not None:
@@ -214,7 +214,7 @@ class JobRunner:
             found = sorted(bad.values(), key=_PLACE)
             return [*reports, *self._report_skipped(plan, found)], found
 
-    def _evaluated(self, chain: GuardedChain, rows: pa.Table, tick: Callable[[], None]) -> Iterator[Undigestible]:
+    def _evaluated(self, chain: GuardedChain, rows: pa.Table, tick: Callable[[], None]) -> Iterator[BadRecord]:
         """Evaluate rows by the plan itself, which must fail on all of them."""
         schema = chain.rows.schema
         session = self._evaluating_session()
@@ -226,7 +226,7 @@ class JobRunner:
         for task, topic, offset, (_, reason) in zip(*places, failing, strict=True):
             yield self._undigestible(task, topic, offset, reason)
 
-    def _report_skipped(self, plan: MicroBatchPlan, bad: Sequence[Undigestible]) -> list[StageReport]:
+    def _report_skipped(self, plan: MicroBatchPlan, bad: Sequence[BadRecord]) -> list[StageReport]:
         """Report records as skipped, and write those with a dead-letter topic there: in the same transactions."""
         assert self._guarded is not None
         buried = self._chains.dead_letter_topics
@@ -255,7 +255,7 @@ class JobRunner:
 
     def find_bad_records(
         self, plan: MicroBatchPlan, *, most: int, thorough: bool, tick: Callable[[], None] = lambda: None
-    ) -> list[Undigestible]:
+    ) -> list[BadRecord]:
         """The records of a plan that Spark SQL cannot process, up to `most` of each chain, in order of their tasks.
 
         One Spark job for every 64 MB of records brings those that may fail into the driver, where they are tried row by
@@ -280,8 +280,8 @@ class JobRunner:
         *,
         most: int,
         tick: Callable[[], None],
-    ) -> list[Undigestible]:
-        found: dict[tuple[str, int, int], Undigestible] = {}
+    ) -> list[BadRecord]:
+        found: dict[tuple[str, int, int], BadRecord] = {}
         rest = {task.partition: task.ranges for task in plan.tasks}
         while rest and len(found) < most:
             tick()
@@ -304,7 +304,7 @@ class JobRunner:
     def _sieve(self, probe: Probe) -> PreparedPlan | None:
         """The rows of a chain that may fail, None where Spark cannot tell; planned at the first search."""
         if probe not in self._sieves:
-            rows = doubtful_rows(probe.rows(), probe.sql)
+            rows = suspect_rows(probe.rows(), probe.sql)
             if rows is None:
                 self._sieves[probe] = None
             else:
@@ -312,24 +312,20 @@ class JobRunner:
                 self._sieves[probe] = PreparedPlan(lambda: rows, session=session)
         return self._sieves[probe]
 
-    def _bad_rows(
-        self, rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]
-    ) -> Iterator[Undigestible]:
+    def _bad_rows(self, rows: DriverRows, probe: Probe, *, most: int, tick: Callable[[], None]) -> Iterator[BadRecord]:
         failing = failing_rows(rows, probe.sql, most=most, tick=tick)
         places = rows.integers([row for row, _ in failing], (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
         for (task, topic, offset), (_, reason) in zip(places, failing, strict=True):
             yield self._undigestible(task, topic, offset, reason)
 
-    def _undigestible(
-        self, task: int, topic: int, offset: int, reason: str, code: str = "undigestible"
-    ) -> Undigestible:
+    def _undigestible(self, task: int, topic: int, offset: int, reason: str, code: str = "undigestible") -> BadRecord:
         """Return a record by its place; `topic` is its number among the topics of the source."""
         # Partition p of every input is task p's.
-        return Undigestible(
+        return BadRecord(
             task=task, topic=self._chains.topics[topic], partition=task, offset=offset, reason=reason, code=code
         )
 
-    def trace_records(self, plan: MicroBatchPlan, code: str) -> list[Undigestible]:
+    def trace_records(self, plan: MicroBatchPlan, code: str) -> list[BadRecord]:
         """The records of a plan on which an aggregate or a sink fails, found by one run that writes nothing.
 
         `code`: of the error that the micro-batch failed with. Raises BatchFailed.
@@ -448,7 +444,7 @@ class JobRunner:
                 dataframe.unpersist()
 
 
-def _by_place(records: Iterable[Undigestible]) -> dict[tuple[Any, ...], Undigestible]:
+def _by_place(records: Iterable[BadRecord]) -> dict[tuple[Any, ...], BadRecord]:
     """Return one entry for each record; several chains may fail on the same one."""
     return {_PLACE(bad): bad for bad in records}
 
@@ -469,7 +465,7 @@ def _behind(ranges: Ranges, reached: Mapping[int, Mapping[str, int]]) -> dict[in
     return {task: of_task for task, of_task in left.items() if of_task}
 
 
-def _skipping(plan: MicroBatchPlan, bad: Sequence[Undigestible]) -> tuple[SlotPlan, ...]:
+def _skipping(plan: MicroBatchPlan, bad: Sequence[BadRecord]) -> tuple[SlotPlan, ...]:
     """The slots of a plan with the ranges of these records only, which are to be skipped."""
     reasons: dict[tuple[int, str, int], dict[int, str]] = {}
     for row in bad:

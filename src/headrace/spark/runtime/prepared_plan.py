@@ -31,7 +31,7 @@ from headrace.spark.spark_internals import (
     run_plan,
     walk,
 )
-from headrace.spark.static_side import StaticSide
+from headrace.spark.static_join import StaticSide
 from headrace.spark.topology.nodes import CompiledSubtopology
 
 __all__ = ["PreparedPlan", "fetching_session", "static_sides"]

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.fetch_stage import input_name, name_of
-from headrace.spark.runtime.open_batch import OpenBatch
 from headrace.spark.runtime.plan import TaskPlan
 from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
@@ -31,6 +30,7 @@ from headrace.spark.runtime.store import (
     StoreWrites,
     TaskStore,
 )
+from headrace.spark.runtime.store_transaction import StoreTransaction
 from headrace.spark.runtime.worker_process import store_for, store_path
 from headrace.spark.topology.nodes import TASK_COLUMN
 
@@ -248,7 +248,7 @@ class _Newest(Generic[Read, Written]):
 @dataclass(frozen=True, slots=True)
 class _MergedStore:
     spec: StoreSpec
-    batch: OpenBatch
+    batch: StoreTransaction
     changed: int  # keys
 
 

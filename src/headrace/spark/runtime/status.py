@@ -17,9 +17,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.runtime.local_state import progress_of
 from headrace.spark.runtime.progress import write_status
 from headrace.spark.runtime.restore_stage import progress_path
+from headrace.spark.runtime.state_coordinator import progress_of
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.instance import RunningInstance

@@ -2,9 +2,9 @@
 
 Values lie in blocks, many to one entry of LMDB (`store_blocks`). A commit of LMDB is atomic, so values and the position
 they stand for never part. A micro-batch is *prepared*: the new values, the batch's position and an undo record of the
-old values go in together (`open_batch`). Only a later call that names the batch as committed drops the undo; any other
-call rolls back by it. So a failed, cancelled or truncated Spark job leaves nothing behind, and what a straggler of a
-failed job prepares is refused by batch id and attempt.
+old values go in together (`store_transaction`). Only a later call that names the batch as committed drops the undo; any
+other call rolls back by it. So a failed, cancelled or truncated Spark job leaves nothing behind, and what a straggler
+of a failed job prepares is refused by batch id and attempt.
 
 A *replay* of the changelog takes the store over first (`begin_replay`): each piece of it is written only while the
 store still belongs to that replay, so late writes of a standby or of an active task cannot mix with the other's.
@@ -29,7 +29,6 @@ import pyarrow as pa
 from headrace.errors import StateError
 from headrace.spark.runtime import store_blocks
 from headrace.spark.runtime.bulk_load import name_of_key, names_of_keys, newest_values, order_of_keys
-from headrace.spark.runtime.open_batch import OpenBatch
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_files import file_bytes, open_to_look
 from headrace.spark.runtime.store_records import (
@@ -42,6 +41,7 @@ from headrace.spark.runtime.store_records import (
     unpack_undo,
     unseal,
 )
+from headrace.spark.runtime.store_transaction import StoreTransaction
 
 __all__ = [
     "BatchKey",
@@ -144,7 +144,7 @@ class TaskStore:
         position: StorePosition,
         keys: pa.Array,
         merge: Callable[[pa.Array], pa.Array],
-    ) -> OpenBatch:
+    ) -> StoreTransaction:
         """Merge a micro-batch into the values, revocably.
 
         Args:
@@ -165,7 +165,7 @@ class TaskStore:
 
     def update(
         self, after: BatchKey | None, position: StorePosition, update: Callable[[StoreReader], StoreWrites]
-    ) -> OpenBatch:
+    ) -> StoreTransaction:
         """Write a micro-batch's changes, revocably, where keys to read depend on values that were read.
 
         Args:
@@ -187,7 +187,9 @@ class TaskStore:
 
         return self._open_batch(after, position, write)
 
-    def _open_batch(self, after: BatchKey | None, position: StorePosition, write: Callable[[Any], bytes]) -> OpenBatch:
+    def _open_batch(
+        self, after: BatchKey | None, position: StorePosition, write: Callable[[Any], bytes]
+    ) -> StoreTransaction:
         """Open a batch. `write` changes values in a transaction and returns the undo record."""
 
         def put(transaction: Any) -> StorePosition | None:
@@ -213,7 +215,7 @@ class TaskStore:
             self._put(transaction, _PREPARED, placed.to_bytes())
             return self._count_in(transaction), self._bytes_in(transaction)
 
-        return OpenBatch(self._environment, put, place)
+        return StoreTransaction(self._environment, put, place)
 
     def begin_replay(self, writer: BatchKey, first: int, end: int) -> int:
         """Take the store over for a replay of the changelog, which now begins at `first` and ends at `end`.

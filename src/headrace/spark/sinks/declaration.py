@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.spark.formats.serdes import Serde, serde_name, sink_serde
-from headrace.spark.refusals import refusal, refused_format, translated
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink, ValueFormat
+from headrace.spark.unsupported import refusal, refused_format, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +22,7 @@ _TEXT_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "flo
 
 
 class SinkRows(Protocol):
-    """View of a stream's or table's rows for the checks of a sink. See `headrace.spark.stream_rows.Rows`."""
+    """View of a stream's or table's rows for the checks of a sink. See `headrace.spark.stream_base.StreamBase`."""
 
     _template: DataFrame
     _row_for_row: bool

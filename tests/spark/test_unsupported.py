@@ -51,7 +51,7 @@ def test_an_unknown_column_anywhere(flights, number):
     with pytest.raises(TopologyError) as caught:
         UNRESOLVED[number](flights)
     assert caught.value.code == "unresolved-column"
-    assert "test_refusals.py" in caught.value.facts["where"]
+    assert "test_unsupported.py" in caught.value.facts["where"]
 
 
 def test_a_python_aggregate_and_a_python_key(flights):
@@ -111,7 +111,7 @@ def test_wrong_items_and_functions(flights):
         with pytest.raises(ArgumentError) as caught:
             call()
         assert isinstance(caught.value, TypeError)
-        assert "test_refusals.py" in caught.value.facts["where"]
+        assert "test_unsupported.py" in caught.value.facts["where"]
         assert caught.value.fix
     assert refused(lambda: flights[7]).code == "unresolved-column"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.class_archive import archive_options, archive_path
+from headrace.spark.cds_archive import archive_options, archive_path
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from typing import Any
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_records import StorePosition
 
-__all__ = ["OpenBatch"]
+__all__ = ["StoreTransaction"]
 
 
-class OpenBatch:
+class StoreTransaction:
     """Mutable: the transaction. Ends with `prepare` or `abandon`, in the thread that began it."""
 
     def __init__(

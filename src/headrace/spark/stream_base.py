@@ -20,20 +20,10 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ArgumentError, UnknownName
-from headrace.near_names import nearest
 from headrace.spark.display.rows_html import rows_html
 from headrace.spark.event_time import KeyedDeduplication
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
-from headrace.spark.refusals import (
-    call_site,
-    is_hidden,
-    refusal,
-    refusing_method,
-    shown,
-    translated,
-    visible,
-)
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
 from headrace.spark.topology.nodes import (
@@ -44,6 +34,16 @@ from headrace.spark.topology.nodes import (
     TopicSource,
     ValueFormat,
 )
+from headrace.spark.unsupported import (
+    call_site,
+    is_hidden,
+    refusal,
+    refusing_method,
+    shown,
+    translated,
+    visible,
+)
+from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
     from headrace.spark.sinks.interface import Sink
@@ -58,7 +58,7 @@ ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class StreamSource:
     """One path of rows into a stream: a source, and the calls made on its rows. A union has several."""
 
     source: TopicSource
@@ -66,7 +66,7 @@ class Arm:
     deduplication: KeyedDeduplication | None = None
     later: tuple[NarrowCall, ...] = ()  # behind the deduplication
 
-    def followed_by(self, call: NarrowCall) -> Arm:
+    def followed_by(self, call: NarrowCall) -> StreamSource:
         if self.deduplication is None:
             return replace(self, calls=(*self.calls, call))
         return replace(self, later=(*self.later, call))
@@ -87,12 +87,12 @@ class Application(Protocol):
     def _template_of(self, columns: StructType, *, coordinates: bool = False) -> DataFrame:
         """An empty frame with these columns and the runtime's own."""
 
-    def _leave(self, rows: Rows, sink: Leaving) -> None:
+    def _leave(self, rows: StreamBase, sink: Leaving) -> None:
         """Add an output."""
 
 
 @checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink"))
-class Rows:
+class StreamBase:
     """Common base of `Stream` and `StreamTable`: a template, and the calls that are the same on both."""
 
     _row_for_row = False
@@ -256,7 +256,7 @@ class Rows:
         """As `DataFrame.transform`: `func` gets this stream."""
         where = call_site()
         result = func(self, *args, **kwargs)
-        if not isinstance(result, Rows):
+        if not isinstance(result, StreamBase):
             raise ArgumentError(
                 "wrong-type",
                 f"the function given to transform returned {type(result).__name__}, expected a stream",
@@ -379,7 +379,7 @@ class Rows:
 class NaFunctions:
     """As PySpark's `DataFrameNaFunctions`; made by `Stream.na`."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: StreamBase) -> None:
         self._rows = rows
 
     def fill(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
@@ -395,19 +395,19 @@ class NaFunctions:
         return self._rows.replace(to_replace, value, subset)
 
 
-def described_arms(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
+def described_sources(arms: Sequence[StreamSource]) -> list[tuple[str, list[str]]]:
     """Return the topics with their format, and the names of the calls, of each arm."""
     return [(f"{', '.join(arm.source.topics)} ({arm.source.value_format})", _described_calls(arm)) for arm in arms]
 
 
-def _described_calls(arm: Arm) -> list[str]:
+def _described_calls(arm: StreamSource) -> list[str]:
     later = [call.method for call in arm.later]
     return [call.method for call in arm.calls] + (
         ["dropDuplicatesWithinWatermark", *later] if arm.deduplication else []
     )
 
 
-def _unknown_attribute(kind: type[Rows], name: str) -> UnknownName:
+def _unknown_attribute(kind: type[StreamBase], name: str) -> UnknownName:
     methods = [each for each in dir(kind) if not each.startswith("_")]
     camel = re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
     near = nearest(name, methods)

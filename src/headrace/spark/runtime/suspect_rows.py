@@ -3,7 +3,7 @@
 Spark has `try_` forms of some functions. Its expression `TryEval` covers all of them: it is null where its child
 raises. A chain of projections and filters becomes one expression under TryEval over the rows that the chain reads. It
 is used in two ways: a micro-batch that processes the good rows and reports the others (`guarded_rows`), and a search
-that only returns the others (`doubtful_rows`).
+that only returns the others (`suspect_rows`).
 
 1. A row for which the expression raises is doubtful, not bad. The caller evaluates doubtful rows one by one with the
    plan itself, which also knows the reason (`driver_evaluation`).
@@ -43,7 +43,7 @@ from headrace.spark.spark_internals import (
     walk,
 )
 
-__all__ = ["GUARDING", "GuardedRows", "doubtful_rows", "guarded_rows"]
+__all__ = ["GUARDING", "GuardedRows", "guarded_rows", "suspect_rows"]
 
 GUARDING = {
     "spark.sql.subexpressionElimination.enabled": "false",
@@ -111,7 +111,7 @@ def guarded_rows(
     return GuardedRows(frame=frame, columns=columns, inputs=tuple(rows.columns))
 
 
-def doubtful_rows(rows: DataFrame, sql: Callable[[DataFrame], DataFrame]) -> DataFrame | None:
+def suspect_rows(rows: DataFrame, sql: Callable[[DataFrame], DataFrame]) -> DataFrame | None:
     """Return only the doubtful rows of the input; None and the session as in `guarded_rows`."""
     try:
         guarded = _Guard(rows, sql(rows), (), strict=False).build()

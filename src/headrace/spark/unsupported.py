@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from headrace.call_sites import call_site, shown
 from headrace.errors import TopologyError
-from headrace.near_names import nearest
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX
+from headrace.suggestions import nearest
 
 __all__ = [
     "OTHER_FORMATS",

@@ -16,8 +16,8 @@ from headrace.client.producer import Producer
 from headrace.client.selector import wait_for
 from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
-from headrace.spark.runtime import input_watch
-from headrace.spark.runtime.input_watch import InputWatch
+from headrace.spark.runtime import input_poller
+from headrace.spark.runtime.input_poller import InputPoller
 
 MINUTE_MS = 60_000
 ENDS_S, LASTS_S = 20.0, 0.3
@@ -26,7 +26,7 @@ FIRST, SECOND = ("in", 0), ("in", 1)
 
 @pytest.fixture(autouse=True)
 def _long_standing(monkeypatch):
-    monkeypatch.setattr(input_watch, "STANDS_MS", MINUTE_MS)
+    monkeypatch.setattr(input_poller, "STANDS_MS", MINUTE_MS)
 
 
 broker = broker_fixture({"in": 2})
@@ -34,7 +34,7 @@ broker = broker_fixture({"in": 2})
 
 @pytest.fixture
 def watch(broker):
-    made = InputWatch(NetworkClient(broker.bootstrap_servers))
+    made = InputPoller(NetworkClient(broker.bootstrap_servers))
     yield made
     made.close()
 
@@ -111,13 +111,13 @@ def test_records_that_stay_untaken_end_the_wait_only_after_a_pause(broker, watch
         pauses.append(given[-1])
         return wait_for(*given)
 
-    monkeypatch.setattr(input_watch, "wait_for", counted_wait)
+    monkeypatch.setattr(input_poller, "wait_for", counted_wait)
 
     broker.produce("in", ["one"], partition=0)
     for _ in range(6):
         with waiting(watch, {FIRST: 0}):
             pass
-    assert pauses.count(input_watch.POLL_S) == 3, "every other time"
+    assert pauses.count(input_poller.POLL_S) == 3, "every other time"
 
 
 def test_positions_beyond_the_log_do_not_spin(broker, watch):

@@ -193,7 +193,7 @@ def test_a_join_that_no_task_can_do_is_refused(flights, airports, name):
         join(flights, airports)
     assert refused.value.code == code
     assert refused.value.fix or code == "refused-by-spark"
-    assert "test_static_side.py" in refused.value.facts["where"]
+    assert "test_static_join.py" in refused.value.facts["where"]
 
 
 def test_a_streaming_dataframe_is_refused(spark, flights):

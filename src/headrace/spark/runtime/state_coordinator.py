@@ -33,7 +33,7 @@ from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 if TYPE_CHECKING:
     from headrace.spark.runtime.instance import RunningInstance
 
-__all__ = ["LocalState", "stores_of"]
+__all__ = ["StateCoordinator", "stores_of"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -66,7 +66,7 @@ def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
     )
 
 
-class LocalState:
+class StateCoordinator:
     """Local state of one instance.
 
     Mutable: `turn` and the notifications belong to the member thread, all other methods to any thread.

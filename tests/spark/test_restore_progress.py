@@ -14,10 +14,10 @@ class Restoring:
 
 
 def test_bars_come_with_a_long_restore_and_go_with_it(capsys):
-    from headrace.spark.restore_bar import SHOWN_AFTER, RestoreBar
+    from headrace.spark.restore_progress import SHOWN_AFTER, RestoreProgress
 
     app: Any = Restoring()
-    bar = RestoreBar(app, is_terminal=True)
+    bar = RestoreProgress(app, is_terminal=True)
     app.now = {("counts", 1): (1500, 500, 750_000.0)}
     for _ in range(SHOWN_AFTER - 1):
         bar.look()

@@ -1,6 +1,6 @@
 """Progress bars of restores in a terminal, on stderr: one per task that is being opened, removed when it runs.
 
-There are no bars if stderr is not a terminal; the log then has a line every few seconds (`local_state`).
+There are no bars if stderr is not a terminal; the log then has a line every few seconds (`state_coordinator`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from headrace.spark.running_app import RunningApp
 
-__all__ = ["RestoreBar"]
+__all__ = ["RestoreProgress"]
 
 SHOWN_AFTER = 5  # looks: a restore that is over at once needs no bar
 
 
-class RestoreBar:
+class RestoreProgress:
     """Progress bars of one application. Mutable: call `look` a few times per second, and `close` at the end."""
 
     def __init__(self, running: RunningApp, *, is_terminal: bool | None = None) -> None:

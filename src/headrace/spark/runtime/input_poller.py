@@ -21,7 +21,7 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.framing import MalformedResponse
 from headrace.spark.runtime.tasks import TopicPartition
 
-__all__ = ["InputWatch"]
+__all__ = ["InputPoller"]
 
 STANDS_MS = 1_000  # of a Fetch without an answer; as often an idle application looks at the ends of its inputs
 ANSWER_WAIT_MS = 5_000
@@ -37,7 +37,7 @@ class _Standing:
     reply: PendingReply
 
 
-class InputWatch:
+class InputPoller:
     """Long-polling watch for one thread. `wake` and `end` may be called by any thread."""
 
     def __init__(self, client: NetworkClient) -> None:

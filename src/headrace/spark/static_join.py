@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import TopologyError
-from headrace.spark.refusals import refusal
 from headrace.spark.spark_internals import (
     analysed,
     broadcast_threshold_bytes,
@@ -32,6 +31,7 @@ from headrace.spark.spark_internals import (
     local_relation,
     sequence,
 )
+from headrace.spark.unsupported import refusal
 
 __all__ = ["NARROW_JOINS", "WIDE_JOINS", "StaticSide", "checked_join"]
 

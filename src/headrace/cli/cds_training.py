@@ -1,7 +1,7 @@
 """`headrace prepare` at work: a small application whose JVM writes the class data archive as it ends.
 
-`python -m headrace.cli.class_training DIRECTORY` is the application: it does what applications do, on a broker of its
-own, with the example of the README. What the archive is and who uses it: `headrace.spark.class_archive`.
+`python -m headrace.cli.cds_training DIRECTORY` is the application: it does what applications do, on a broker of its
+own, with the example of the README. What the archive is and who uses it: `headrace.spark.cds_archive`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.child_process import python_module
 from headrace.cli.application import configure_by_file, load_application
 from headrace.cli.demo.environment import TOPIC, example_path, spark_environment
 from headrace.errors import HeadraceError
-from headrace.spark.class_archive import SILENT
+from headrace.spark.cds_archive import SILENT
 
 __all__ = ["make_archive", "train"]
 
@@ -57,7 +57,7 @@ def _train_apart(archive: Path, scratch: Path) -> None:
         "PYTHONSAFEPATH": "1",  # for Spark's Python workers, which are started with `-m` in the working directory
     }
     training = subprocess.Popen(
-        python_module("headrace.cli.class_training", str(scratch)),
+        python_module("headrace.cli.cds_training", str(scratch)),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.near_names import nearest
+from headrace.suggestions import nearest
 
 SETTINGS = ("log.retention.ms", "log.retention.bytes", "log.segment.bytes", "num.partitions")
 

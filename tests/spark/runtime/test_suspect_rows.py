@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from tests.harness.values import not_none
 
-from headrace.spark.runtime.doubtful_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.operator_stage import GuardedRowsStep
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
@@ -22,6 +21,7 @@ from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
 from headrace.spark.topology.nodes import DeadLetter
 
 pytestmark = [
