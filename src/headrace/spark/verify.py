@@ -186,13 +186,13 @@ class _Recomputation:
         try:
             if isinstance(outputs[0].sink, TableSink):
                 _show_committed_rows(outputs[0].sink, self._app.name)
-                return compare_files(outputs[0].sink, self._stream_base(outputs[0]), ignored)
+                return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             actual, outputs = _as_json(actual, outputs)
             if isinstance(outputs[0].rows, StreamTable):
                 rows = self._rows(outputs[0].rows._aggregate.arms)
                 return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
-            expected = [(self._stream_base(output), output.sink) for output in outputs]
+            expected = [(self._stream_rows(output), output.sink) for output in outputs]
             return compare_stream(topic, expected, actual, ignored)  # type: ignore[arg-type]
         except PySparkException as error:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
@@ -219,7 +219,7 @@ class _Recomputation:
             return frames[0]
         return reduce(lambda one, other: one.unionByName(other), frames)
 
-    def _stream_base(self, output: Output) -> DataFrame:
+    def _stream_rows(self, output: Output) -> DataFrame:
         assert isinstance(output.rows, Stream)
         return self._rows(output.rows._arms)
 
