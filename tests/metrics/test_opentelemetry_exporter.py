@@ -7,6 +7,7 @@ import sys
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, NumberDataPoint, Sum
+from tests.harness.polling import wait_until
 
 from headrace.errors import ConfigError
 from headrace.metrics.opentelemetry_exporter import observe
@@ -60,6 +61,25 @@ def test_each_collection_asks_once_and_anew() -> None:
         (point,) = collected(reader)["kafka_consumer_consumer_metrics_asked_total"].data.data_points
         assert isinstance(point, NumberDataPoint)
         assert point.value == measured.asked == collection  # the first was the registration
+    provider.shutdown()
+
+
+def test_a_family_that_appears_late_gets_an_instrument() -> None:
+    families = [gauge("kafka.consumer:type=consumer-metrics", "lag", "Behind.", [(7, {})])]
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    observe(provider.get_meter("headrace"), lambda: families)
+    assert set(collected(reader)) == {"kafka_consumer_consumer_metrics_lag"}
+    families.append(counter("kafka.consumer:type=consumer-metrics", "late-total", "Late.", [(3, {})]))
+    late = wait_until(
+        lambda: collected(reader).get("kafka_consumer_consumer_metrics_late_total"), "no instrument of the late family"
+    )
+    assert isinstance(late.data, Sum)
+    assert [point.value for point in late.data.data_points if isinstance(point, NumberDataPoint)] == [3]
+    families[1] = counter("kafka.consumer:type=consumer-metrics", "late-total", "Late.", [(4, {})])
+    (point,) = collected(reader)["kafka_consumer_consumer_metrics_late_total"].data.data_points
+    assert isinstance(point, NumberDataPoint)
+    assert point.value == 4
     provider.shutdown()
 
 

@@ -30,22 +30,24 @@ def message_id(message: tuple[ApiKey, int, str]) -> str:
     return f"{message[0].stem}-v{message[1]}-{message[2]}"
 
 
-def sample(schema: Any, chance: random.Random) -> Any:
-    """An instance of `schema` with random values in all fields."""
+def sample(schema: Any, chance: random.Random, *, full: bool = False) -> Any:
+    """An instance of `schema` with random values in all fields; `full`: no null, and no array is empty."""
     hints = typing.get_type_hints(schema)
-    return schema(**{field.name: _value(hints[field.name], field, chance) for field in dataclasses.fields(schema)})
+    return schema(
+        **{field.name: _value(hints[field.name], field, chance, full) for field in dataclasses.fields(schema)}
+    )
 
 
-def _value(hint: Any, field: dataclasses.Field[Any], chance: random.Random) -> Any:
+def _value(hint: Any, field: dataclasses.Field[Any], chance: random.Random, full: bool) -> Any:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        if chance.random() < 0.3:
+        if not full and chance.random() < 0.3:
             return None
         hint = next(argument for argument in typing.get_args(hint) if argument is not type(None))
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
-        return tuple(_value(item, field, chance) for _ in range(chance.randint(0, 3)))
+        return tuple(_value(item, field, chance, full) for _ in range(chance.randint(1 if full else 0, 3)))
     if dataclasses.is_dataclass(hint):
-        return sample(hint, chance)
+        return sample(hint, chance, full=full)
     return _primitive(field.metadata["kafka_type"], chance)
 
 

@@ -257,6 +257,12 @@ def test_a_marker_is_no_data_batch_and_raises_the_epoch() -> None:
     assert state.last_batches() == {PRODUCER: (14, 1)}, "an epoch never goes back"
 
 
+def test_the_next_sequence_wraps_behind_the_largest() -> None:
+    state = state_of(produced(LARGEST_SEQUENCE - 1, *values(2)))
+    assert state.next_sequence(PRODUCER) == 0
+    assert check(state, produced(state.next_sequence(PRODUCER), "v")) is None
+
+
 def test_describe_producers() -> None:
     state = state_of(produced(4, *values(3), epoch=2, transactional=True, base_offset=10), seen_ms=NOW_MS + 9)
     assert list(state.describe()) == [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AWAY_EPOCH",
+    "CommitRates",
     "GroupPoller",
     "GroupView",
     "MemberView",
@@ -105,14 +106,40 @@ class GroupView:
         return self.state == "Stable" and self.tasks > 0 and self.assigned == self.tasks
 
 
+class CommitRates:
+    """Records per second by partition, from the committed offsets of the last looks at a group. Mutable.
+
+    A partition has a rate from its second look with a commit on.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, Mapping[TopicPartition, int]]] = deque()
+        self.by_partition: dict[TopicPartition, float] = {}
+
+    def add(self, committed: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Add the committed offsets of a look and compute the rates anew."""
+        # 1. The oldest look that is kept is the last one at or before the window's begin: a rate spans at least 5 s
+        #    once there is that much history. Offsets move in steps, one per micro-batch.
+        while len(self._seen) > 1 and self._seen[1][0] <= now_ms - RATE_WINDOW_MS:
+            self._seen.popleft()
+        # 2. Each partition counts from the oldest look that has a commit of it. A first commit is no progress since the
+        #    look before: counted from 0, it would show the whole length of the topic as the rate of one second.
+        rates = {}
+        for key, offset in committed.items():
+            then = next(((then_ms, seen[key]) for then_ms, seen in self._seen if key in seen), None)
+            if then is not None and now_ms > then[0]:
+                rates[key] = max(0, offset - then[1]) * 1000 / (now_ms - then[0])
+        self.by_partition = rates
+        self._seen.append((now_ms, committed))
+
+
 class GroupPoller:
-    """Looks at one group again and again. Mutable: it remembers the positions of the last seconds, for the rates."""
+    """Looks at one group again and again. Mutable: it keeps the rates of its commits."""
 
     def __init__(self, admin: Admin, group_id: str) -> None:
         self._admin = admin
         self.group_id = group_id
-        self._seen: deque[tuple[int, dict[TopicPartition, int]]] = deque()
-        self._rates: dict[TopicPartition, float] = {}
+        self._rates = CommitRates()
 
     def close(self) -> None:
         self._admin.close()
@@ -125,7 +152,7 @@ class GroupPoller:
         lags = lag_by_partition(self._admin, group)
         sources = _source_topics(group.topology)
         # 2. Rates count source topics alone; a record that passes a repartition topic would count twice.
-        self._note(
+        self._rates.add(
             {key: lag.committed for key, lag in lags.items() if key[0] in sources and lag.committed is not None}, now_ms
         )
         # 3. Lag and rate of a member are those of the partitions of its active tasks.
@@ -172,23 +199,12 @@ class GroupPoller:
             for (_, name), entries in described.items()
         }
 
-    def _note(self, committed: dict[TopicPartition, int], now_ms: int) -> None:
-        """Rates over the last seconds: offsets move in steps, one per micro-batch."""
-        # The oldest look that is kept is the last one at or before the window's begin: the rate spans at least 5 s once
-        # there is that much history.
-        while len(self._seen) > 1 and self._seen[1][0] <= now_ms - RATE_WINDOW_MS:
-            self._seen.popleft()
-        if self._seen and now_ms > self._seen[0][0]:
-            then_ms, before = self._seen[0]
-            elapsed_s = (now_ms - then_ms) / 1000
-            self._rates = {key: max(0, offset - before.get(key, 0)) / elapsed_s for key, offset in committed.items()}
-        self._seen.append((now_ms, committed))
-
     def _member(
         self, member: StreamsMemberDescription, topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]
     ) -> MemberView:
         owned = task_partitions(topology, member.assignment.active)
-        known = [key for key in owned if key in self._rates]
+        rates = self._rates.by_partition
+        known = [key for key in owned if key in rates]
         return MemberView(
             member_id=member.member_id,
             client_id=member.client_id,
@@ -200,7 +216,7 @@ class GroupPoller:
             standby=member.assignment.standby,
             target=member.target_assignment.active,
             lag=sum(lags[key].records for key in owned if key in lags),
-            records_per_s=sum(self._rates[key] for key in known) if known else None,
+            records_per_s=sum(rates[key] for key in known) if known else None,
         )
 
 

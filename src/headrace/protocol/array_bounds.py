@@ -1,4 +1,4 @@
-"""Bounds checks of messages before kio decodes them, and removal of tagged fields that kio does not know.
+"""Bounds checks of messages before kio decodes them, and removal of tagged fields that kio refuses.
 
 kio's native reader reserves memory for as many items as the length of an array states. A request of 20 bytes can state
 2³² items; the allocation fails and Rust aborts the whole process. So a walk over the message checks all lengths first.
@@ -8,8 +8,14 @@ The walk also refuses what Kafka refuses and kio accepts (strings of more than 3
 not nullable), and it counts the items of all arrays against a budget: half a million empty names fit in 520 KB, and
 each of them would cost an object, a decision and an answer.
 
-Tagged fields that are unknown come from a newer sender and are skipped (KIP-482), but kio refuses them. A message that
-it refused for that reason is copied without them and read again; only flexible versions have tagged fields.
+kio alone refuses null for strings, bytes and records that are not nullable. Checking them here too would cost one
+comparison per string of every message; tests/protocol/test_null_fields.py checks each such field of each version.
+
+Two kinds of tagged fields are valid in Kafka and refused by kio. A message that it refused is copied without them and
+read again; only flexible versions have tagged fields.
+- Unknown ones come from a newer sender and are skipped (KIP-482).
+- A tagged string may state the null that is its default (Fetch's `ClusterId`, v12 to 18). Senders leave it out, but
+  Kafka's reader takes it; kio reads every tagged field as not nullable.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ __all__ = [
     "is_entity",
     "primitive_step",
     "shape_of",
-    "strip_unknown_tagged_fields",
+    "strip_tagged_fields",
     "unsigned_varint",
 ]
 
@@ -80,6 +86,7 @@ _FIXED_BYTES: Mapping[str, int] = {
     "uuid": 16,
 }
 _LONGEST_STRING = 0x7FFF
+_COMPACT_NULL = 0
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
@@ -296,8 +303,8 @@ _Part = tuple[bytes, int]
 """(bytes of the copy, position behind the original)."""
 
 
-def strip_unknown_tagged_fields(schema: Any, frame: bytes, position: int) -> bytes:
-    """The frame with the entity at `position` rewritten; everything else as it is."""
+def strip_tagged_fields(schema: Any, frame: bytes, position: int) -> bytes:
+    """Return the frame without the tagged fields that kio refuses; only the entity at `position` is rewritten."""
     rewritten, end = _entity(schema, frame, position)
     return frame[:position] + rewritten + frame[end:]
 
@@ -353,8 +360,16 @@ def _kept_tagged_fields(known: dict[int, tuple[dataclasses.Field[Any], Any]], fr
         size, position = unsigned_varint(frame, position)
         if position + size > len(frame):
             raise ValueError("a tagged field ends behind the frame")
-        if tag in known:
+        if tag in known and not _states_default_null(*known[tag], frame, position):
             content, _ = _field(*known[tag], frame, position, in_tag=True)
             kept.append(encode_unsigned_varint(tag) + encode_unsigned_varint(len(content)) + content)
         position += size
     return b"".join((encode_unsigned_varint(len(kept)), *kept)), position
+
+
+def _states_default_null(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int) -> bool:
+    """Whether a tagged string or byte field states null, and null is its default: leaving it out means the same."""
+    kind, is_array, nullable = shape_of(hint)
+    return (
+        nullable and field.default is None and not is_array and not is_entity(kind) and frame[position] == _COMPACT_NULL
+    )

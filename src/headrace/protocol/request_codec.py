@@ -16,10 +16,11 @@ from functools import cache
 from typing import Any, cast
 
 from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import UnexpectedNull
 
 from headrace.protocol import array_bounds, fast_path, version_conversion
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
-from headrace.protocol.array_bounds import strip_unknown_tagged_fields
+from headrace.protocol.array_bounds import strip_tagged_fields
 from headrace.protocol.described_members import MemberBytes
 from headrace.protocol.framing import (
     MalformedRequest,
@@ -223,13 +224,15 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
 
 
 def _read(codec: _Codec, frame: bytes, position: int, budget: array_bounds.ItemBudget) -> Any:
-    """Read an entity with kio. kio refuses tagged fields of newer versions, so these are stripped first if needed."""
+    """Read an entity with kio, if needed without the tagged fields that Kafka accepts and kio refuses."""
     try:
         return codec.read(frame, position)[0]
-    except KeyError:
+    except (KeyError, UnexpectedNull):  # an unknown tagged field; null in one, or where null is wrong
         if codec.walk is None:  # otherwise the caller's walk has counted the tagged fields already
             array_bounds.entity_walk(codec.schema)(frame, position, budget)
-        return codec.read(strip_unknown_tagged_fields(codec.schema, frame, position), position)[0]
+        if not codec.schema.__flexible__:
+            raise
+        return codec.read(strip_tagged_fields(codec.schema, frame, position), position)[0]
 
 
 def _check_version(header: RequestHeader) -> ApiKey:

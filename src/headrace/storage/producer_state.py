@@ -304,10 +304,10 @@ class ProducerState:
         return len(forgotten)
 
     def _check_follows(self, header: BatchHeader, epoch: int, sequence: int) -> None:
-        # A new epoch starts at sequence 0, and so does the batch after the largest sequence number (it wraps).
+        # A new epoch starts at sequence 0.
         if header.producer_epoch < epoch:
             self._refuse_epoch(header, epoch)
-        expected = 0 if header.producer_epoch > epoch or sequence == LARGEST_SEQUENCE else sequence + 1
+        expected = 0 if header.producer_epoch > epoch else _sequence_after(sequence)
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
                 "sequence-out-of-order",
@@ -406,7 +406,7 @@ class ProducerState:
     def next_sequence(self, producer_id: int) -> int:
         """Return the sequence that the next batch of a producer must have; 0 for an unknown producer."""
         producer = self._producers.get(producer_id)
-        return 0 if producer is None else producer.last_sequence + 1
+        return 0 if producer is None else _sequence_after(producer.last_sequence)
 
     def last_batches(self) -> dict[int, tuple[int, int]]:
         """Return producer id → (last offset of its last data batch, epoch); -1 if only markers are known."""
@@ -472,6 +472,11 @@ class ProducerState:
         # Offsets ascend, so that `first_unstable_offset` is the first value; a snapshot has no order.
         begun = sorted((p.transaction_start, i) for i, p in producers.items() if p.transaction_start >= 0)
         self._open = {producer_id: start for start, producer_id in begun}
+
+
+def _sequence_after(sequence: int) -> int:
+    """Return the sequence behind `sequence`, -1 for none: numbers wrap from 2^31 - 1 to 0."""
+    return 0 if sequence == LARGEST_SEQUENCE else sequence + 1
 
 
 def _find_repeated(known: _Producer, header: BatchHeader) -> WrittenBatch | None:
