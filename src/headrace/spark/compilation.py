@@ -15,14 +15,13 @@ from pyspark.sql import DataFrame
 from headrace.errors import TopologyError
 from headrace.spark.event_time import KeyedDeduplication, without_watermark
 from headrace.spark.frames import apply_calls, quoted
-from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
+from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
-    Aggregate,
     Branch,
     CompiledSubtopology,
     CompiledTopology,
@@ -38,8 +37,6 @@ from headrace.spark.topology.nodes import (
     TopicSource,
 )
 from headrace.spark.unsupported import refusal
-
-DEDUPLICATE = "dropDuplicatesWithinWatermark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,39 +74,45 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
                     raise _state_twice(state, new.sink, other, known.sink)
 
 
-def _states(rows: StreamBase) -> list[KeyedAggregate | KeyedDeduplication]:
+def _states(rows: StreamBase) -> list[KeyedState | KeyedDeduplication]:
     """Return what `rows` keep in stores."""
-    if isinstance(rows, StreamTable):
-        return [rows._aggregate]
+    if isinstance(rows, KeyedTable):
+        return [rows._state]
     assert isinstance(rows, Stream)
     return [arm.deduplication for arm in rows._arms if arm.deduplication is not None]
 
 
 def _state_twice(
-    state: KeyedAggregate | KeyedDeduplication,
+    state: KeyedState | KeyedDeduplication,
     sink: Leaving,
-    other: KeyedAggregate | KeyedDeduplication,
+    other: KeyedState | KeyedDeduplication,
     other_sink: Leaving,
 ) -> TopologyError:
     """Return the refusal of two stores of one name."""
-    kind, call = ("aggregate", "agg") if isinstance(state, KeyedAggregate) else ("deduplication", DEDUPLICATE)
     if state is other:
-        rows = "table" if isinstance(state, KeyedAggregate) else "stream"
+        rows = "stream" if isinstance(state, KeyedDeduplication) else "table"
         return refusal(
             "not-supported-here",
             f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
             "a second way out comes in a later release",
-            f"write {call}(.., name='..') once more for the second topic, or read the first topic",
+            f"write {state.naming_call}(.., name='..') once more for the second topic, or read the first topic",
             sink.where,
         )
-    both = f"two {kind}s" if type(state) is type(other) else f"an aggregate and a {DEDUPLICATE}"
+    noun = state.noun.partition(" ")[2]
+    both = (
+        f"two {noun}s" if type(state) is type(other) else " and ".join(sorted((state.noun, other.noun), key=_last_word))
+    )
     return refusal(
         "state-name-taken",
         f'{both} are called "{state.name}"; their state would share one store and one changelog',
-        f"name one of them: {call}(.., name='{state.name}-2')",
+        f"name one of them: {state.naming_call}(.., name='{state.name}-2')",
         state.where,
         why=f"the other: {other.where}",
     )
+
+
+def _last_word(text: str) -> str:
+    return text.rpartition(" ")[2]
 
 
 def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
@@ -169,7 +172,7 @@ class _Building:
         self._behind: dict[str, CompiledSubtopology] = {}
 
     def add(self, output: Output) -> None:
-        if isinstance(output.rows, StreamTable):
+        if isinstance(output.rows, KeyedTable):
             self._add_table(output.rows, output.sink)
             return
         assert isinstance(output.rows, Stream)
@@ -183,10 +186,10 @@ class _Building:
             )
             self._add_branch(arm, branch, self._carried_needs(arm, output))
 
-    def _add_table(self, table: StreamTable, sink: Leaving) -> None:
-        declared = table._aggregate
+    def _add_table(self, table: KeyedTable, sink: Leaving) -> None:
+        declared = table._state
         name = declared.name
-        aggregate = self._aggregate(declared)
+        operator = declared.node(self._internal(name, "changelog"))
         for arm in declared.arms:
             projection = _of_arm(declared)
             frame = apply_calls(self._template_of_source(arm.source), arm.calls)
@@ -207,13 +210,13 @@ class _Building:
                     source_index=0,
                     before=arm.calls,
                     projection=projection,
-                    aggregate=aggregate,
+                    operator=operator,
                     after=table._calls,
                     sink=sink,
                 )
             self._add_branch(arm, branch, needed)
         if declared.repartitioned:
-            projection = declared.split.projection
+            projection = declared.projection
             source = RepartitionSource(
                 topic=self._internal(name, "repartition"),
                 columns=projection.columns,
@@ -224,22 +227,8 @@ class _Building:
             self._behind[name] = CompiledSubtopology(
                 subtopology_id=name,
                 sources=(source,),
-                branches=(Branch(source_index=0, aggregate=aggregate, after=table._calls, sink=sink),),
+                branches=(Branch(source_index=0, operator=operator, after=table._calls, sink=sink),),
             )
-
-    def _aggregate(self, declared: KeyedAggregate) -> Aggregate:
-        split = declared.split
-        return Aggregate(
-            name=declared.name,
-            group_columns=split.group_columns,
-            buffers=split.buffers,
-            results=split.results,
-            output_schema_json=split.output_schema_json,
-            changelog_topic=self._internal(declared.name, "changelog"),
-            bare=split.bare,
-            group_expressions=split.projection.expressions[: len(split.group_columns)],
-            where=declared.where,
-        )
 
     def _deduplication(self, declared: KeyedDeduplication) -> Deduplication:
         return Deduplication(
@@ -288,16 +277,16 @@ class _Building:
             if name in parts:
                 raise refusal(
                     "state-name-taken",
-                    f'a source and an aggregate are both called "{name}"',
+                    f'a source and the state of an operator are both called "{name}"',
                     "name the source: app.stream(.., name='..'), or the state: agg(.., name='..')",
-                    part.aggregates[0].where,
+                    part.operators[0].where,
                 )
             parts[name] = part
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
 
 
-def _of_arm(declared: KeyedAggregate) -> ProjectForGroup:
-    projection = declared.split.projection
+def _of_arm(declared: KeyedState) -> ProjectForGroup:
+    projection = declared.projection
     # A union's template has a leaf of its own: its columns are no source's, so every arm goes through Spark SQL.
     return projection if len(declared.arms) == 1 else replace(projection, bare=False, source_columns=())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -77,8 +78,9 @@ def _branch(branch: Branch) -> dict[str, Any]:
         document["calls_between"] = [call.method for call in branch.between]
     if branch.projection is not None:
         document["group_by"] = [sql for _, sql in branch.projection.key_sql]
-    if branch.aggregate is not None:
-        document["aggregate"] = _aggregate(branch.aggregate)
+    if branch.operator is not None:
+        key, document_of, _ = _OPERATORS[type(branch.operator)]
+        document[key] = document_of(branch.operator)
         document["calls_behind"] = [call.method for call in branch.after]
     document["sink"] = _sink(branch.sink)
     return document
@@ -103,6 +105,16 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
         "columns": [name for name, _ in aggregate.results],
         "changelog": aggregate.changelog_topic,
     }
+
+
+def _aggregate_line(aggregate: Aggregate) -> str:
+    return ", ".join(name for name, _ in aggregate.results)
+
+
+# For each kind of operator with keys: its name in JSON, its document, and its line of text.
+_OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
+    Aggregate: ("aggregate", _aggregate, _aggregate_line),
+}
 
 
 def _sink(sink: Sink) -> dict[str, Any]:
@@ -137,11 +149,11 @@ def _text(compiled: CompiledTopology) -> list[str]:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.between)}")
             if branch.projection is not None:
                 lines.append(f"  groups   by {', '.join(sql for _, sql in branch.projection.key_sql)}")
-            if branch.aggregate is not None:
+            if branch.operator is not None:
                 lines.append(
-                    f"  keeps    {branch.aggregate.name}: {', '.join(name for name, _ in branch.aggregate.results)}"
+                    f"  keeps    {branch.operator.name}: {_OPERATORS[type(branch.operator)][2](branch.operator)}"
                 )
-                lines.append(f"           changelog {branch.aggregate.changelog_topic}")
+                lines.append(f"           changelog {branch.operator.changelog_topic}")
             if branch.after:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.after)}")
             lines.append(f"  writes   {_sink_line(branch)}")
@@ -178,7 +190,7 @@ def _sink_line(branch: Branch) -> str:
 def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
-    return "of the input" if branch.aggregate is None else ", ".join(name for name, _ in branch.aggregate.group_columns)
+    return "of the input" if branch.operator is None else ", ".join(name for name, _ in branch.operator.group_columns)
 
 
 def _mermaid(compiled: CompiledTopology) -> list[str]:
@@ -192,7 +204,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
-            for state in (branch.deduplication, branch.aggregate):
+            for state in (branch.deduplication, branch.operator):
                 if state is not None:
                     store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
                     lines.append(f'  {store}[("{state.name}")]')

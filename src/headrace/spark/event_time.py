@@ -42,6 +42,8 @@ class KeyedDeduplication:
     event_time_expression: str
     delay_us: int
     where: str
+    noun = "a deduplication"
+    naming_call = "dropDuplicatesWithinWatermark"
 
 
 def has_watermark(dataframe: DataFrame) -> bool:

@@ -15,10 +15,11 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from headrace.checked_api import checked_api, unknown_attribute
 from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
 from headrace.spark.frames import without_hidden
+from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
-from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, NarrowCall
+from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, Aggregate, NarrowCall, ProjectForGroup
 from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
 
 
@@ -33,6 +34,38 @@ class KeyedAggregate:
     call: NarrowCall  # agg, count, sum, .. with its arguments
     repartitioned: bool
     where: str
+
+    noun = "an aggregate"
+    naming_call = "agg"
+
+    @property
+    def projection(self) -> ProjectForGroup:
+        """The grouping values, and the inputs of the buffers."""
+        return self.split.projection
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The grouping columns."""
+        return tuple(name for name, _ in self.split.group_columns)
+
+    def described_calls(self) -> list[str]:
+        """Return the calls that declare it, for notebooks."""
+        return [f"groupBy({', '.join(self.key_columns)}).{self.call.method}"]
+
+    def node(self, changelog_topic: str) -> Aggregate:
+        """Return its compiled form."""
+        split = self.split
+        return Aggregate(
+            name=self.name,
+            group_columns=split.group_columns,
+            buffers=split.buffers,
+            results=split.results,
+            output_schema_json=split.output_schema_json,
+            changelog_topic=changelog_topic,
+            bare=split.bare,
+            group_expressions=split.projection.expressions[: len(split.group_columns)],
+            where=self.where,
+        )
 
     def as_batch(self, dataframe: DataFrame) -> DataFrame:
         """The same aggregate on a DataFrame without hidden columns: what `verify` compares with."""
@@ -145,10 +178,9 @@ class GroupedStream:
 
 
 @checked_api()
-class StreamTable(StreamBase):
+class StreamTable(KeyedTable):
     """The newest row per key. `select`, `withColumn` and `drop` may follow, then `to_topic` or `foreachBatch`."""
 
-    _row_for_row = True
     groupBy = groupby = refusing_method("groupBy", REFUSED_TABLE_METHODS["groupBy"])
     unionByName = refusing_method("unionByName", REFUSED_TABLE_METHODS["unionByName"])
     join = refusing_method("join", REFUSED_TABLE_METHODS["join"])
@@ -157,33 +189,10 @@ class StreamTable(StreamBase):
     dropna = refusing_method("dropna", REFUSED_TABLE_METHODS["dropna"])
     to_parquet = refusing_method("to_parquet", REFUSED_TABLE_METHODS["to_parquet"])
 
-    def __init__(
-        self, app: Application, template: DataFrame, aggregate: KeyedAggregate, calls: tuple[NarrowCall, ...]
-    ) -> None:
-        super().__init__(app, template)
-        self._aggregate = aggregate
-        self._calls = calls
-
-    def _described_sources(self) -> list[tuple[str, list[str]]]:
-        grouped = f"groupBy({', '.join(self._default_key_columns())}).{self._aggregate.call.method}"
-        later = [grouped, *(call.method for call in self._calls)]
-        return [(source, [*calls, *later]) for source, calls in described_sources(self._aggregate.arms)]
-
-    def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
-        return StreamTable(self._app, template, self._aggregate, (*self._calls, call))
-
-    def _default_key_columns(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._aggregate.split.group_columns)
-
-    def _check_key(self, key: list[str], where: str) -> None:
-        missing = [name for name in self._default_key_columns() if name not in key]
-        if missing:
-            raise refusal(
-                "not-supported-here",
-                f'without "{missing[0]}" in the key, rows of different groups would replace each other',
-                f"leave key= out, or take all of: {', '.join(self._default_key_columns())}",
-                where,
-            )
+    @property
+    def _aggregate(self) -> KeyedAggregate:
+        assert isinstance(self._state, KeyedAggregate)
+        return self._state
 
 
 def _state_name(name: str | None, split: AggregateSplit, where: str) -> str:

@@ -23,7 +23,7 @@ def program(*sinks: tuple[str, Aggregate | None]) -> CompiledTopology:
     """One source, "flights", and a branch to each of these topics."""
     source = TopicSource(name="flights", topics=("flights",), value_format="json", schema_json="")
     branches = tuple(
-        Branch(source_index=0, aggregate=aggregate, sink=TopicSink(topic=topic, partitions=2))
+        Branch(source_index=0, operator=aggregate, sink=TopicSink(topic=topic, partitions=2))
         for topic, aggregate in sinks
     )
     subtopology = CompiledSubtopology(subtopology_id="flights", sources=(source,), branches=branches)

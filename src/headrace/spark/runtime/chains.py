@@ -18,15 +18,15 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
-from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
 from headrace.spark.runtime.fetch_stage import FetchStep
+from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
 from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
-from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedAggregateStep, TracedSinkStep
+from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
@@ -37,6 +37,7 @@ from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.static_join import StaticSide
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
+    DELETED_COLUMN,
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     KEY_COLUMN,
@@ -44,12 +45,12 @@ from headrace.spark.topology.nodes import (
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
-    Aggregate,
     Branch,
     CompiledSubtopology,
     DeadLetter,
     Deduplication,
     ForeachBatchSink,
+    KeyedOperator,
     RepartitionSink,
     RepartitionSource,
     Source,
@@ -177,7 +178,7 @@ def build_chains(
         ForeachBatchChain(
             sink=branch.sink,
             plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index), sides),
-            stateful=branch.aggregate is not None,
+            stateful=branch.operator is not None,
         )
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
@@ -195,16 +196,16 @@ def build_chains(
     probes += tuple(
         Probe(
             plan=None,
-            rows=functools.partial(tracer.aggregated, branch, index),
-            sql=functools.partial(builder.sql_on_results, branch, branch.aggregate),
+            rows=functools.partial(tracer.operated, branch, index),
+            sql=functools.partial(builder.sql_on_results, branch, branch.operator),
         )
         for index, branch in enumerate(subtopology.branches)
-        if branch.aggregate is not None and (branch.after or not branch.aggregate.bare)
+        if branch.operator is not None and can_trace(branch.operator) and (branch.after or not branch.operator.bare)
     )
     handed = (  # a `foreachBatch` function takes rows as they are, its aggregate may not
-        functools.partial(tracer.aggregated, branch, index)
+        functools.partial(tracer.operated, branch, index)
         for index, branch in enumerate(subtopology.branches)
-        if branch.aggregate is not None and isinstance(branch.sink, ForeachBatchSink)
+        if branch.operator is not None and can_trace(branch.operator) and isinstance(branch.sink, ForeachBatchSink)
     )
     restore = builder.restore_stage()
     return Chains(
@@ -250,9 +251,9 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
 
 
 def _has_sql_on_records(branch: Branch) -> bool:
-    """Whether a record can make Spark SQL fail. SQL behind an aggregate works on keys, not on records."""
+    """Whether a record can make Spark SQL fail. SQL behind an operator works on keys, not on records."""
     projected = branch.projection is not None and not branch.projection.bare
-    return bool(branch.before) or projected or (branch.aggregate is None and bool(branch.after))
+    return bool(branch.before) or projected or (branch.operator is None and bool(branch.after))
 
 
 def _is_fused(branch: Branch) -> bool:
@@ -260,7 +261,7 @@ def _is_fused(branch: Branch) -> bool:
     if branch.before or branch.after or branch.deduplication or isinstance(branch.sink, ForeachBatchSink):
         return False
     projected = branch.projection is None or branch.projection.bare
-    return projected and (branch.aggregate is None or branch.aggregate.bare)
+    return projected and (branch.operator is None or branch.operator.bare)
 
 
 class ChainBuilder:
@@ -283,9 +284,9 @@ class ChainBuilder:
         self._sunk: list[tuple[Branch, int]] = []
         self._handed: list[tuple[Branch, int]] = []
         for index, branch in enumerate(subtopology.branches):
-            if traced and branch.deduplication is not None:
-                # A record that only the sink refuses may be a duplicate, which never gets there: the search by
-                # prefixes, which processes them, tells.
+            if traced and not _is_traceable(branch):
+                # A record that only the sink refuses may be a duplicate, or not among the first ones of its key, and
+                # never get there: the search by prefixes, which processes them, tells.
                 continue
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
@@ -342,12 +343,12 @@ class ChainBuilder:
         if guarded is None:
             return None
         step = GuardedRowsStep(guarded.columns, guarded.inputs)
-        if branch.aggregate is None:
+        if branch.operator is None:
             chains.append(GuardedChain(stage=f"sink-{index}", rows=fetched, sql=sql))
             return self._sunk_rows(guarded.frame, branch, index, step)
-        chains.append(GuardedChain(stage=f"aggregate-{index}", rows=fetched, sql=sql))
-        aggregated = self._aggregated(guarded.frame, branch, branch.aggregate, index, step)
-        return self._sunk_rows(self.sql_on_results(branch, branch.aggregate, aggregated), branch, index)
+        chains.append(GuardedChain(stage=_stage_name(branch.operator, index), rows=fetched, sql=sql))
+        results = self._operated(guarded.frame, branch, branch.operator, index, step)
+        return self._sunk_rows(self.sql_on_results(branch, branch.operator, results), branch, index)
 
     def dead_letters(self) -> DataFrame | None:
         """Return a stage for each source with a dead-letter topic, which writes only the skipped records."""
@@ -368,20 +369,20 @@ class ChainBuilder:
         return self.sql_on_records(branch, self.fetched(branch, index))
 
     def sql_on_records(self, branch: Branch, fetched: DataFrame) -> DataFrame:
-        """Apply the Spark SQL between fetched rows and an aggregate or sink."""
+        """Apply the Spark SQL between fetched rows and an operator or sink."""
         frame = self._project(branch, fetched)
-        return frame if branch.aggregate is not None else apply_calls(frame, branch.after)
+        return frame if branch.operator is not None else apply_calls(frame, branch.after)
 
-    def aggregated(self, branch: Branch, index: int) -> DataFrame:
-        """Return the rows of an aggregate, as input of the SQL on its results."""
-        assert branch.aggregate is not None
-        return self._aggregated(self._projected(branch, index), branch, branch.aggregate, index)
+    def operated(self, branch: Branch, index: int) -> DataFrame:
+        """Return the rows of an operator, as input of the SQL on its results."""
+        assert branch.operator is not None
+        return self._operated(self._projected(branch, index), branch, branch.operator, index)
 
-    def sql_on_results(self, branch: Branch, aggregate: Aggregate, aggregated: DataFrame) -> DataFrame:
-        """Apply the Spark SQL on the rows of an aggregate."""
-        results = [f"{sql} AS {quoted(name)}" for name, sql in aggregate.results]
-        hidden = [name for name in aggregated.columns if name.startswith(HIDDEN_PREFIX)]
-        return apply_calls(aggregated.selectExpr(*results, *map(quoted, hidden)), branch.after)
+    def sql_on_results(self, branch: Branch, operator: KeyedOperator, operated: DataFrame) -> DataFrame:
+        """Apply the Spark SQL on the rows of an operator."""
+        results = [f"{sql} AS {quoted(name)}" for name, sql in operator.results]
+        hidden = [name for name in operated.columns if name.startswith(HIDDEN_PREFIX)]
+        return apply_calls(operated.selectExpr(*results, *map(quoted, hidden)), branch.after)
 
     def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
         return without_hidden(self._rows(branch, index))
@@ -440,8 +441,8 @@ class ChainBuilder:
 
     def _rows(self, branch: Branch, index: int) -> DataFrame:
         """Return the rows of a branch in the form that its sink takes, hidden columns included."""
-        if branch.aggregate is not None:
-            return self.sql_on_results(branch, branch.aggregate, self.aggregated(branch, index))
+        if branch.operator is not None:
+            return self.sql_on_results(branch, branch.operator, self.operated(branch, index))
         frame = self._projected(branch, index)
         if branch.deduplication is not None:
             frame = apply_calls(self._deduplicated(frame, branch.deduplication, index), branch.between)
@@ -517,17 +518,18 @@ class ChainBuilder:
     def _projected_in_arrow(branch: Branch) -> bool:
         return branch.projection is not None and branch.projection.bare and not branch.before
 
-    def _aggregated(
-        self, frame: DataFrame, branch: Branch, aggregate: Aggregate, index: int, *before: Step
+    def _operated(
+        self, frame: DataFrame, branch: Branch, operator: KeyedOperator, index: int, *before: Step
     ) -> DataFrame:
-        operator = _aggregate_operator(branch, aggregate)
-        columns = [(f"g{at}", kind) for at, (_name, kind) in enumerate(aggregate.group_columns)]
-        columns += [(buffer.name, buffer.result_type) for buffer in aggregate.buffers]
-        schema = self._schema(tuple(columns))
-        if operator.key_names is not None:
+        schema = self._schema(operator.output_columns)
+        with_key = _with_key(branch)
+        if with_key:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
-        steps = (*before, self._stateful(operator, f"fetch-{index}"))
-        stage = PythonStage(name=f"aggregate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
+        if operator.deletes:
+            schema = schema.add(StructField(DELETED_COLUMN, BooleanType()))
+        steps = (*before, self._stateful(operator, with_key, f"fetch-{index}"))
+        name = _stage_name(operator, index)
+        stage = PythonStage(name=name, slots=self._slots, steps=steps, output=tuple(schema.names))
         return self._through(frame, stage, schema)
 
     def _sink_steps(self, branch: Branch) -> list[Step]:
@@ -547,14 +549,16 @@ class ChainBuilder:
         steps: list[Step] = []
         if branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
-        if branch.aggregate is not None:
-            operator = _aggregate_operator(branch, branch.aggregate)
-            steps.append(self._stateful(operator, fetch))
-            steps.append(BareResults(branch.aggregate, operator.key_names is not None, traced=self._traced))
+        if branch.operator is not None:
+            with_key = _with_key(branch)
+            steps.append(self._stateful(branch.operator, with_key, fetch))
+            steps.append(BareResults(branch.operator, with_key, traced=self._traced))
         return steps
 
-    def _stateful(self, operator: AggregateOperator, fetch: str) -> Step:
-        return TracedAggregateStep(operator) if self._traced else StatefulStep(operator, fetch)
+    def _stateful(self, operator: KeyedOperator, with_key: bool, fetch: str) -> Step:
+        if self._traced:
+            return traced_step(operator, with_key)
+        return StatefulStep(stateful_operator(operator, with_key), fetch)
 
 
 def source_schema(source: Source) -> StructType:
@@ -589,11 +593,19 @@ def _with_unread_columns(fetched: DataFrame, source: Source) -> DataFrame:
     return fetched.select(*columns, *(quoted(name) for name in fetched.columns if name in own))
 
 
-def _aggregate_operator(branch: Branch, aggregate: Aggregate) -> AggregateOperator:
-    keyed = isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
-    names = tuple(name for name, _ in aggregate.group_columns) if keyed else None
-    return AggregateOperator(aggregate, names)
+def _stage_name(operator: KeyedOperator, index: int) -> str:
+    return f"{stateful_operator(operator, with_key=False).name}-{index}"
+
+
+def _is_traceable(branch: Branch) -> bool:
+    """Whether what follows an operator of the branch can be traced to single records."""
+    return branch.deduplication is None and (branch.operator is None or can_trace(branch.operator))
+
+
+def _with_key(branch: Branch) -> bool:
+    """Whether the rows of the branch's operator carry the key that their records will have."""
+    return isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
 
 
 def _needs_input_key(branch: Branch) -> bool:
-    return branch.aggregate is None and isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
+    return branch.operator is None and isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None

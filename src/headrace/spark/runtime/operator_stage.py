@@ -11,11 +11,12 @@ from headrace.errors import HeadraceError
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.topology.nodes import (
+    DELETED_COLUMN,
     KEY_COLUMN,
     OFFSET_COLUMN,
     TASK_COLUMN,
     TOPIC_COLUMN,
-    Aggregate,
+    KeyedOperator,
     ProjectForGroup,
 )
 
@@ -79,16 +80,17 @@ class BareProjection:
 
 @dataclass(frozen=True, slots=True)
 class BareResults:
-    """Results of an aggregate that only rename its `g0.., b0..`."""
+    """Results of an operator that only rename its output columns."""
 
-    aggregate: Aggregate
+    operator: KeyedOperator
     with_key: bool
     traced: bool = False
 
     def start(self, context: StageContext) -> Operator:
         del context
-        pairs = [(name, sql.strip("`")) for name, sql in self.aggregate.results]
+        pairs = [(name, sql.strip("`")) for name, sql in self.operator.results]
         hidden = [TASK_COLUMN, KEY_COLUMN] if self.with_key else [TASK_COLUMN]
+        hidden += [DELETED_COLUMN] if self.operator.deletes else []
         hidden += [TOPIC_COLUMN, OFFSET_COLUMN] if self.traced else []
         return _Renamed([*pairs, *[(name, name) for name in hidden]], None)
 

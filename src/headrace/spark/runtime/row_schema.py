@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,14 @@ from headrace.errors import StateError
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY
-from headrace.spark.topology.nodes import Aggregate, Branch, CompiledTopology, Deduplication, RepartitionSource
+from headrace.spark.topology.nodes import (
+    Aggregate,
+    Branch,
+    CompiledTopology,
+    Deduplication,
+    KeyedOperator,
+    RepartitionSource,
+)
 
 __all__ = [
     "RowColumn",
@@ -188,9 +195,14 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
-def store_of(aggregate: Aggregate) -> StoreSpec:
-    """The store of an aggregate."""
-    return StoreSpec(name=aggregate.name, changelog_topic=aggregate.changelog_topic, rows=state_schema(aggregate))
+# Rows of the store and changelog of each kind of operator with keys.
+_STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {Aggregate: state_schema}
+
+
+def store_of(operator: KeyedOperator) -> StoreSpec:
+    """The store of an operator with keys."""
+    rows = _STATE_SCHEMAS[type(operator)](operator)
+    return StoreSpec(name=operator.name, changelog_topic=operator.changelog_topic, rows=rows)
 
 
 def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
@@ -209,7 +221,7 @@ def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
     first = (store_of_deduplication(branch.deduplication),) if branch.deduplication is not None else ()
-    return (*first, store_of(branch.aggregate)) if branch.aggregate is not None else first
+    return (*first, store_of(branch.operator)) if branch.operator is not None else first
 
 
 def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, ...]) -> RowSchema:
@@ -223,19 +235,19 @@ def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, .
     )
 
 
-def stored_schema(aggregate: Aggregate, source: object) -> StoredSchema:
-    """Return the schemas of `aggregate`, which reads `source`."""
+def stored_schema(operator: KeyedOperator, source: object) -> StoredSchema:
+    """Return the schemas of `operator`, which reads `source`."""
     inputs = input_schema(source.columns, source.expressions) if isinstance(source, RepartitionSource) else None
-    return StoredSchema(name=aggregate.name, state=state_schema(aggregate), inputs=inputs)
+    return StoredSchema(name=operator.name, state=store_of(operator).rows, inputs=inputs)
 
 
 def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
     """Return the schemas that the program stores, by changelog topic."""
     branches = [(part, branch) for part in compiled.subtopologies for branch in part.branches]
     return {
-        branch.aggregate.changelog_topic: stored_schema(branch.aggregate, part.sources[branch.source_index])
+        branch.operator.changelog_topic: stored_schema(branch.operator, part.sources[branch.source_index])
         for part, branch in branches
-        if branch.aggregate is not None
+        if branch.operator is not None
     } | {
         store.changelog_topic: StoredSchema(name=store.name, state=store.rows, inputs=None)
         for store in (

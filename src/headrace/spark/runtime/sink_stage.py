@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
-from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
+from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.slot_producer import SlotProducer
@@ -111,6 +112,8 @@ class _TopicSink(_Sink):
         [batch] = table.combine_chunks().to_batches()
         sink = self._step.sink
         values = formats.encode_value(batch, self._step.value_columns, sink)
+        if DELETED_COLUMN in table.column_names:  # tombstones
+            values = pc.if_else(batch.column(DELETED_COLUMN), pa.scalar(None, values.type), values)
         if sink.key_columns is not None:
             return formats.encode_key(batch, sink.key_columns), values
         return batch.column(KEY_COLUMN), values

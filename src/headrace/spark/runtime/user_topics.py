@@ -82,9 +82,9 @@ def _missing(client: NetworkClient, cluster: ClusterMetadata, topic: str) -> Bro
 
 
 def tables(compiled: CompiledTopology) -> set[str]:
-    """Return topics that hold only the newest row per key: written by an aggregate, and by no stream."""
+    """Return topics that hold only the newest row per key: written by an operator with keys, and by no stream."""
     written = [
-        (branch.sink.topic, branch.aggregate is not None)
+        (branch.sink.topic, branch.operator is not None)
         for subtopology in compiled.subtopologies
         for branch in subtopology.branches
         if isinstance(branch.sink, TopicSink)

@@ -33,6 +33,7 @@ TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, b
 EVENT_TIME_COLUMN = "__headrace_event_time"  # timestamp: from withWatermark to the operator that needs it
 MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
+DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
 # Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
@@ -137,6 +138,17 @@ class Aggregate:
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
     where: str = ""
 
+    @property
+    def output_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the columns g0.., b0.. of its rows, with their types as JSON."""
+        groups = [(f"g{at}", kind) for at, (_name, kind) in enumerate(self.group_columns)]
+        return (*groups, *((buffer.name, buffer.result_type) for buffer in self.buffers))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether some of its rows are deletions, which `DELETED_COLUMN` marks."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplication:
@@ -202,6 +214,10 @@ class TableSink:
 
 Source: TypeAlias = TopicSource | RepartitionSource
 Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
+# Operators that take rows `g0.., i0..` of a `ProjectForGroup` and yield the newest row of each changed key. Their
+# attributes `name`, `group_columns`, `output_columns`, `results`, `bare`, `deletes`, `changelog_topic` and `where` are
+# all that most modules need; `runtime.keyed_operators` runs each kind.
+KeyedOperator: TypeAlias = Aggregate
 Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
 
 
@@ -209,7 +225,7 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `aggregate`, its
+    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `operator`, its
     results, `after` on them, `sink`.
     """
 
@@ -218,14 +234,19 @@ class Branch:
     deduplication: Deduplication | None = None
     between: tuple[NarrowCall, ...] = ()
     projection: ProjectForGroup | None = None  # None behind a RepartitionSource, whose rows are projected already
-    aggregate: Aggregate | None = None
+    operator: KeyedOperator | None = None
     after: tuple[NarrowCall, ...] = ()
     sink: Sink
 
     @property
+    def aggregate(self) -> Aggregate | None:
+        """Return the operator if it is an aggregate."""
+        return self.operator if isinstance(self.operator, Aggregate) else None
+
+    @property
     def changelog_topics(self) -> tuple[str, ...]:
         """Return the changelog of each store of the branch."""
-        return tuple(node.changelog_topic for node in (self.deduplication, self.aggregate) if node is not None)
+        return tuple(node.changelog_topic for node in (self.deduplication, self.operator) if node is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +260,10 @@ class CompiledSubtopology:
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(branch.aggregate for branch in self.branches if branch.aggregate is not None)
+
+    @property
+    def operators(self) -> tuple[KeyedOperator, ...]:
+        return tuple(branch.operator for branch in self.branches if branch.operator is not None)
 
     @property
     def changelog_topics(self) -> tuple[str, ...]:

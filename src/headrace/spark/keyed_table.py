@@ -1,0 +1,89 @@
+"""`KeyedTable`: common base of tables, whose rows are the newest of their keys; `KeyedState`: what declares one.
+
+A kind of operator is a frozen class that satisfies `KeyedState`, and a subclass of `KeyedTable` for its rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+from pyspark.sql import DataFrame
+
+from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
+from headrace.spark.topology.nodes import KeyedOperator, NarrowCall, ProjectForGroup
+from headrace.spark.unsupported import refusal
+
+__all__ = ["KeyedState", "KeyedTable"]
+
+
+class KeyedState(Protocol):
+    """One operator with keys of the program: where its rows come from, and what it keeps of them."""
+
+    @property
+    def name(self) -> str:
+        """Name of its store."""
+
+    @property
+    def arms(self) -> tuple[StreamSource, ...]:
+        """The paths of its rows."""
+
+    @property
+    def repartitioned(self) -> bool:
+        """Whether its rows pass through a repartition topic."""
+
+    @property
+    def where(self) -> str:
+        """The line of the user's call."""
+
+    @property
+    def noun(self) -> str:
+        """Kind of operator, for messages, with its article: "an aggregate"."""
+
+    @property
+    def naming_call(self) -> str:
+        """Method that takes the name of the store, such as "agg"."""
+
+    @property
+    def projection(self) -> ProjectForGroup:
+        """The rows that it takes."""
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Columns of its rows, by the names of the user, that are the key of their records."""
+
+    def described_calls(self) -> list[str]:
+        """Return the calls that declare it, for notebooks."""
+
+    def node(self, changelog_topic: str) -> KeyedOperator:
+        """Return its compiled form."""
+
+
+class KeyedTable(StreamBase):
+    """The newest row of each key, behind an operator with keys."""
+
+    _row_for_row = True
+
+    def __init__(self, app: Application, template: DataFrame, state: Any, calls: tuple[NarrowCall, ...]) -> None:
+        super().__init__(app, template)
+        self._state: KeyedState = state
+        self._calls = calls
+
+    def _described_sources(self) -> list[tuple[str, list[str]]]:
+        later = [*self._state.described_calls(), *(call.method for call in self._calls)]
+        return [(source, [*calls, *later]) for source, calls in described_sources(self._state.arms)]
+
+    def _followed_by(self, call: NarrowCall, template: DataFrame) -> Self:
+        return type(self)(self._app, template, self._state, (*self._calls, call))
+
+    def _default_key_columns(self) -> tuple[str, ...]:
+        return self._state.key_columns
+
+    def _check_key(self, key: list[str], where: str) -> None:
+        missing = [name for name in self._default_key_columns() if name not in key]
+        if missing:
+            raise refusal(
+                "not-supported-here",
+                f'without "{missing[0]}" in the key, rows of different groups would replace each other',
+                f"leave key= out, or take all of: {', '.join(self._default_key_columns())}",
+                where,
+            )

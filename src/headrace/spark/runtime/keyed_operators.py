@@ -1,0 +1,55 @@
+"""Registry of the operators with keys: for each kind of node, the operator that runs it and the step that traces it.
+
+An operator takes rows `g0.., i0..` and returns rows with the node's `output_columns` and the hidden columns. A new kind
+needs an entry here, its store in `row_schema.store_of`, and a comparison in `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.spark.runtime.aggregate_operator import AggregateOperator
+from headrace.spark.runtime.record_tracing import TracedAggregateStep
+from headrace.spark.runtime.stages import Step
+from headrace.spark.runtime.stateful_operator import StatefulOperator
+from headrace.spark.topology.nodes import Aggregate, KeyedOperator
+
+__all__ = ["can_trace", "stateful_operator", "traced_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    operator: Callable[[Any, bool], Any]  # of a node, and whether its rows carry the key of their records
+    traced: Callable[[Any], Step] | None = None  # of an operator; None: bad records are searched by prefixes
+
+
+def _aggregate(node: Aggregate, with_key: bool) -> AggregateOperator:
+    return AggregateOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
+
+
+_KINDS: dict[type, _Kind] = {Aggregate: _Kind(_aggregate, TracedAggregateStep)}
+
+
+def stateful_operator(node: KeyedOperator, with_key: bool) -> StatefulOperator:
+    """Return the operator that runs `node`.
+
+    Args:
+        node: The operator's declaration.
+        with_key: Whether its rows carry the key of their records, made of the grouping values.
+    """
+    operator: StatefulOperator = _KINDS[type(node)].operator(node, with_key)
+    return operator
+
+
+def can_trace(node: KeyedOperator) -> bool:
+    """Whether a failure behind the operator can be attributed to single records by a run that writes nothing."""
+    return _KINDS[type(node)].traced is not None
+
+
+def traced_step(node: KeyedOperator, with_key: bool) -> Step:
+    """Return the step that finds bad records in place of the operator. Only where `can_trace`."""
+    kind = _KINDS[type(node)]
+    assert kind.traced is not None
+    return kind.traced(kind.operator(node, with_key))
