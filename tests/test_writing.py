@@ -33,6 +33,7 @@ CLEAN_PAGES = (
     "docs/internals/cli.md",
     "docs/internals/client.md",
     "docs/internals/coordinator.md",
+    "docs/internals/hard-functions.md",
     "docs/internals/protocol.md",
     "docs/internals/storage.md",
     "docs/internals/testing.md",

@@ -63,6 +63,7 @@ def slices_array(kind: pa.DataType, data: Any, at: Any, sizes: Any, there: Any) 
         sizes: Bytes of each slice; 0 for a null.
         there: 0 for a null.
     """
+    # Summed with 64 bits. An array of strings has 32-bit offsets, and a batch of records is far below 2 GiB.
     ends = np.zeros(len(there) + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     offsets = ends.astype(np.int32)
@@ -98,6 +99,7 @@ def without_rows(columns: list[pa.Array], count: int, rows: Iterable[int]) -> li
         return columns
     missing = np.zeros(count, np.bool_)
     missing[bad] = True
+    # `take` with a null index yields null. Rebuilding validity bitmaps by hand would need a case for each nested type.
     picked = pa.array(np.arange(count), mask=missing)
     return [column.take(picked) for column in columns]
 

@@ -66,6 +66,7 @@ def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
     at += 1
     zigzag = byte & np.uint64(0x7F)
     shift = np.uint64(7)
+    # At most ten bytes. The tenth holds bit 63 only; more bits of it would be shifted out silently.
     while byte >= np.uint64(0x80):
         if at >= end or shift > np.uint64(63):
             return np.int64(0), np.int64(-1)
@@ -75,6 +76,7 @@ def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
             return np.int64(0), np.int64(-1)
         zigzag |= (byte & np.uint64(0x7F)) << shift
         shift += np.uint64(7)
+    # Zigzag: 0, 1, 2, 3 … stand for 0, -1, 1, -2 …, so small negative numbers are short as well.
     return np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1)), np.int64(at)
 
 
@@ -140,6 +142,7 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
         failure: Any = np.int64(bad[row])
         if failure == 0:
             step = 1
+        # The entries before this record, to return to if it turns out to be bad.
         for slot in range(slots):
             before[slot] = filled[slot]
         while failure == 0:
@@ -151,9 +154,12 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                     failure = ENDED
                     break
                 at = behind
+                # A schema's `int` has the same varints as its `long`, so the range is checked here.
                 if b == 1 and (number > 2147483647 or number < -2147483648):
                     failure = NOT_IN_RANGE
                     break
+                # Milliseconds become microseconds by this factor. The limit is compared before the product, which would
+                # wrap around.
                 if a != 1:
                     limit = np.int64(0x7FFFFFFFFFFFFFFF) // a
                     if number > limit or number < -limit:
@@ -173,6 +179,8 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                     break
                 number = behind
                 at = behind + size
+            # The branch decides which step is next. A branch of the writer that the reader's schema has no type for is
+            # an error of the record that uses it, not of the schema (Avro specification, "Schema Resolution").
             elif kind == UNION:
                 branch, behind = _varint(data, at, end)
                 if behind < 0:
@@ -185,6 +193,8 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                 if follows < 0:
                     failure = UNRESOLVED
                     break
+            # A union took its null branch: every slot below the other branch gets a null, so that all slots of one loop
+            # level keep the same number of entries.
             elif kind == NULLS:
                 for i in range(a, b):
                     into = table[i]
@@ -230,6 +240,8 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                 if number < 0:
                     failure = UNRESOLVED
                     break
+            # Arrays and maps: blocks of items, each behind its number of items, until a block of none. `remaining` is
+            # the rest of the current block, `counted` the items of all blocks so far, one entry per nested loop.
             elif kind == LOOP:
                 depth += 1
                 remaining[depth] = 0
@@ -246,6 +258,9 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                         failure = ENDED
                         break
                     at = behind
+                    # Every item takes at least one byte, so more items than bytes are a lie, and are refused before
+                    # memory is allocated for them. Items of types without bytes (null, empty records) are capped
+                    # instead: else a record of ten bytes could ask for 2^63 items.
                     if items < 0 or (items > end - at and (b == 0 or items > _MOST_EMPTY_ITEMS)):
                         failure = TOO_MANY_ITEMS
                         break
@@ -259,6 +274,7 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                 remaining[depth] -= 1
                 counted[depth] += 1
                 follows = a
+            # Bytes left over mean another schema than the writer's; a prefix that happens to decode is not trusted.
             elif kind == END:
                 if at != end:
                     failure = LEFT_OVER
@@ -271,6 +287,8 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
                     there[entry] = 1
                 filled[slot] += 1
             step = follows
+        # Undo of a bad record: see step 3 of the docstring. Its slots outside of loops get a null each, because Arrow
+        # columns are built from them with one entry per record.
         if failure:
             bad[row] = failure
             bad_step[row] = step
@@ -304,12 +322,16 @@ def read_decimals(data: Any, starts: Any, sizes: Any, there: Any, out: Any, fits
             continue
         at, end = starts[i], starts[i] + sizes[i]
         sign = np.uint8(255) if data[at] >= 128 else np.uint8(0)
+        # Longer than 16 bytes is legal as long as the bytes in front only repeat the sign.
         while end - at > 16:
             if data[at] != sign:
                 fits[i] = False
             at += 1
+        # The first byte that is kept has to carry the same sign, or the value needs a 129th bit.
         if (data[at] >= 128) != (sign == 255):
             fits[i] = False
+        # Start from the sign's bits: what is shorter than 16 bytes is sign-extended by shifting its bytes in from the
+        # right.
         low = high = np.uint64(0xFFFFFFFFFFFFFFFF) if sign == 255 else np.uint64(0)
         while at < end:
             high = (high << np.uint64(8)) | (low >> np.uint64(56))
@@ -368,6 +390,7 @@ def decimal_sizes(words: Any, sizes: Any) -> None:
     for i in range(len(words)):
         sizes[i] = 16
         sign = np.uint64(255) if words[i, 1] >> np.uint64(63) else np.uint64(0)
+        # A leading byte is redundant if it only repeats the sign and the next byte has the sign's bit as well.
         while sizes[i] > 1:
             lead = _byte_of(words, i, sizes[i] - 1)
             following = _byte_of(words, i, sizes[i] - 2)

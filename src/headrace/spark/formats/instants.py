@@ -57,6 +57,7 @@ def _micros(text: str, zone_name: str | None) -> int | None:
             int(part["hour"] or 0),
             int(part["minute"] or 0),
             int(part["second"] or 0),
+            # Digits beyond the sixth are cut off, not rounded, as in Spark's `DateTimeUtils`.
             int((part["fraction"] or "0").ljust(6, "0")[:6]),
             tzinfo=zone,
         )
@@ -68,6 +69,8 @@ def _micros(text: str, zone_name: str | None) -> int | None:
 
 def _in_range(year: int) -> tuple[int, int]:
     """Map `year` into the range of `datetime`: (mapped year, number of 400-year cycles subtracted)."""
+    # Python's datetime ends at the years 1 and 9999, Spark's timestamps reach further. The Gregorian calendar and its
+    # weekdays repeat every 400 years, so a year is moved by whole cycles and the microseconds are moved back.
     if 1 < year < 9999:
         return year, 0
     shown = year % 400 + (400 if year <= 1 else 9200)
@@ -92,6 +95,7 @@ def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
 
     Each distinct text is parsed once; the common form is parsed for all rows at once.
     """
+    # Timestamps of a batch repeat (same second, same day), so each distinct text is parsed once.
     encoded = texts.dictionary_encode()
     distinct = encoded.dictionary
     usual = pc.match_substring_regex(distinct, _PLAIN_INSTANT)
@@ -127,6 +131,8 @@ def _usual_instants(texts: pa.Array, zone_name: str) -> pa.Array | None:
         utc = naive.cast(INSTANT)
         if zone_name == "UTC" or pc.all(zoned).as_py():
             return utc
+        # An hour that exists twice when the clock is set back takes the earlier instant, as java.time does in Spark. An
+        # hour that is skipped raises, and is resolved one by one.
         local = pc.assume_timezone(naive, zone_name, ambiguous="earliest", nonexistent="raise").cast(INSTANT)
     except pa.ArrowInvalid:
         return None  # a day that no month has, or an hour that was skipped: one by one
@@ -147,6 +153,7 @@ def _zone(name: str) -> tzinfo:
     offset = timedelta(
         hours=int(match["hours"]), minutes=int(match["minutes"] or 0), seconds=int(match["seconds"] or 0)
     )
+    # java.time.ZoneOffset ends at 18 hours.
     if offset > timedelta(hours=18):
         raise ValueError(name)
     return timezone(-offset if match["sign"] == "-" else offset)

@@ -76,6 +76,8 @@ class JsonColumns:
         self._name_offsets = read_only(np.cumsum([0, *map(len, names)]).astype(np.int64))
         self._kinds = read_only(np.array([_KINDS[type(field.dataType)] for field in schema.fields], np.int64))
         self._limits = read_only(np.array([_LIMITS.get(type(f.dataType), 0) for f in schema.fields], np.int64))
+        # These types are read as text first and converted afterwards, all rows at once: a decimal of up to 38 digits
+        # fits no machine word, and the others need Arrow's or Python's parsers.
         made_of_text = (FloatType, DecimalType, BinaryType, TimestampNTZType)
         self._converted = [i for i, field in enumerate(schema.fields) if isinstance(field.dataType, made_of_text)]
         self._utc = zone_name == "UTC"
@@ -99,11 +101,15 @@ class JsonColumns:
             data, offsets, self._names, self._name_offsets, self._kinds, self._limits, self._utc,
             found, numbers, doubles, text_at, text_size, odd, foreign,
         )  # fmt: skip
+        # Bytes above 127 are checked to be UTF-8 for the whole batch at once by Arrow's SIMD validation. Only if that
+        # fails are the rows with such bytes decoded one by one, which finds the damaged ones among them.
         if foreign.any() and not _is_text(values):
             odd |= foreign
+        # An odd row was abandoned half-way: what was found of it until then does not count.
         if odd.any():
             found[:, odd] = kernels.ABSENT
         converted = {}
+        # Also columns that no query asks for are converted. Which records are bad must follow from the schema alone.
         for at in self._converted:  # all of them: each can make its row odd
             texts = _texts(data, found[at], text_at[at], text_size[at])
             converted[at], wrong = _converted(texts, self._types[at])
@@ -159,6 +165,7 @@ def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Arr
         rows = np.flatnonzero(hard)
         texts = _texts(data, np.ones(len(rows), np.uint8), at[rows], sizes[rows])
         doubles = doubles.copy()
+        # Arrow parses doubles with fast_float, which rounds correctly as Java's parser does.
         doubles[rows] = texts.cast(pa.float64()).to_numpy()
     return pa.Array.from_buffers(pa.float64(), len(there), [validity(there), pa.py_buffer(np.array(doubles))])
 
@@ -175,6 +182,8 @@ def _converted(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np
 
 
 def _numbers_of_texts(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+    # The cast of all texts at once succeeds nearly always. If one of them fails, a pattern picks those that are certain
+    # to fit, and the rest is decoded record by record, which reports the reason.
     try:
         return texts.cast(kind), pa.repeat(pa.scalar(False), len(texts))
     except pa.ArrowInvalid:
@@ -192,6 +201,8 @@ def _binaries(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Decode base64, all texts at once: padding decodes to zeros, which are cut off the end of each value."""
     fine = pc.match_substring_regex(texts, "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
     kept = pc.fill_null(pc.if_else(fine, texts, ""), "")
+    # Each value is padded to a multiple of four characters, so the concatenation decodes as one text and value i begins
+    # at the sum of the sizes before it. `=` in the middle would end it; A stands for six zero bits instead.
     sizes = np.asarray(pc.binary_length(kept).to_numpy(zero_copy_only=False), np.int64) // 4 * 3
     padding = np.asarray(pc.count_substring(kept, "=").to_numpy(zero_copy_only=False), np.int64)
     joined = "".join(kept.to_pylist()) if len(kept) < 2 else pc.binary_join(_as_one_list(kept), "")[0].as_py()

@@ -49,6 +49,8 @@ PRESENT: Final = 1
 HARD: Final = 2  # a number whose nearest double is not found in one step: its text is remembered
 
 _UNKNOWN = -1
+# Digits up to 2^53 and powers of ten up to 10^22 are doubles without rounding, so one multiplication or division rounds
+# once and gives the nearest double (Clinger 1990, the fast path of most JSON parsers).
 _POWERS = np.array([10.0**exponent for exponent in range(23)])  # those that a double holds exactly
 _EXACT = 1 << 53
 _MOST_DIGITS = 19  # more than an int64 holds come out negative, which marks them
@@ -69,6 +71,8 @@ def _behind_space(data: Any, at: Any, end: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _behind_plain_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
     """Find the end of a string without escapes: (position of the closing quote or -1, whether all bytes are ASCII)."""
+    # The bytes are or-ed together instead of tested one by one: the highest bit of the result is set if any byte is
+    # above 127.
     seen = np.uint8(0)
     while at < end:
         byte = data[at]
@@ -96,6 +100,8 @@ def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
             if at >= end:
                 return -1, False
             byte = data[at]
+            # `\u` and four hexadecimal digits. Surrogates are not paired here: the text is of a field that no query
+            # knows, and JSON's grammar allows a lone one.
             if byte == 117:  # u and four digits of base 16
                 if at + 4 >= end:
                     return -1, False
@@ -117,6 +123,8 @@ def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
 @njit(cache=True, nogil=True)
 def _word(data: Any, at: int, end: int) -> tuple[int, int]:
     """Read a literal: (1 true, 0 false, 2 null, -1 none of them; the position after it)."""
+    # The second byte differs between the three literals (r, u, a), so it is compared first: one comparison rejects most
+    # of them.
     if at + 4 <= end and data[at + 1] == 114 and data[at] == 116 and data[at + 2] == 117 and data[at + 3] == 101:
         return 1, at + 4
     if at + 4 <= end and data[at] == 110 and data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108:
@@ -132,6 +140,7 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
 
     Form: 0 an integer, 1 with a point or an exponent, 2 more digits than fit into the result.
     """
+    # 1. Sign and integer digits. Digits beyond the 19th are counted but not added up, since they would overflow.
     if at < end and data[at] == 45:
         at += 1
     first = at
@@ -142,9 +151,11 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
             digits = digits * 10 + np.int64(data[at] - 48)
         count += 1
         at += 1
+    # RFC 8259 requires a digit, and no zero before other digits.
     if at == first or (data[first] == 48 and at > first + 1):
         return -1, 0, 0, 0
     form, power = 0, np.int64(0)
+    # 2. Fraction. Its digits continue the same integer, and each lowers the power of ten by one.
     if at < end and data[at] == 46:
         form = 1
         at += 1
@@ -157,6 +168,8 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
             at += 1
         if at == fraction:
             return -1, 0, 0, 0
+    # 3. Exponent. It is capped, because a record may hold any number of exponent digits: beyond 10,000 the value is
+    #    infinite or zero anyway, and the caller leaves it to the slower reader.
     if at < end and (data[at] == 101 or data[at] == 69):
         form = 1
         at += 1
@@ -171,12 +184,15 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
         if at == start:
             return -1, 0, 0, 0
         power += -exponent if negative else exponent
+    # 4. Nineteen digits can exceed int64; the wrapped result is negative, which is how it is noticed.
     return at, digits, power, 2 if count > _MOST_DIGITS or digits < 0 else form
 
 
 @njit(cache=True, nogil=True)
 def _two(data: Any, at: int) -> int:
     """Return the number of two digits; for other bytes a number that makes every sum it is part of negative."""
+    # The callers add at most a few hundred to the result, so a sum with this number stays negative and one range check
+    # covers all digits of a date.
     if not (_is_digit(data[at]) and _is_digit(data[at + 1])):
         return -1_000_000
     return int(data[at] - 48) * 10 + int(data[at + 1] - 48)
@@ -199,6 +215,7 @@ def _day(data: Any, at: int) -> int:
     if day > longest:
         return nothing
     # Years that begin in March, eras of 400 of them: the well-known way to count days.
+    # See Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms" (days_from_civil).
     shifted = year - (month <= 2)
     era = shifted // 400
     of_era = shifted - era * 400
@@ -235,6 +252,7 @@ def _instant(data: Any, at: int, size: int, utc: bool) -> int:
                 return nothing
             micros = micros * 10 + int(data[digit] - 48)
             digits += 1
+        # `.5` means 500,000 µs: the fraction is scaled to six digits.
         for _ in range(6 - digits):
             micros *= 10
     return (day * 86_400 + hour * 3600 + minute * 60 + second) * 1_000_000 + micros
@@ -277,6 +295,8 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
     fields = kinds.shape[0]
     seen = np.full(fields, -1, np.int64)  # the row in which a field was met last: names come once
     nothing = np.iinfo(np.int64).min
+    # 1. A row is odd until it is read to its last byte. Every `break` below leaves it odd, so a check that fails needs
+    #    no code of its own, and the slower reader decides.
     for row in range(offsets.shape[0] - 1):
         odd[row] = True
         foreign[row] = False
@@ -286,12 +306,16 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
         if at >= end or data[at] != 123:
             continue
         at = _behind_space(data, at + 1, end)
+        # 2. Producers write fields in one order. The field after the last one found is tried first, so that a name is
+        #    compared once and not with every field.
         guess = 0
         closed = at < end and data[at] == 125
         while not closed:
             if at >= end or data[at] != 34:
                 break
             name_at = at + 1
+            # 3. A name with an escape could equal a field's name after decoding, and one with bytes above 127 would
+            #    have to be checked as UTF-8: both rows are odd.
             name_end, ascii_name = _behind_plain_text(data, name_at, end)
             if name_end < 0 or not ascii_name:
                 break
@@ -310,6 +334,8 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                 if _is_named(data, name_at, size, names, name_offsets, candidate):
                     field = candidate
                     break
+            # 4. A name twice: parsers differ in which value counts, so the slower reader decides. `seen` holds row
+            #    numbers instead of flags, because clearing flags would cost a pass over all fields per row.
             if field != _UNKNOWN:
                 if seen[field] == row:
                     break
@@ -318,6 +344,8 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
             byte = data[at]
             if byte == 34:
                 start = at + 1
+                # 5. Strings. Escapes are allowed where no value is made. In a field of the schema they would have to be
+                #    decoded into new bytes, while this pass only remembers where a string lies.
                 if field == _UNKNOWN:
                     stop, is_ascii = _behind_text(data, start, end)
                 else:
@@ -345,6 +373,7 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                         break
                     found[field, row] = PRESENT
                 at = stop + 1
+            # 6. Numbers, checked by the grammar whether or not the field is known.
             elif byte == 45 or _is_digit(byte):
                 stop, digits, power, form = _number(data, at, end)
                 if stop < 0:
@@ -353,11 +382,15 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                     kind = kinds[field]
                     negative = byte == 45
                     if kind == INTEGER:
+                        # A two's complement range has one negative value more. `limits` is 2^31 for an int, so that
+                        # value is accepted only with a sign; for a long the limit is 2^63 - 1, and the least long is
+                        # left to the slower reader.
                         if form != 0 or digits > limits[field] or (digits == limits[field] and not negative):
                             break
                         numbers[field, row] = -digits if negative else digits
                         found[field, row] = PRESENT
                     elif kind == DOUBLE:
+                        # Zero apart, because -0.0 has to keep its sign and 0e999 must not reach the table of powers.
                         if digits == 0 and form != 2:
                             doubles[field, row] = -0.0 if negative else 0.0
                             found[field, row] = PRESENT
@@ -366,6 +399,8 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                             value = value * _POWERS[power] if power >= 0 else value / _POWERS[-power]
                             doubles[field, row] = -value if negative else value
                             found[field, row] = PRESENT
+                        # Not exact in one step. The text is kept, and Arrow's correctly rounding parser reads all of
+                        # these at once (`json_columns._doubles`).
                         elif -250 < power < 250 and stop - at < 40:
                             text_at[field, row] = at
                             text_size[field, row] = stop - at
@@ -397,5 +432,6 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
                 closed = True
             else:
                 break
+        # 7. Nothing but white space may follow the closing brace.
         if closed and _behind_space(data, at + 1, end) == end:
             odd[row] = False

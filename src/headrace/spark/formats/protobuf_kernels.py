@@ -90,10 +90,12 @@ def _wire_type(kind: Any) -> Any:
 def _number(kind: Any, raw: Any) -> Any:
     """Return what the bits of a varint or of fixed bytes stand for."""
     low = raw & np.uint64(0xFFFFFFFF)
+    # An int32 is sent as a varint of 64 bits, sign-extended. Parsers keep the low 32 bits whatever the others are.
     if kind in (INT32, SFIXED32):
         return np.int64(np.int32(np.uint32(low)))
     if kind in (UINT32, FIXED32):
         return np.int64(low)
+    # Any number except zero is true.
     if kind == BOOL:
         return np.int64(raw != np.uint64(0))
     if kind == SINT32:
@@ -134,6 +136,9 @@ def _behind_length(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
 @njit(cache=True, nogil=True)
 def _skip(data: Any, at: Any, end: Any, tag: Any) -> tuple[Any, Any]:  # noqa: C901 one branch per wire type
     """Skip an unknown field: (position behind it, failure). A group is skipped whole."""
+    # Groups (wire types 3 and 4) are deprecated but legal in unknown fields. Their field numbers stand on a stack,
+    # because an end tag must match its start. The depth is bounded as in Google's parsers: a nesting bomb would
+    # otherwise need memory in proportion to the record.
     open_groups = np.empty(_MOST_GROUPS, np.uint64)
     depth = 0
     while True:
@@ -233,6 +238,7 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
         while failure == 0 and at < end:
             begin = at
             known = -1
+            # 1. The tag: field number and wire type.
             tag, at = _short_varint(data, at, end)
             if at < 0:
                 failure = ENDED
@@ -245,14 +251,20 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
                     if fields[i, NUMBER] == number:
                         known = i
                         break
+            # 2. An unknown field is skipped by its wire type, which needs no schema. This is how old readers accept new
+            #    fields.
             if known < 0 or tag > np.uint64(0xFFFFFFFF):
                 at, failure = _skip(data, at, end, tag)
                 known = -1
                 continue
+            # Items of a list that is not packed follow each other under the same number; after any other field the next
+            # one is expected.
             hint = known if fields[known, REPEATED] else known + 1
             kind, slot = fields[known, KIND], fields[known, SLOT]
             wanted = _wire_type(kind)
             first_enum, last_enum = fields[known, FIRST_ENUM], fields[known, LAST_ENUM]
+            # 3. A packed list is accepted for every list of numbers, whatever the schema's `packed` option says, and an
+            #    unpacked one as well: the specification requires both of parsers.
             if fields[known, REPEATED] and wire == 2 and wanted != 2:  # packed
                 length, at = _behind_length(data, at, end)
                 if at < 0:
@@ -265,6 +277,8 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
                         failure = ENDED
                         break
                     value = _number(kind, raw)
+                    # A closed enum (proto2) has no place for a number that it does not name. Parsers keep it among the
+                    # unknown fields.
                     if not _is_known(table, first_enum, last_enum, value):
                         continue
                     if writes_items:
@@ -274,6 +288,7 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
                     else:
                         counts[slot, row] += 1
                 continue
+            # A known field number with another wire type counts as an unknown field; upb and Java do the same.
             if wire != wanted:
                 at, failure = _skip(data, at, end, tag)
                 continue
@@ -301,18 +316,23 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
                 else:
                     counts[slot, row] += 1
                 continue
+            # 4. Single fields were taken by the first run. The second run only writes items.
             if writes_items:
                 continue
             oneof = fields[known, ONEOF]
+            # 5. The last field of a `oneof` counts and removes the others.
             if oneof >= 0:
                 for i in range(len(fields)):
                     if fields[i, ONEOF] == oneof and i != known:
                         there[fields[i, SLOT], row] = 0
+            # 6. A single message may occur several times, and its occurrences are merged. Where the first began is
+            #    remembered, so that `gather_field` needs to look at no byte before it.
             if kind == MESSAGE and there[slot, row] == 0:
                 firsts[slot, row] = begin
             numbers[slot, row] = value
             sizes[slot, row] = length
             there[slot, row] = 2 if kind == MESSAGE and there[slot, row] else 1
+        # 7. A bad message keeps nothing. In the second run it is not read at all, so it has no items to take back.
         if failure and not writes_items:
             bad[row] = failure
             bad_field[row] = known
@@ -364,6 +384,7 @@ def read_message_indexes(data: Any, starts: Any, ends: Any, paths: Any, behind: 
         behind[row] = -1
         if at < 0 or count < 0 or count >= paths.shape[1]:
             continue
+        # Confluent's serialiser writes the most frequent path, [0], as a count of zero.
         paths[row, 0] = max(count, 1)
         for i in range(count):
             raw, at = _varint(data, at, ends[row])

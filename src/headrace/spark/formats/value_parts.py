@@ -110,6 +110,7 @@ class OptionalPart(Part):
         if self._there.all():
             self._values.write(at, target)
             return
+        # A fancy index copies, so the moved positions have to be written back.
         positions = at[self._there]
         self._values.write(positions, target)
         at[self._there] = positions
@@ -121,11 +122,14 @@ class ItemsPart(Part):
     def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
         self._counts, self._items = counts, items
         reached = np.concatenate([np.zeros(1, np.int64), np.cumsum(items.sizes)])
+        # `reached[k]` is the sum of the sizes of the first k items. The items of row i are `ends[i] - counts[i]` to
+        # `ends[i]`, so two look-ups give the bytes of each row, also where it has none.
         ends = np.cumsum(counts)
         self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
         self.sizes = reached[ends] - self._begins
 
     def write(self, at: Any, target: Any) -> None:
+        # Position of an item: where its row stands now, plus the distance of the item from the first one of that row.
         self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
         at += self.sizes
 
@@ -136,6 +140,7 @@ def encode_part(part: Part, prefix: bytes) -> pa.Array:
     np.cumsum(part.sizes + len(prefix), out=offsets[1:])
     target = np.empty(int(offsets[-1]), np.uint8)
     at = offsets[:-1].copy()
+    # Byte by byte over all rows: the prefix has five bytes (a registry's magic byte and schema id) or a few more.
     for i, byte in enumerate(prefix):
         target[at + i] = byte
     at += len(prefix)

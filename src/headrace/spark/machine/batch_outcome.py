@@ -90,6 +90,7 @@ class Batch:
     def take_outcome(self, errors: Mapping[int, HeadraceError | None]) -> None:
         """Note the slots that are certainly committed, and the errors of the others."""
         self.errors = {slot: error for slot, error in errors.items() if error is not None}
+        # A slot without an error had a successful EndTxn (or OffsetCommit): final, whatever becomes of the others.
         self.committed |= self.tasks_of(set(self.slots) - set(self.errors))
 
     def decide_without_fencing(self) -> None:
@@ -98,6 +99,8 @@ class Batch:
 
     def decide_by_offsets(self, slots: Iterable[int], found: Offsets) -> None:
         """Decide the tasks of these slots by stable offsets that were read behind new producer identities."""
+        # Each task by its own offsets: the tasks of one slot share a transaction, but a tool may have set the offsets
+        # of one of them.
         for task in self.tasks_of(slots):
             outcome = outcome_by_offsets(self.starts[task], self.reached.get(task), found)
             if outcome == "unchanged":
@@ -113,6 +116,8 @@ class Batch:
 
         Exactly once, errors that concern only a finished transaction are marked retriable: see `first_trouble`.
         """
+        # An error is obsolete if the offsets show that all tasks of its slot are committed. A fenced slot is no trouble
+        # of its own: the next assignment shows which tasks are left.
         errors = [
             error
             for slot, error in sorted(self.errors.items())

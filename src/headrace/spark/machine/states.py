@@ -52,6 +52,8 @@ class BatchState(Enum):
 
 State = TypeVar("State", bound=Enum)
 
+# Every step that is possible, and no other. A step outside of the tables is a defect, found by random histories in the
+# simulator instead of by lost rows.
 _T, _S, _B = TaskState, SlotState, BatchState
 
 TASK_STEPS: Mapping[TaskState, frozenset[TaskState]] = {

@@ -161,6 +161,7 @@ class SubtopologyMachine:
         is_first = not self._slots
         for slot in event.slots:
             self._move_slot(slot, SlotState.READY)
+        # Assigned tasks are opened only now: an Open names the slot of each task, and slots are known from here on.
         self._settle_tasks()
         if is_first:
             self._out.append(commands.Wait(until_ms=self._now_ms))
@@ -168,6 +169,12 @@ class SubtopologyMachine:
     def _on_assigned(self, event: events.Assigned) -> None:
         self._assignment = event.assignment
         mine = self._assigned()
+        # 1. Assigned again before its micro-batch ended: position and store in memory are current, so it just
+        #    continues.
+        # 2. Not assigned any more while it is being opened: dropped. Its Opened, if it still comes, has a number that
+        #    no task waits for.
+        # 3. Not assigned any more while it runs: it finishes its micro-batch. Releasing it here would leave rows of a
+        #    task that another member already runs uncommitted.
         for task, state in sorted(self._tasks.items()):
             if state is TaskState.RELEASING and task in mine:
                 self._move(task, TaskState.RUNNING)
@@ -175,12 +182,16 @@ class SubtopologyMachine:
                 self._move(task, TaskState.AWAY)
             elif state is TaskState.RUNNING and task not in mine:
                 self._move(task, TaskState.RELEASING)
+        # 4. LOST tasks are still in `_tasks`: they are opened again when their micro-batch has ended, since its
+        #    transaction must be decided first.
         self._open(mine - set(self._tasks))
         self._settle_tasks()
 
     def _on_lost(self, _: events.Lost) -> None:
         self.losses += 1
         self._assignment = None
+        # Fenced or timed out: other members may run these tasks already. The micro-batch goes on, because its stages
+        # cannot be stopped at any point, but it is marked, and none of its commands after this one commits.
         for task in sorted(self._tasks):
             self._move(task, TaskState.AWAY if task in self._requests else TaskState.LOST)
         if self._batch is not None:
@@ -195,6 +206,8 @@ class SubtopologyMachine:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _on_opened(self, event: events.Opened) -> None:
+        # The number tells an answer to this Open from one to an earlier Open of the same task, which went and came back
+        # in between.
         for task in event.partitions:
             if self._requests.get(task) == event.number and self._tasks[task] is TaskState.OPENING:
                 self._move(task, TaskState.OPENED)
@@ -234,11 +247,14 @@ class SubtopologyMachine:
         """Apply what had to wait for the end of a micro-batch."""
         if self._state is not BatchState.IDLE:
             return
+        # 1. Release first: the new owner of a task waits for it.
         self._release(task for task, state in self._tasks.items() if state in (TaskState.RELEASING, TaskState.LOST))
+        # 2. Bind what was opened beside the micro-batch.
         for task in [task for task, state in self._tasks.items() if state is TaskState.OPENED]:
             self._move(task, TaskState.RUNNING)
             number = self._requests.pop(task)
             self._out.append(commands.Bind(partition=task, slot=self._slot_of(task), number=number))
+        # 3. Open what is assigned and not here: tasks that were lost, or released because their position is uncertain.
         self._open(self._assigned() - set(self._tasks))
 
     def _reopen(self, tasks: Iterable[int]) -> None:
@@ -269,6 +285,7 @@ class SubtopologyMachine:
             self._work(BatchState.ENDED, commands.End())
         elif self._now_ms < self._not_before_ms:
             self._out.append(commands.Wait(until_ms=self._not_before_ms))
+        # The start of the look-up counts as the start of the micro-batch, so the trigger interval includes the look-up.
         elif TaskState.RUNNING in self._tasks.values():
             self._looked_ms = self._now_ms
             self._work(BatchState.LOOKING, commands.LookUpEnds())
@@ -286,10 +303,13 @@ class SubtopologyMachine:
             self._be_idle(reopen=event.recreated)
             self._go_on()
             return
+        # 1. Tasks that are RELEASING since the look-up began take part in no further micro-batch.
         ready = event.ready & {task for task, state in self._tasks.items() if state is TaskState.RUNNING}
         if not ready or self._assignment is None:
             self._work(BatchState.CHECKING, commands.CheckEnded())
             return
+        # 2. The assignment is captured here. Member id and epoch of the commit are those of this moment, never newer
+        #    ones, so a batch that outlived a fence and a rejoin is refused by the coordinator.
         self._batch = Batch(number=self._next_batch, assignment=self._assignment, started_ms=self._looked_ms)
         self._next_batch += 1
         run = commands.Run(batch=self._batch.number, assignment=self._assignment, partitions=ready)
@@ -299,6 +319,8 @@ class SubtopologyMachine:
         self._out.append(commands.MarkUnknown())
 
     def _on_action_failed(self, event: events.ActionFailed) -> None:
+        # Errors that waiting cannot resolve end the application from any of these states: none of them has anything to
+        # commit.
         if not is_retriable(event.error):
             self._work(BatchState.ENDED, commands.Fail(error=event.error))
         elif self._state is BatchState.RESOLVING:
@@ -322,6 +344,8 @@ class SubtopologyMachine:
 
     def _on_job_finished(self, event: events.JobFinished) -> None:
         batch = self._running(event.batch, BatchState.RUNNING)
+        # A worker lost a connection to a broker. Its commit may succeed, but markers of earlier transactions may be
+        # missing (KAFKA-20734), so identities are resolved before they are used again.
         if event.reconnected:
             self._out.append(commands.MarkUnknown())
         for slot in batch.slots:
@@ -339,6 +363,9 @@ class SubtopologyMachine:
             self._out.append(commands.MarkUnknown())
         if self._stopping or batch.lost:
             self._abort()
+        # 1. Exactly once: workers of the failed job may still write. New producer identities fence them and abort the
+        #    transaction; only then may the same range run again.
+        # 2. At least once: nothing was committed, so positions stay, and the rows may be written twice.
         elif self._transactional:
             for slot in batch.slots:
                 self._move_slot(slot, SlotState.UNKNOWN)
@@ -350,18 +377,24 @@ class SubtopologyMachine:
     def _on_commit_outcome(self, event: events.CommitOutcome) -> None:
         batch = self._running(event.batch, BatchState.COMMITTING)
         batch.take_outcome(event.errors)
+        # 1. Slots without an error are committed and stay so. For the others the broker's offsets decide: the commit
+        #    may have taken effect although its response was lost.
         if batch.errors and self._transactional:
             for slot in batch.errors:
                 self._move_slot(slot, SlotState.UNKNOWN)
             self._enter(BatchState.RESOLVING)
             self._resolve()
             return
+        # 2. At least once there is nothing to ask: a late OffsetCommit of this process could still arrive after any
+        #    look-up.
         batch.decide_without_fencing()
         self._advance()
 
     def _resolve(self) -> None:
         """Ask the broker for outcomes, unless the next owner of the tasks has to do it."""
         batch = self._current()
+        # Resolving may wait for brokers without limit. A stop must not, and the next owner of the tasks reads stable
+        # offsets anyway.
         if self._stopping or batch.lost:
             self._abort()
             return
@@ -376,11 +409,13 @@ class SubtopologyMachine:
 
     def _abort(self) -> None:
         batch = self._current()
+        # Stores and positions of these tasks are not decided here, so they are opened anew if they are still assigned.
         batch.reopen |= batch.tasks - batch.committed
         self._work(BatchState.ABORTING, commands.Abort(batch=batch.number))
 
     def _on_aborted(self, event: events.Aborted) -> None:
         batch = self._running(event.batch, BatchState.ABORTING)
+        # Some slots were committed before the stop or the loss: their tasks take their new positions.
         if batch.committed:
             self._advance()
             return
@@ -391,6 +426,7 @@ class SubtopologyMachine:
         advance = commands.Advance(
             batch=batch.number,
             committed=frozenset(batch.committed),
+            # Three disjoint sets that cover the batch: committed, as it was before, uncertain.
             unchanged=batch.tasks - batch.committed - batch.reopen,
             reopen=frozenset(batch.reopen),
             resolved=frozenset(batch.resolved),
@@ -400,6 +436,8 @@ class SubtopologyMachine:
 
     def _on_advanced(self, event: events.Advanced) -> None:
         batch = self._running(event.batch, BatchState.ADVANCING)
+        # The cause of a failed job is looked for last, when nothing of the batch is open any more: the search itself
+        # runs Spark jobs.
         if batch.failed:
             self._work(BatchState.RECOVERING, commands.Recover(batch=batch.number))
             return
@@ -420,6 +458,7 @@ class SubtopologyMachine:
 
     def _end_batch(self) -> None:
         batch = self._current()
+        # Whatever became of them, the next `begin` gives each slot a usable identity.
         for slot in batch.slots:
             if self._slots[slot] is not SlotState.READY:
                 self._move_slot(slot, SlotState.READY)

@@ -55,6 +55,8 @@ class PrefixSearch:
         Returns:
             The slots to process; none when the search is over.
         """
+        # 1. What is planned now, cut at the ends of the failed ranges: records that arrived since belong to later
+        #    micro-batches.
         left = {
             task.partition: tuple(
                 found.cut(max(found.start, min(found.end, self._ends.get(_input(task, found), found.start))))
@@ -62,9 +64,12 @@ class PrefixSearch:
             )
             for task in _tasks(planned)
         }
+        # 2. Half of it, rounded up, so that one record is left at last and not none.
         records = sum(found.end - found.start for ranges in left.values() for found in ranges)
         wanted = (records + 1) // 2
         half = {}
+        # 3. Taken in the order of tasks, inputs and offsets. The order has to be the same in every step: the record to
+        #    blame is the last one of the shortest failing prefix.
         for partition in sorted(left):
             ranges = []
             for found in left[partition]:
@@ -111,6 +116,7 @@ def find_bad_records(slots: tuple[SlotPlan, ...], probe: Probe, *, most_per_task
     found: list[BadRecord] = []
     for slot in slots:
         everything = {task.partition: task.ranges for task in slot.tasks}
+        # A slot that succeeds as a whole needs no look at its tasks.
         if len(slots) > 1 and probe(everything) is None:
             continue
         for task in slot.tasks:
@@ -137,6 +143,7 @@ def _in_range(task: int, one_range: InputRange, probe: Probe, most: int) -> list
             )
             continue
         middle = (part.start + part.end) // 2
+        # A stack: the right half goes first, so the left half is tried first.
         waiting.append(_between(part, middle, part.end))
         waiting.append(_between(part, part.start, middle))
     return found

@@ -62,6 +62,7 @@ class AtLeastOnce:
 
     def commit(self, plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> dict[int, HeadraceError | None]:
         offsets = {where: at for task in plan.tasks for where, at in reached_offsets(task, reports).items()}
+        # One OffsetCommit for all slots: it is atomic for one group, so all slots share its outcome.
         outcome: HeadraceError | None = None
         try:
             commit_offsets(

@@ -105,6 +105,7 @@ class BatchRecovery:
 
     def screen(self, plan: MicroBatchPlan) -> None:
         """Find the records of a plan that is about to be made which Spark SQL cannot process; pass over them."""
+        # Records that an earlier search has looked through are not searched again, if a failed commit brings them back.
         fresh = {task.partition: self._not_searched(task.ranges) for task in plan.tasks}
         fresh = {task: ranges for task, ranges in fresh.items() if ranges}
         if not fresh:
@@ -153,26 +154,34 @@ class BatchRecovery:
             HeadraceError: the error that ends the application.
         """
         record = failed.record_error
+        # 1. A stage named a record of a source with the policy "fail". The next plans end before it, so that all other
+        #    records are processed first.
         if record is not None:
             self._stop_at(record)
             return True
+        # 2. A guarded micro-batch failed, perhaps because of its guard. The plain form decides.
         if self.guards and _runs_unguarded(failed):
             batch_id = plan.batch.batch_id
             log.info("%s: batch %d runs again without a guard: %s", plan.subtopology_id, batch_id, failed.reason[:200])
             self._unguarded_batches, self._screens = UNGUARDED_BATCHES, True
             return True
         # A worker may be lost for any reason: a single record is blamed for it after some tries.
+        # 3. A search by prefixes is under way: this prefix failed, so the records to blame are in it.
         tries_again = failed.is_a_lost_worker and only_record(plan.slots) is not None
         if self._search is not None and _may_be_of_records(failed) and not tries_again:
             return self._narrow(plan, failed)
+        # 4. Spark SQL failed. Guarding needs no search and one more job; where it is not possible, the driver evaluates
+        #    the rows.
         if failed.cause is None and kind_of(failed.error) == "sql":
             if self._begin_to_guard(plan):
                 return True
             if self._look_for_records(plan):
                 return True
+        # 5. An aggregate or a sink failed: run once more with steps that name records instead of writing.
         behind_sql = failed.cause or failed.stumble
         if behind_sql is not None and self._trace_records(plan, behind_sql):
             return True
+        # 6. Anything else is not about records as far as is known.
         return self._retry(plan, failed)
 
     def _begin_to_guard(self, plan: MicroBatchPlan) -> bool:
@@ -189,14 +198,18 @@ class BatchRecovery:
     def _retry(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         cause = failed.cause
         recreated = cause is not None and cause.code == "topic-recreated"  # of the client or of the stage
+        # 1. Brokers come back, and no record is to blame: without limit for an unreachable one, five minutes for
+        #    refusals.
         if cause is not None and not recreated and self._waits_for_brokers(cause):
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause)[:200])
             return False
         self._failures += 1
+        # 2. Store or topic are not what the plan assumed. Opening the tasks looks everything up again.
         if (recreated or isinstance(cause, StateError)) and self._failures <= RETRIES:
             log.warning("%s: %s; opening the tasks anew", plan.subtopology_id, cause)
             self._reopen([task.partition for task in plan.tasks])
             return False
+        # 3. Lost workers and cancelled jobs, a few times: machines fail.
         if _is_transient(failed) and self._failures <= RETRIES:
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
             return False
@@ -206,6 +219,7 @@ class BatchRecovery:
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
             return False
+        # 4. Retries are used up: perhaps several records fail only together.
         if _may_be_of_records(failed) and self._narrow(plan, failed):
             return True
         what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
@@ -216,6 +230,8 @@ class BatchRecovery:
         if not plan.slots:
             return False
         self._failures = 0
+        # One record is left, and everything before it is committed: it is to blame. Otherwise the failed prefix is
+        # halved.
         only = only_record(plan.slots)
         if only is None:
             if self._search is None:
@@ -244,6 +260,8 @@ class BatchRecovery:
 
     def check_stops(self) -> None:
         """Raise the final error once a task has processed everything before the record that stops it."""
+        # The application fails only when the records before the bad one are committed: a restart then fails at once at
+        # the same record, and repeats nothing.
         for task in self._tasks.values():
             for where, offset in task.stop_at.items():
                 if task.positions[where] >= offset:
@@ -282,6 +300,8 @@ class BatchRecovery:
                 return False
             self._stop_at(failed.record_error)
             return True
+        # Another Spark release may lack the internal classes. Halving by jobs needs public API only; it costs
+        # log2(records) jobs for each bad record.
         except (Py4JError, LookupError) as error:
             log.warning("%s: searching by halves, this Spark is unknown: %r", plan.subtopology_id, str(error)[:200])
             found = find_bad_records(plan.slots, self._prober(plan), most_per_task=most)
@@ -336,6 +356,7 @@ class BatchRecovery:
     def _stop_at(self, error: RecordError) -> None:
         where, offset = (error.facts["topic"], error.facts["partition"]), error.facts["offset"]
         for task in self._tasks.values():
+            # The earliest record of an input counts. A search may find several, in any order of tasks.
             if where in task.positions and offset <= task.stop_at.get(where, offset):
                 task.stop_at[where] = offset
                 self._stops[where] = error
@@ -363,6 +384,7 @@ def _may_be_of_records(failed: BatchFailed) -> bool:
         return failed.cause.code in _OF_RECORDS
     if failed.stumble is not None:
         return bool(failed.stumble.facts.get("of_values"))
+    # Spark's exception is about its own repetition or about our cancellation, not about a record.
     if failed.was_run_again or kind_of(failed.error) == "cancelled":
         return False
     # SQL of the user's own function may fail for reasons of its own, such as a database that is away.

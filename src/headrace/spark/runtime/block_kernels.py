@@ -34,6 +34,7 @@ ENTRY_HEADER = 6
 def _compare(left: Bytes, left_at: int, left_size: int, right: Bytes, right_at: int, right_size: int) -> Any:
     """Compare two byte strings like memcmp; a prefix sorts first. Returns a negative number, zero or a positive one."""
     for at in range(min(left_size, right_size)):
+        # As in the module docstring: an unsigned index saves numba's test for negative ones.
         here, there = left[np.uint64(left_at + at)], right[np.uint64(right_at + at)]
         if here != there:
             return np.int64(here) - np.int64(there)
@@ -116,12 +117,16 @@ def look_up(
     value_starts, value_sizes = np.zeros(len(starts), np.int64), np.full(len(starts), -1, np.int64)
     block, at, end = -1, 0, 0
     for row in range(len(starts)):
+        # 1. Names and entries are both sorted, so within one block the scan continues at the entry where the last name
+        #    stopped, and a block is read once for all its names.
         if block_at[row] != block:
             block = block_at[row]
             at, end = bounds[block], bounds[block + 1]
         while at < end:
             size, name_size = _entry_bytes(blocks, at, end), _name_size(blocks, at)
             order = _compare(blocks, at + ENTRY_HEADER, name_size, data, starts[row], sizes[row])
+            # 2. The entry is behind the name: the store does not hold it. The next name is compared with the same
+            #    entry.
             if order > 0:
                 break
             if order == 0:
@@ -135,6 +140,7 @@ def look_up(
 @njit(cache=True, nogil=True)
 def list_names(blocks: Bytes, first: Bytes, end: Bytes) -> tuple[Positions, Positions]:
     """Return where the names from `first` to before `end` begin in `blocks`, and their sizes. Raises ValueError."""
+    # No entry is shorter than its header, which bounds their number without a first pass.
     room = len(blocks) // ENTRY_HEADER
     starts, sizes, count = np.empty(room, np.int64), np.empty(room, np.int64), 0
     at = 0
@@ -243,20 +249,26 @@ def cut(
     Blocks longer than `limit` are cut at about `filled` bytes. An entry that is longer than that has a piece of its
     own. An empty block has no piece. The last place is the end.
     """
+    # At most one piece per entry, and the end.
     begins, owners, count = np.empty(entries + 1, np.int64), np.empty(entries, np.int64), 0
     for block in range(len(bounds) - 1):
         at, end = bounds[block], bounds[block + 1]
         total = end - at
+        # 1. Pieces of equal size instead of full ones and a rest: a rest of a few bytes would be a block of its own,
+        #    read and sealed like any other.
         wanted = total if total <= limit else total // ((total + filled - 1) // filled)
         begun = at
         while at < end:
             size = _entry_bytes(blocks, at, end)
+            # 2. A piece ends when it reached its size, or when the next entry would make it longer than `limit`. `at >
+            #    begun` keeps an entry that is longer than the limit from ending a piece before it began.
             if at == bounds[block] or (at > begun and (at - begun >= wanted or at + size - begun > limit)):
                 begins[count], owners[count] = at, block
                 count += 1
                 begun = at
             at += size
     begins[count] = len(blocks)
+    # 3. Copy with a gap before each piece, for its checksum.
     pieces = np.empty(len(blocks) + count * gap, np.uint8)
     for piece in range(count):
         size = begins[piece + 1] - begins[piece]

@@ -36,6 +36,8 @@ def name_of_key(key: bytes) -> bytes:
     """Return the LMDB key of a record key: itself, or a digest if it exceeds LMDB's limit of 511 bytes."""
     if len(key) <= LONGEST_PLAIN_KEY:
         return b"k" + key
+    # Such keys lose their order and cannot be listed (`StoreReader.keys_between`), but they are found. 32 bytes make
+    # two keys with one digest as unlikely as with SHA-256.
     return b"h" + hashlib.blake2b(key, digest_size=32).digest()
 
 
@@ -94,6 +96,7 @@ def _common_prefix(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: ND
     common = sizes[0]
     for row in range(1, len(starts)):
         limit = min(common, sizes[row])
+        # Compared with the first key only: a prefix that all keys share with the first one they share with each other.
         same = 0
         while same < limit and data[starts[0] + same] == data[starts[row] + same]:
             same += 1
@@ -113,6 +116,8 @@ def _equal(data: NDArray[np.uint8], first: int, second: int, size: int) -> bool:
 def _word(data: NDArray[np.uint8], start: int, size: int, common: int) -> Any:
     """Eight bytes behind the common prefix as a number."""
     word = np.uint64(0)
+    # Big endian, so that numbers sort as the bytes do. Behind the end of a short key there are zeros, which a key may
+    # contain as well: then the words are equal, and `order_of_keys` notices.
     for at in range(8):
         word = word << np.uint64(8)
         if common + at < size:

@@ -27,6 +27,7 @@ def spans_of(array: pa.Array) -> tuple[Bytes, Positions, Positions]:
     _nulls, offset_buffer, body = array.buffers()
     if offset_buffer is None or len(array) == 0:
         return _read_only(np.zeros(1, np.uint8)), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64)
+    # A sliced array shares the buffers of the whole, so the offsets begin at `array.offset`.
     offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
     return _read_only(data), offsets[:-1], np.diff(offsets)
@@ -47,6 +48,7 @@ def array_of_spans(
     Raises:
         StateError: row-batch-too-large.
     """
+    # Summed with 64 bits and compared, because 32-bit offsets would wrap around silently at 2 GiB.
     ends = np.cumsum(lengths)
     if len(ends) and ends[-1] > 2**31 - 1:
         raise StateError("row-batch-too-large", f"{len(ends)} values of {ends[-1]} bytes do not fit one Arrow array")

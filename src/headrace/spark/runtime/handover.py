@@ -75,9 +75,11 @@ class Handover:
         """Return the revoked tasks to keep running for now. Call it with all revoked tasks at each change."""
         with self._lock:
             wanted = set(revoked)
+            # A task that is no longer revoked is forgotten here, so that a later move of it is delayed again.
             self._given_up &= wanted
             if self._closed or self._longest_s <= 0 or self._possible is False:
                 return frozenset()
+            # Times of tasks that are held already stay: the longest delay counts from the first revocation.
             self._held = {
                 task: self._held.get(task) or _Held() for task in sorted(wanted) if task not in self._given_up
             }
@@ -107,6 +109,8 @@ class Handover:
         client = self._make_client()
         try:
             while self._await_work():
+                # Short pauses first: a standby of the new owner is often complete, and then each pause is time in which
+                # the move could be over. Growing ones spare the coordinator during a long copy.
                 pause = FIRST_LOOK_S
                 while self._is_busy():
                     try:
@@ -130,6 +134,7 @@ class Handover:
             return bool(self._held) and not self._closed
 
     def _look(self, client: NetworkClient) -> None:
+        # Asked once, of the coordinator: brokers of one cluster may have different versions during an upgrade.
         if self._possible is None:
             node = client.coordinator_for(self._group_id)
             versions = client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT, node)
@@ -178,6 +183,8 @@ class Handover:
         now = time.monotonic()
         with self._lock:
             for task, held in sorted(self._held.items()):
+                # No wait is without bound: a new owner that is stuck must not keep a revoked task here past the
+                # rebalance timeout.
                 if now - held.since > self._longest_s:
                     self._give_back(task, "the time is up")
                 elif not held.seen and now - held.since > SIGN_S:

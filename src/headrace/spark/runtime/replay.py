@@ -67,6 +67,8 @@ class Replay:
     def take(self, batch: FetchedBatch) -> None:
         """Add a fetched batch. Raises StateError("state-schema-changed") for a row of another schema."""
         rows = self._without_schemas(batch.table)
+        # Also without rows: markers and aborted batches move the position, and a copy that stopped before them would
+        # never reach the end of the log.
         self._next = batch.next_offset
         if rows.num_rows:
             self._fetched.append(rows)
@@ -81,6 +83,8 @@ class Replay:
         if not len(foreign):
             return rows
         keys = table.column("key").take(pa.array(foreign))
+        # Schema records are foreign by their bytes. Their keys distinguish them from rows of another program, only
+        # where a row is foreign at all: the common case is one compiled pass.
         is_schema = pc.starts_with(keys, SCHEMA_KEY).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         if not is_schema.all():
             raise self._foreign(table, int(foreign[~is_schema][0]))
@@ -113,6 +117,8 @@ class Replay:
         if self._fetched:
             table = pa.Table.from_batches(self._fetched)
             keys, values = (table.column(name).combine_chunks() for name in ("key", "value"))
+        # Values and position are one LMDB commit. A replay that is killed here continues at the old or at the new
+        # position, never between.
         self.store.load(self.writer, keys, values, self._next)
         self.position = self._next
         self.drop()
@@ -177,10 +183,12 @@ def replay_all(
     Returns:
         False if `goes_on` cancelled the replay.
     """
+    # 1. Changelogs to fetch from, and those whose fetched records an earlier, cancelled call left unwritten.
     behind = {replay.changelog: replay for replay in replays if replay.fetched_to < ends.get(replay.changelog, 0)}
     waiting = behind | {replay.changelog: replay for replay in replays if replay.is_waiting}
     if not waiting:
         return True
+    # 2. One fetcher for all changelogs: one request per leader carries all their partitions.
     fetcher = Fetcher(
         client,
         isolation_level="read_committed",
@@ -193,8 +201,11 @@ def replay_all(
         for batch in fetcher.fetch_ranges(ranges, columns=("key", "value", "offset")) if ranges else ():
             replay = waiting[batch.topic, batch.partition]
             replay.take(batch)
+            # 3. Complete: write at once, so that its task can be opened while the others are still being fetched.
             if batch.next_offset >= ends[replay.changelog]:
                 replay.write()
+            # 4. The bound on memory is for all replays together. The largest one is written, as it gains most from
+            #    sorted puts.
             elif sum(other.waiting_bytes for other in waiting.values()) >= PIECE_BYTES:
                 max(waiting.values(), key=lambda other: other.waiting_bytes).write()
             if time.monotonic() - last_said >= say_every_s:
@@ -202,10 +213,13 @@ def replay_all(
                 said()
             if not goes_on():
                 return False
+        # 5. What an earlier, cancelled call had fetched to the end.
         for replay in waiting.values():
             if replay.is_waiting and not goes_on():
                 return False
             replay.write()
+    # 6. Fetched and not written: dropped, and fetched again from the stored position. Kept records would be a gap if
+    #    the error was about one of them.
     except BaseException:
         for replay in waiting.values():
             replay.drop()
@@ -222,6 +236,7 @@ def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_
     """
     prepared = store.prepared()
     if trust_prepared and prepared is not None and dict(prepared.input_offsets) == dict(committed):
+        # At least once the group's offsets are the only evidence of a commit whose response was lost.
         store.settle(prepared.batch)
     else:
         store.settle(None)

@@ -129,6 +129,7 @@ class ReplicaProcess:
                     position_on_disk(self._path(task, described), self._identity(described))
                     for described in self._stores[task[0]]
                 ]
+                # Only tasks with all their stores: the assignor compares sums over the stores of a task.
                 if all(stands):
                     found.append((*task, sum(at.changelog_offset for at in stands if at is not None)))
         return found
@@ -144,12 +145,17 @@ class ReplicaProcess:
         }
         batch = BatchKey(**command["batch"]) if command["batch"] else None
         near = NEAR_RECORDS if batch is None else 0
+        # 1. Records that a followed copy had already are not the work of this opening.
         replayed = -sum(self._copies[task].records for task in tasks if task in self._copies)
         before = replayed
         placed: list[tuple[int, int, int]] = []
         try:
+            # 2. Stores at the committed offsets are left as they are; the others are replayed.
             self._see_topics(tasks)
             late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
+            # 3. The changelog may grow while it is replayed (its previous owner's last transaction), so look again
+            #    until nothing is missing. The number of rounds is bounded; what remains is left to the stage that opens
+            #    the task.
             for round_ in range(MOST_ROUNDS if late else 0):
                 self._begin(late)
                 self._look(late)
@@ -158,10 +164,12 @@ class ReplicaProcess:
                 if lacking == 0 or (round_ and lacking <= near):
                     break
                 self._replay(late, urgent=True)
+            # 4. Complete stores become the active task's here and need no Spark job.
             if batch is not None:
                 placed = self._place(tasks, batch)
         except HeadraceError as error:  # the stage that opens the task meets the same, and says it
             log.warning("%s", error)
+        # 5. Files are closed before the answer: from then on workers write to these stores.
         finally:
             self._drop(list(tasks))
             self._followed -= set(tasks)
@@ -174,6 +182,8 @@ class ReplicaProcess:
         Left to that stage: whatever is not at the very end of its changelog (READ_UNCOMMITTED), or of another topic.
         """
         wheres = [(d.changelog_topic, partition) for name, partition in tasks for d in self._stores[name]]
+        # 1. Ends READ_UNCOMMITTED, asked for after the replay: an open transaction in the changelog makes the end
+        #    larger than any committed position, and the task is left to the stage, which waits for that transaction.
         first = self._offsets(wheres, "earliest", "read_uncommitted")
         ends = self._offsets(wheres, "latest", "read_uncommitted")
         placed: list[tuple[int, int, int]] = []
@@ -182,6 +192,7 @@ class ReplicaProcess:
             logs = [(first[each.changelog_topic, task[1]], ends[each.changelog_topic, task[1]]) for each in described]
             mine = [self._inputs(task, each, committed) for each in described]
             with ExitStack() as own:
+                # 2. `place` compares the position once more, in the write transaction itself (`store-taken`).
                 stores = self._finished(task, logs, mine, own)
                 for inputs, (store, at) in zip(mine, stores, strict=True) if stores else ():
                     store.place(batch, inputs, over=at)
@@ -197,6 +208,7 @@ class ReplicaProcess:
         described, copy = self._stores[task[0]], self._copies.get(task)
         if copy is not None:
             ends = [end for _, end in logs]
+            # A topic that was deleted and created again has another id, and positions in the old one mean nothing.
             is_same = copy.identities == [self._identity(each) for each in described]
             is_finished = is_same and [r.position for r in copy.replays] == ends
             return [(r.store, r.stands) for r in copy.replays] if is_finished else []
@@ -244,6 +256,7 @@ class ReplicaProcess:
 
     def _follow(self) -> bool:
         """Run one round over all followed tasks. Return whether there was work."""
+        # Files of tasks that are no longer followed are closed: workers may open them next.
         self._drop([task for task in self._copies if task not in self._followed])
         if not self._followed:
             return False
@@ -269,6 +282,8 @@ class ReplicaProcess:
             self._copies[task] = copy
             for described in self._stores[task[0]]:
                 where = (described.changelog_topic, task[1])
+                # Each replay is a writer of its own, so a replay that this process began earlier cannot write any more
+                # either.
                 self._writers += 1
                 writer = BatchKey(incarnation=self._incarnation, batch_id=self._writers)
                 copy.identities.append(self._identity(described))
@@ -304,12 +319,16 @@ class ReplicaProcess:
                 goes_on=lambda: urgent or not self._is_called,
                 said=self._tell_progress,
             )
+        # The store was taken over by a task that is being opened, or it is damaged. Neither is an error of this
+        # process.
         except StateError as error:
             if error.code not in ("store-taken", "state-corrupt"):
                 raise
             log.info("%s", error)
             self._drop(tasks)  # begun anew in the next round, if they are still to be followed
         except BrokerError as error:
+            # Retention or a deletion moved the log's start behind the position. The next round begins anew from the
+            # start of the log.
             if error.code not in ("offset-out-of-range", "topic-recreated"):
                 raise
             self._drop(tasks)

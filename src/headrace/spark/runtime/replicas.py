@@ -140,12 +140,15 @@ class Replicas:
         with self._lock:
             self._numbers += 1
             number, generation = self._numbers, self._generation
+            # Removed here as well as in the process, or a repeated `follow` would let it take the store again while the
+            # task is open.
             self._followed -= {(subtopology, partition) for partition in tasks}
             listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
             batch = asdict(place_as) if place_as is not None else None
             self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed, "batch": batch})
             self._waiting += 1
             try:
+                # `generation` changes with each process. A request that went to a process which died is never answered.
                 while number not in self._opened:
                     if self._closed or generation != self._generation or gives_up():
                         return RestoreResult()
@@ -211,6 +214,7 @@ class Replicas:
             start_new_session=True,  # a terminal's Ctrl-C is for the driver
         )
         self._tell(self._settings)
+        # A new process learns what the last one followed.
         if self._followed:
             self._tell_followed()
         self._started(self._process.pid)
@@ -227,6 +231,7 @@ class Replicas:
             if self._closed:
                 return
             _close_pipes(process)
+            # All waiting calls return without a result, and the stage that opens the tasks does the rest.
             self._generation += 1
             self._progress.clear()
             self._lock.notify_all()
@@ -269,6 +274,7 @@ class Replicas:
                 seconds=told["seconds"],
             )
             before = self._progress.get((name, partition))
+            # Counters of a copy begin at zero when it is taken up again. Totals of the instance only grow.
             if before is None or before.records > found.records:
                 self.restored_records += found.records
                 self.restored_bytes += found.bytes

@@ -92,6 +92,8 @@ def encode_rows(columns: Sequence[pa.Array], fingerprint: bytes = b"") -> pa.Arr
     types = [array.type for array in arrays]
     start = _start(fingerprint)
     bitmap_at, fixed_at, lengths_at, head_size = _layout(types, len(start))
+    # 1. The head: version, fingerprint, null bitmap, fixed-width values and lengths have the same place in every row,
+    #    so they form a matrix that is filled column by column.
     head = np.zeros((count, head_size), np.uint8)
     if count:
         head[:, : len(start)] = start
@@ -103,8 +105,10 @@ def encode_rows(columns: Sequence[pa.Array], fingerprint: bytes = b"") -> pa.Arr
         width = fixed_width(array.type)
         if width is not None:
             at = fixed_at[index]
+            # Zero where null: Arrow leaves arbitrary bytes there, and equal rows need equal bytes.
             head[:, at : at + width] = np.where(valid[:, None], _fixed_bytes(array, width), np.uint8(0))
             continue
+        # 2. Values of variable width are only located here; their lengths go into the head.
         data, starts, lengths = spans_of(array)
         lengths = np.where(valid, lengths, 0)
         at = lengths_at + 4 * variable
@@ -125,6 +129,7 @@ def _assemble(head: Bytes, spans: list[tuple[Bytes, Positions, Positions]]) -> p
         raise StateError("row-batch-too-large", f"{count} rows of {total} bytes do not fit one Arrow array")
     offsets = np.zeros(count + 1, np.int32)
     offsets[1:] = ends
+    # 3. Without such values the matrix is the result.
     if not spans:
         body = np.ascontiguousarray(head).reshape(-1)
     else:
@@ -137,6 +142,8 @@ def _assemble(head: Bytes, spans: list[tuple[Bytes, Positions, Positions]]) -> p
             np.arange(count, dtype=np.int64) * head_size,
             np.full(count, head_size, np.int64),
         )
+        # 4. Otherwise heads and values are copied to their rows, one compiled pass per column. `at` holds for every row
+        #    the position behind what is written already.
         at = row_starts + head_size
         for data, starts, lengths in spans:
             copy_spans(body, at, data, starts, lengths)
@@ -167,6 +174,8 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType], fingerprint: bytes
     """
     rows = _plain(rows)
     count = len(rows)
+    # 1. The fingerprint decides before a single byte is interpreted. Row lengths alone would not tell two schemas
+    #    apart.
     if fingerprint and len(foreign := foreign_rows(rows, fingerprint)):
         row = int(foreign[0])
         seen = rows[row].as_py()
@@ -180,8 +189,11 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType], fingerprint: bytes
         )
     data, starts, sizes = spans_of(rows)
     bitmap_at, fixed_at, lengths_at, head_size = _layout(types, 1 + len(fingerprint))
+    # 2. Nothing is read from a row that is shorter than its head: the kernel checks no bounds.
     if count and (int(sizes.min()) < head_size or rows.null_count):
         raise StateError("state-corrupt", f"a stored row is shorter than the {head_size} bytes its columns need")
+    # 3. All heads into one matrix, then one column of it after the other; values of variable width follow the head in
+    #    the order of the columns.
     head = np.empty((count, head_size), np.uint8)
     copy_spans(
         head.reshape(-1),
@@ -226,6 +238,8 @@ def _canonical(column: pa.Array) -> pa.Array:
     if not pa.types.is_floating(column.type):
         return column
     values = np.array(column.fill_null(0.0))
+    # `values + 0.0` turns -0.0 into 0.0; NaN has many bit patterns, of which one is kept. Spark's GROUP BY treats both
+    # the same way (`NormalizeFloatingNumbers`).
     values = np.where(np.isnan(values), np.nan, values + 0.0).astype(values.dtype)
     return pa.array(values, column.type, mask=~_validity(column))
 

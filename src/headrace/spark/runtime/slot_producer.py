@@ -52,6 +52,8 @@ class SlotProducer:
 
     def _flush_shared(self) -> dict[TopicPartition, int]:
         with self._stage_reports.sequences(self._slot.slot) as sequences:
+            # A producer of its own, begun under the lock with the numbers that the stage before left; its batches are
+            # acknowledged before the lock is released.
             producer = Producer(self._client, **self._options, sequences=sequences)
             for positional, named in self._shared:
                 producer.send(*positional, **named)
@@ -68,6 +70,8 @@ class SlotProducer:
         )
         # What is not stored when the transaction is over will never be: no use in trying for longer.
         options: dict[str, Any] = {"identity": identity, "delivery_timeout_ms": self._plan.transaction_timeout_ms}
+        # From transaction version 2 on (KIP-890) the first Produce adds the partition to the transaction. Older brokers
+        # need AddPartitionsToTxn before.
         if self._plan.transaction_version < 2:
             transactions = Transactions(self._client, version=self._plan.transaction_version)
             options["register"] = lambda partitions: transactions.add_partitions(identity, partitions)

@@ -36,6 +36,8 @@ from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
 __all__ = ["SlotTransactions"]
 
 log = logging.getLogger("headrace.spark")
+# A stop must not wait long for an abort: the guardian, the journal and at last the coordinator's timeout end it as
+# well.
 LAST_WORDS_MS = 2000
 MARKER_WAIT_MS = 5000  # for the markers of a transaction whose id is needed again
 TopicPartition = tuple[str, int]
@@ -192,17 +194,21 @@ class SlotTransactions:
 
         Afterwards every transaction of these slots is decided. Raises CannotConnect, BrokerError.
         """
+        # 1. Common case, no broker was away: InitProducerId aborts what the slots have open and raises the epoch.
         if not self._must_resolve():
             ids = [slot.transactional_id for slot in slots]
             self._initialise(ids)
             # No EndTxn was sent for them, or outcomes would be unknown. The coordinator forgets it with InitProducerId.
             self._committed |= dict.fromkeys(ids, False)
             self._markers.end(ids)
+        # 2. Otherwise, or if a connection broke during step 1, all ids of the subtopology are resolved.
         self.resolve_unknown()  # it may be found out by asking
 
     def abort(self, slots: Iterable[SlotPlan]) -> None:
         """Abort transactions as a best effort, within two seconds, when nothing follows."""
         mine = [_identity(slot) for slot in slots if slot.transactional_id]
+        # The identity is given up first: whether the abort arrives is not known, and an identity with an undecided
+        # transaction must not be used again.
         for identity in mine:
             self._identities.pop(identity.transactional_id, None)
             self._markers.end([identity.transactional_id])
@@ -214,6 +220,8 @@ class SlotTransactions:
             log.debug("%s: transactions were left to their timeout: %s", self._subtopology_id, error)
 
     def _must_resolve(self) -> bool:
+        # The client counts lost connections, so a broker that went away during any call is noticed without a check
+        # behind each.
         return self._is_unknown or self._client.reconnects != self._reconnects
 
     def _check_markers(self, needed: Iterable[str]) -> None:
@@ -223,6 +231,8 @@ class SlotTransactions:
         unchecked = self._markers.unchecked
         if not unchecked:
             return
+        # Leaders are compared in the view of the broker that sends the markers. What one broker knows only moves
+        # forward, so equal views prove that no marker was left out (`client.transaction_markers`).
         coordinators = self._begun().coordinators(unchecked)
         reason = self._markers.check(coordinators, needed=needed, timeout_ms=MARKER_WAIT_MS)
         if reason is not None:
@@ -251,12 +261,15 @@ class SlotTransactions:
                 transaction_timeout_ms=self._timeout_ms,
             )
             for tid, error in outcomes.items():
+                # Nothing is forgotten before every id is decided: a repeated call needs to know which transactions were
+                # committed.
                 if error is not None and is_retriable(error):
                     raise error
                 if error is not None:
                     log.warning("%s: what %s had open is left to Kafka: %s", self._subtopology_id, tid, error)
             self._forget(ids)
             log.info("%s: a broker was away: %d transactional ids are resolved", self._subtopology_id, len(ids))
+        # New ids from here on: what was resolved is not used again, and guardian and journal forget it.
         self._ids.clear()
         self._committed.clear()
         self._markers.clear()
@@ -265,6 +278,7 @@ class SlotTransactions:
     def _initialise(self, transactional_ids: list[str]) -> None:
         if not transactional_ids:
             return
+        # Before the first request: if this process dies right after it, guardian and journal know what to end.
         self._announce(transactional_ids)
         found = self._begun().initialise(transactional_ids)
         for tid, outcome in found.items():

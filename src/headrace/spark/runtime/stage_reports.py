@@ -86,6 +86,9 @@ class StageReports:
     def sequences(self, slot: int) -> Iterator[dict[tuple[str, int], int]]:
         """The sequence numbers that the slot's next records get, for one writer after the other."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        # `a+` creates the file if this is the first writer and truncates nothing if it is not. The lock is held over
+        # the writer's sends: the next stage has to continue with the very next number, or the broker answers
+        # OUT_OF_ORDER_SEQUENCE_NUMBER.
         with (self._directory / f"{self._prefix}{slot}.sequences").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -103,6 +106,7 @@ class StageReports:
     def _write(self, name: str, content: str | pa.Buffer) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{self._prefix}{name}"
+        # The process id keeps two attempts on one host from writing into the same temporary file.
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         aside.write_bytes(content.encode() if isinstance(content, str) else content)
         aside.replace(path)

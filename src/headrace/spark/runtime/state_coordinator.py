@@ -38,6 +38,7 @@ __all__ = ["StateCoordinator", "stores_of"]
 log = logging.getLogger("headrace.spark")
 
 REPORT_S = 1.0
+# The target is polled while tasks are on their way. A poll that failed for a minute says nothing about the present.
 TARGET_AGE_S = 60.0  # a target that was not seen again is no reason to keep copies any longer
 CLEANUP_S = 10.0
 DISK_S = 5.0
@@ -88,6 +89,8 @@ class StateCoordinator:
         self._reported_at = self._cleaned_at = 0.0
         self._told_at = 0.0
         self._disk = (-DISK_S, 0)
+        # The coordinator fences a member that has not given up a revoked task within its rebalance timeout (KIP-1071).
+        # The last third is for the last micro-batch and the acknowledgement.
         longest_ms = min(int(config["headrace.handover.max.wait.ms"]), int(config["rebalance.timeout.ms"]) * 2 // 3)
         self._handover = Handover(
             group_id=runtime.group_id,
@@ -142,6 +145,8 @@ class StateCoordinator:
     def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
         """Return the assignment for the runners: the coordinator's, plus tasks whose revocation is delayed."""
         self._snapshot = snapshot
+        # Running and not assigned: revoked. `hold` decides which of them still run for a while; acknowledging an
+        # assignment waits for the release of the others.
         held = self._running() - task_ids(snapshot.active)
         self._kept_back = self._handover.hold(held) if not self._runtime.is_stopping else frozenset()
         return self._wider(snapshot)
@@ -221,6 +226,8 @@ class StateCoordinator:
         wanted: set[Task] = set()
         if snapshot is not None:
             wanted |= task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._to_come(snapshot)
+        # Without tasks that run or are opened here: a replay takes the store over, and two owners in one process would
+        # take it from each other without end.
         self.replicas.follow(task for task in wanted - self._in_use() if task[0] in self._stores)
 
     def _to_come(self, snapshot: AssignmentSnapshot) -> frozenset[Task]:
@@ -253,18 +260,25 @@ class StateCoordinator:
 
     def _report(self, link: GuardianLink) -> None:
         copies = self.copies()
+        # 1. Copies that are near their ends, by the bound of Kafka Streams (`acceptable.recovery.lag`, KIP-441).
         current = frozenset(task for task, copy in copies.items() if copy.end - copy.position <= self._acceptable_lag)
         snapshot = self._snapshot
+        # 2. News: a task on its way here has got a copy, or its copy became current. The present owner delays the
+        #    revocation until it reads this from the group, so every second of waiting here delays the move.
         awaited = self._to_come(snapshot) if snapshot is not None else set()
         news = bool(awaited & (current - self._current)) or bool(awaited & (set(copies) - set(self._dormant)))
         in_use = self._in_use()
+        # 3. Stores of tasks that have just moved away: reported at once as well, so that the assignor can give such a
+        #    task back to the member that has its state.
         left = self._left_behind(in_use)
         self._dormant |= left
         news = news or bool(left)
         now = time.monotonic()
+        # 4. Anything else once per second: offsets change all the time.
         if not news and now - self._reported_at < REPORT_S:
             return
         self._reported_at, self._current = now, current
+        # 5. Positions of running tasks are not reported: the assignor knows their owner by the assignment.
         self._dormant = {task: at for task, at in self._dormant.items() if task not in in_use}
         self._dormant |= {task: copy.position for task, copy in copies.items() if task not in in_use}
         if self._dormant:
@@ -279,6 +293,7 @@ class StateCoordinator:
         gone = self._ran - running - in_use
         self._ran = running
         if gone:
+            # The replica process looks at the files, because mapping a damaged one may kill the process that does.
             self.replicas.look(gone)
         return {task: at for task, at in self.replicas.looked().items() if task not in in_use}
 

@@ -54,6 +54,8 @@ __all__ = [
     "position_on_disk",
 ]
 
+# Records of the `meta` database: position of the committed values; position after an undecided batch and the old values
+# that undo it (both present or both absent); what the store is a copy of; number of keys.
 _POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
 
 
@@ -71,6 +73,7 @@ class TaskStore:
         except StateError as error:
             if error.code != "state-corrupt":
                 raise
+            # The failed opening has condemned the files, so this one sets them aside and creates an empty store.
             self._open(identity)  # condemned by now, hence set aside
 
     def _open(self, identity: StoreIdentity) -> None:
@@ -87,6 +90,7 @@ class TaskStore:
     def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
         found = transaction.get(_IDENTITY, db=self._meta)
         if found is not None:
+            # Emptied in place and not set aside: the file is sound, and other worker processes may have it mapped.
             difference = identity.difference(bytes(found))
             if difference is not None:
                 self.rebuilt = difference
@@ -286,6 +290,11 @@ class TaskStore:
                 raise StateError("stale-attempt", f"{self.path} has seen {seen}, newer than {batch}")
 
     def _settle(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
+        # 1. Nothing prepared: the values are those of the last committed batch.
+        # 2. Prepared and committed: the values are in place already, so only the position moves. Committing never
+        #    copies values.
+        # 3. Prepared and not committed: write the old values back. This is one LMDB transaction with the write that
+        #    follows in the caller, so a crash in between rolls both back, and undo is never seen half done.
         prepared = self._position_in(transaction, _PREPARED)
         if prepared is not None:
             if prepared.batch == committed:
@@ -298,11 +307,15 @@ class TaskStore:
 
     def _merge(self, transaction: Any, names: pa.Array, merge: Callable[[pa.Array], pa.Array]) -> bytes:
         """Apply `merge` to the old values, and return the undo record."""
+        # The blocks need sorted names, `merge` gets the old values in the caller's order: `argsort(order)` is the
+        # inverse permutation.
         order = order_of_keys(names)
         found = store_blocks.find(transaction, self._blocks, names if order is None else names.take(order))
         old = found.values()
         new = merge(old) if order is None else merge(old.take(pa.array(np.argsort(order)))).take(order)
         self._written(transaction, found, new)
+        # The undo record holds old values of touched keys only, null where there was none: its size follows the
+        # micro-batch, not the store.
         return pack_undo(found.names, old)
 
     def _apply(self, transaction: Any, names: pa.Array, values: pa.Array) -> None:
@@ -312,6 +325,7 @@ class TaskStore:
         self._written(transaction, store_blocks.find(transaction, self._blocks, names), values)
 
     def _written(self, transaction: Any, found: store_blocks.Found, values: pa.Array) -> None:
+        # The number of keys is kept as a record: LMDB counts blocks, not the entries in them.
         count = self._count_in(transaction) + store_blocks.put(transaction, self._blocks, found, values)
         transaction.put(_COUNT, count.to_bytes(8, "little"), db=self._meta)
 
@@ -323,11 +337,13 @@ class TaskStore:
         return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
 
     def _empty(self, transaction: Any) -> None:
+        # `delete=False` removes the entries and keeps the database, so its handle stays valid.
         for database in (self._blocks, self._meta):
             transaction.drop(database, delete=False)
 
     def _empty_values(self, transaction: Any) -> None:
         """Delete everything except the identity."""
+        # Emptying drops the whole `meta` database, so the identity is carried over.
         identity = transaction.get(_IDENTITY, db=self._meta)
         self._empty(transaction)
         transaction.put(_IDENTITY, identity, db=self._meta)
@@ -384,6 +400,8 @@ def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | Non
     try:
         meta = environment.open_db(b"meta", create=False)
         with environment.begin(db=meta) as transaction:
+            # Both are read in one transaction: a store that is emptied meanwhile must not lend its old position to a
+            # new identity.
             found = transaction.get(_IDENTITY)
             stands = transaction.get(_POSITION)
         if found is None or stands is None or identity.difference(bytes(found)) is not None:

@@ -24,8 +24,11 @@ from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
 
 __all__ = ["FIRST", "Found", "entries", "find", "names_between", "put"]
 
+# Names begin with `k` or `h` (`bulk_load.name_of_key`), so no name sorts before it.
 FIRST = b"\0"
+# Measured with a million keys and 10-byte values against 4 KB and 500 bytes: docs/internals/spark.md, "Blocks".
 LIMIT = 950  # bytes: larger blocks are faster where a micro-batch touches most keys, smaller ones where it touches few
+# A block that is full again after one insertion would be cut at once, so a cut leaves a quarter free.
 FILLED = LIMIT * 3 // 4  # of a block that was cut, so that it has room
 FEW = 4  # names are sought one by one where blocks are so many times more
 
@@ -52,11 +55,17 @@ class Found:
 def find(transaction: Any, database: Any, names: pa.Array) -> Found:
     """The blocks of `names`, which are sorted, each there once. Raises StateError("state-corrupt")."""
     with transaction.cursor(database) as cursor:
+        # 1. Few names: a search in LMDB's tree for each. Many: list the first names of all blocks once and gallop
+        #    through them, which touches each branch page once.
         if len(names) * FEW < transaction.stat(database)["entries"]:
             firsts, block_at = _sought(cursor, names.to_pylist())
         else:
             firsts, block_at = _among_all(cursor, names)
+        # 2. Only the blocks that names fall into are read, in their order. The checksum is verified here; the kernels
+        #    check lengths again, since numba checks no bounds.
         bodies = [unseal(body) for _, body in cursor.getmulti(firsts)]
+    # 3. `getmulti` leaves out what does not exist, and only the range of `FIRST` may have no block: every other first
+    #    name came from LMDB in this transaction.
     if len(bodies) < len(firsts):
         bodies.insert(0, b"")  # the first range has no block
     bounds = np.zeros(len(bodies) + 1, np.int64)
@@ -68,8 +77,10 @@ def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
     """Write a value for each name found, null for none; how many entries more there are. Raises StateError."""
     value_data, value_starts, value_sizes = spans_of(values)
     if values.null_count:
+        # -1 marks a deletion. The kernels take one array less than with a mask.
         value_sizes = np.where(values.is_null().to_numpy(zero_copy_only=False), -1, value_sizes)
     try:
+        # 1. New contents of the blocks, of any length. 2. Cut into pieces that fit.
         written, bounds, after, before = kernels.rewrite(
             *spans_of(found.names),
             found.block_at,
@@ -83,7 +94,10 @@ def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
     except ValueError as error:
         raise StateError("state-corrupt", str(error)) from error
     with transaction.cursor(database) as cursor:
+        # 3. Pieces come in the order of their names, so each insertion lands on the page of the last one or the next.
         cursor.putmulti(_sealed(found.firsts, memoryview(pieces), begins.tolist(), owners.tolist()))
+    # 4. A block without a piece lost all its entries. Its range falls to the block before it, since a range ends where
+    #    the next block begins.
     for block in np.setdiff1d(np.arange(len(found.firsts)), owners).tolist():
         transaction.delete(found.firsts[block], db=database)
     return int(after - before)
@@ -105,6 +119,8 @@ def names_between(
         there = cursor.set_range(first)
         if not there or cursor.key() != first:
             there = cursor.prev() if there else cursor.last()
+            # No block begins at or before `first`: the range of `FIRST` has no block, so the names begin with the first
+            # block of all.
             there = there or cursor.first()
         while there and found < limit and cursor.key() < end:
             body = unseal(cursor.value())
@@ -147,9 +163,12 @@ def _sealed(
     for at, end, owner in zip(begins, begins[1:], owners, strict=False):
         body = at + SEAL_BYTES
         first = firsts[owner]
+        # The second piece and those after it need a first name of their own. The first one keeps the block's: the names
+        # of the range that lie before its first entry still have to find it.
         if owner == before:
             name_at = body + kernels.ENTRY_HEADER
             first = bytes(pieces[name_at : name_at + int.from_bytes(pieces[body : body + 2], "little")])
+        # The gap that `cut` left in front of each piece takes the checksum, so that bodies are not copied once more.
         pieces[at:body] = seal_of(pieces[body:end])
         pairs.append((first, pieces[at:end]))
         before = owner
@@ -162,6 +181,7 @@ def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
     if not firsts or firsts[0] != FIRST:
         firsts.insert(0, FIRST)
     numbers = kernels.block_of_each(*spans_of(names), *spans_of(pa.array(firsts, pa.binary())))
+    # Numbers among all blocks become numbers among the touched ones.
     touched, block_at = np.unique(numbers, return_inverse=True)
     return [firsts[block] for block in touched.tolist()], block_at
 
@@ -173,6 +193,8 @@ def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
     for row, name in enumerate(names):
         found = cursor.set_range(name)
         if not found or cursor.key() != name:
+            # `set_range` finds the first block at or behind the name. Unless it begins exactly there, the name belongs
+            # to the block before it; behind the last block, to the last one.
             found = cursor.prev() if found else cursor.last()
         first = cursor.key() if found else FIRST
         if not firsts or firsts[-1] != first:

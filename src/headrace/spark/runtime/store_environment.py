@@ -63,6 +63,8 @@ class StoreEnvironment:
                 transaction = self._begin(write=True)
                 try:
                     return transaction, work(transaction)
+                # LMDB may only change the size of its map while this process has no transaction open, hence abort,
+                # enlarge, begin again.
                 except lmdb.MapFullError:
                     transaction.abort()
                 except BaseException:
@@ -117,6 +119,7 @@ class StoreEnvironment:
         except lmdb.DiskError as error:
             raise disk_full(self.path) from error
         except StateError as error:
+            # Found by a checksum or by a row that does not decode, not by LMDB.
             if error.code == "state-corrupt":
                 self.condemn(error.message)
             raise
@@ -125,5 +128,6 @@ class StoreEnvironment:
         try:
             return self.lmdb.begin(write=write)
         except lmdb.MapResizedError:  # another process made the map larger
+            # Zero adopts the size that the other process has set.
             self.lmdb.set_mapsize(0)
             return self.lmdb.begin(write=write)

@@ -93,6 +93,7 @@ def condemn(path: Path, reason: str) -> None:
 
 def set_aside(path: Path, reason: str) -> None:
     """Rename the store's directory; the path is free for a new one."""
+    # Only the newest is kept, so that a failing disk does not fill up with copies.
     aside = path.with_name(f"{path.name}.corrupt")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
@@ -111,13 +112,17 @@ def remove_store(task_directory: Path) -> int:
 def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
     """Open the environment at `path`: (environment, why the previous content was set aside, or None)."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # 1. One opening at a time, by all processes of the host.
     with _alone(path):
+        # 2. A store that is known to be unusable is not mapped at all.
         reason = _known_trouble(path)
         if reason is None:
             try:
                 return _guarded(path), None
             except (*CORRUPTIONS, StateError) as error:
                 reason = str(error)
+        # 3. Anything that is not a sound environment is renamed, and an empty one takes its place. The changelog has
+        #    the values.
         set_aside(path, reason)
         return _guarded(path), reason
 
@@ -141,6 +146,8 @@ def open_to_look(path: Path) -> lmdb.Environment | None:
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Serialise openings of a store across processes: two of them would set it aside one after the other."""
+    # The lock file lies beside the store and not in it, because setting the store aside renames its directory. The
+    # kernel releases the lock of a process that is killed.
     lock = os.open(path.parent / f".{path.name}.open", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -165,6 +172,8 @@ def _guarded(path: Path) -> lmdb.Environment:
     with contextlib.suppress(OSError, ValueError):
         before = int(guard.read_text())
     guard.write_text(str(before + 1))
+    # `finally` runs for exceptions, not for a signal. So a count that is left behind means that the process was killed
+    # while it opened: by the mapped file (SIGBUS), or by chance, therefore it takes two.
     try:
         return _probed(path)
     finally:
@@ -181,6 +190,8 @@ def _probed(path: Path) -> lmdb.Environment:
     try:
         _check_length(path, environment)
         environment.reader_check()  # readers that were killed would pin pages for ever
+        # Touches the first and the last page of each tree: a file that cannot be read fails here, where it can be set
+        # aside, and not in the middle of a micro-batch.
         for name in (b"meta", b"blocks"):
             database = environment.open_db(name)
             with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
@@ -195,5 +206,6 @@ def _probed(path: Path) -> lmdb.Environment:
 def _check_length(path: Path, environment: lmdb.Environment) -> None:
     pages, page_bytes = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
     size = (path / "data.mdb").stat().st_size
+    # Two pages are the meta pages of an environment that was never written.
     if pages > 2 and size < pages * page_bytes:
         raise StateError("state-corrupt", f"data.mdb has {size} bytes where its pages need {pages * page_bytes}")

@@ -43,6 +43,7 @@ def boot_id() -> str:
     """Return an id that changes with each boot: files written without fsync before a reboot are not trusted."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    # macOS has no /proc; its boot time serves the same purpose.
     import subprocess
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -128,6 +129,7 @@ def unseal(data: bytes) -> bytes:
 
 def pack_undo(names: pa.Array, values: pa.Array) -> bytes:
     """Return old values under their names as bytes; null if there was no value."""
+    # An Arrow stream, because names and old values are Arrow arrays already: no conversion, no Python object per key.
     batch = pa.record_batch([names, values], names=["name", "value"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

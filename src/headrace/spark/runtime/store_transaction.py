@@ -42,12 +42,16 @@ class StoreTransaction:
 
         `keys` and `size_bytes` say from now on how much the store holds.
         """
+        # Without changes the store's values still are those of the changelog up to the old offset.
         offset = self._stood if changelog_offset is None else changelog_offset
         while True:
             committed, found = self._environment.finished(self._transaction, lambda into: self._place(into, offset))
             if committed:
                 self.keys, self.size_bytes = found
                 return
+            # The map was full: the transaction is gone with its merge, so both are repeated in the larger map. The
+            # changelog has the records already; a merge is a function of the stored values, hence the repetition writes
+            # the same ones.
             self._open()
 
     def abandon(self) -> None:

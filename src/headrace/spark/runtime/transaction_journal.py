@@ -57,6 +57,9 @@ class TransactionJournal:
             if not fresh:
                 return
             try:
+                # One unbuffered append, so a killed process leaves whole lines. No fsync: the page cache survives `kill
+                # -9`, which is what the journal is for; after a crash of the machine the transaction timeout ends what
+                # is open.
                 with self._path.open("ab", buffering=0) as file:
                     file.write("".join(f"{tid}\n" for tid in fresh).encode())
             except OSError as error:
@@ -75,6 +78,7 @@ class TransactionJournal:
         with self._lock:
             kept = [tid for tid in self.left_behind() if tid not in gone]
             try:
+                # Written aside and renamed, so that a reader or a crash never meets half a file.
                 aside.write_text("".join(f"{tid}\n" for tid in kept), encoding="utf-8")
                 aside.replace(self._path)
             except OSError as error:
@@ -117,6 +121,7 @@ class TransactionJournal:
                     log.warning("the transaction of %s is left to its timeout: %s", tid, error)
             over = [tid for tid, error in ended.items() if error is None]
             log.info("ended what %d transactional ids of the process before may have had open", len(over))
+            # What is left stays in the journal, and the next start tries again.
             if len(over) < len(ids):
                 self.remove(over)
                 return
