@@ -38,6 +38,8 @@ __all__ = ["Admin", "IsolationLevel"]
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
+# `ListOffsetsRequest`: max_timestamp since KIP-734, earliest_local and latest_tiered for tiered storage (KIP-405,
+# KIP-1005).
 _TIMESTAMPS = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5}
 BROKER_DEFAULT = -1
 
@@ -107,6 +109,8 @@ class Admin:
             ),
             timeout=from_ms(self.client.request_timeout_ms),
         )
+        # A creation that was sent twice, because its answer was lost, meets its own topic: `exist_ok` is for callers
+        # that repeat.
         accepted = {ErrorCode.none} | ({ErrorCode.topic_already_exists} if exist_ok else set())
         self._controller(
             message,
@@ -253,6 +257,7 @@ class Admin:
         Raises:
             BrokerError: `group-missing`.
         """
+        # The type decides which API knows the members, and only ListGroups has it.
         listed = next((group for group in self.list_groups() if group.group_id == group_id), None)
         if listed is not None and listed.group_type.lower() == "streams":
             streams = self.describe_streams_groups([group_id])[group_id]
@@ -265,6 +270,7 @@ class Admin:
             RemovableMember(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
+                # A classic member of a consumer group (KIP-848, online migration) leaves by LeaveGroup.
                 protocol="classic" if member.uses_consumer_protocol is False else group.group_type.lower(),
             )
             for member in group.members

@@ -33,6 +33,8 @@ __all__ = [
     "describe_scram_credentials",
 ]
 
+# The position in each tuple is Kafka's number on the wire (`ResourceType`, `PatternType`, `AclOperation`,
+# `AclPermissionType`).
 RESOURCES = ("UNKNOWN", "ANY", "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER")
 PATTERNS = ("UNKNOWN", "ANY", "MATCH", "LITERAL", "PREFIXED")
 OPERATIONS = (
@@ -134,6 +136,7 @@ def create_acls(client: NetworkClient, acls: Iterable[AclBinding]) -> None:
         )
         for acl in acls
     )
+    # At the controller, which writes the rules; another broker would forward them.
     response = client.call(r.CreateAclsRequest(creations=creations), node=client.metadata(()).controller)
     for result in response.results:
         raise_for(result.error_code, "to add access rules", api="CreateAcls", message=result.error_message)
@@ -164,6 +167,7 @@ def delete_acls(client: NetworkClient, filters: Iterable[AclWanted]) -> int:
     return sum(len(result.matching_acls) for result in response.filter_results)
 
 
+# 160 bits of salt per credential; two users with one password have different hashes.
 _SALT_BYTES = 20
 
 
@@ -232,6 +236,8 @@ def describe_scram_credentials(
         if result.error_code == ErrorCode.resource_not_found:
             continue
         refusals.append((result.error_code, result.error_message))
+        # By number, so that output does not depend on the broker's order. A mechanism that this client does not know is
+        # left out.
         infos = sorted(result.credential_infos, key=lambda info: int(info.mechanism))
         described[result.user] = {
             mechanism.name: int(info.iterations)
@@ -248,6 +254,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """(user | client-id | ip, name) pairs, sorted; a name of None stands for the default of its kind."""
 
 ANY: Final = ""  # in a filter: any name
+# Match types of DescribeClientQuotas (KIP-546). A filter by name, by "the default of this kind", and by kind alone.
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
@@ -266,6 +273,7 @@ def describe_client_quotas(client: NetworkClient, wanted: QuotaEntity) -> dict[Q
         )
         for kind, name in wanted
     )
+    # Strict: (user, client-id) quotas do not match a filter by user alone.
     answer = client.call(r.DescribeClientQuotasRequest(components=components, strict=True))
     raise_for(answer.error_code, "to describe quotas", api="DescribeClientQuotas", message=answer.error_message)
     return {
@@ -285,6 +293,7 @@ def alter_client_quotas(client: NetworkClient, entity: QuotaEntity, changes: Map
     r = m.alter_client_quotas_request
     entry = r.EntryData(
         entity=tuple(r.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+        # The value of a removal is ignored; the field has no null.
         ops=tuple(r.OpData(key=name, value=f64(value or 0.0), remove=value is None) for name, value in changes.items()),
     )
     answer = client.call(r.AlterClientQuotasRequest(entries=(entry,), validate_only=False))

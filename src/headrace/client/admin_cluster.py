@@ -41,6 +41,7 @@ __all__ = [
 TopicPartition = tuple[str, int]
 ResourceType = Literal["topic", "broker", "group", "client-metrics", "broker-logger"]
 
+# Numbers of Kafka's `ConfigResource.Type`, and below of `DescribeConfigsResponse.ConfigSource`.
 RESOURCE_TYPES: Final[Mapping[str, int]] = {
     "topic": 2,
     "broker": 4,
@@ -59,6 +60,8 @@ SOURCES: Final[Mapping[int, str]] = {
     7: "DYNAMIC_CLIENT_METRICS_CONFIG",
     8: "DYNAMIC_GROUP_CONFIG",
 }
+# `AlterConfigOp.OpType` (KIP-339). APPEND and SUBTRACT change one entry of a list, so that two administrators do not
+# overwrite each other's.
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
 
@@ -90,6 +93,8 @@ def describe_configs(
 
 def node_of(kind: str, name: str) -> int | None:
     """Return the only broker that can answer for a resource; None: any can."""
+    # A broker's static settings stand in its own file: no other broker knows them. An empty name is the default of all
+    # brokers, which is dynamic and known to each (KIP-226).
     return int(name) if kind in ("broker", "broker-logger") and name else None
 
 
@@ -132,6 +137,7 @@ def alter_configs_request(
 ) -> object:
     """Return an IncrementalAlterConfigs request for one resource; a value of None resets the setting."""
     request = m.incremental_alter_configs_request
+    # A setting may stand in one list only: the broker refuses a key that a request changes twice.
     changes = [(key, _DELETE if value is None else _SET, value) for key, value in values.items()]
     changes += [(key, _APPEND, value) for key, value in append.items()]
     changes += [(key, _SUBTRACT, value) for key, value in subtract.items()]
@@ -177,6 +183,7 @@ def describe_features(client: NetworkClient, *, node: int | None = None) -> dict
     """Return features by name, sorted; those that are not finalised have level 0."""
     request = m.api_versions_request.ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
     response = client.call(request, node=node)
+    # Finalised levels are the cluster's; supported ranges are this broker's, and differ during a rolling upgrade.
     levels = {each.name: int(each.max_version_level) for each in response.finalized_features}
     ranges = {each.name: (int(each.min_version), int(each.max_version)) for each in response.supported_features}
     return {
@@ -215,6 +222,7 @@ def feature_outcomes(
     return [(response.error_code, "other levels of features", response.error_message)]
 
 
+# Kafka's default of max.request.partition.size.limit: a broker lowers a larger limit to its own.
 PARTITIONS_PER_PAGE = 2000
 
 
@@ -240,6 +248,7 @@ def eligible_replicas(
     r = m.describe_topic_partitions_request
     found: dict[tuple[str, int], EligibleReplicas] = {}
     cursor = None
+    # A page ends in the middle of a topic; the cursor has to be repeated with the topics that are left.
     while names:
         request = r.DescribeTopicPartitionsRequest(
             topics=tuple(r.TopicRequest(name=name) for name in names),
@@ -279,6 +288,7 @@ def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: st
     """Return a ListOffsets request for one leader: partition → timestamp, negative for an end of the log."""
     request = m.list_offsets_request
     return request.ListOffsetsRequest(
+        # -1: a consumer. Followers name themselves, and see offsets above the high watermark.
         replica_id=BrokerId(-1),
         isolation_level=i8(_ISOLATION[isolation_level]),
         topics=tuple(

@@ -52,6 +52,8 @@ def list_groups(
     wanted_states = {plain_name(state) for state in states}
     wanted_protocols = set(protocols)
     request = m.list_groups_request.ListGroupsRequest(states_filter=(), types_filter=tuple(types))
+    # Each broker lists the groups that it coordinates, so all are asked, with fresh metadata: a broker that is missing
+    # in an old list would hide its groups.
     brokers = client.metadata((), refresh=True).brokers
     listed: dict[str, GroupListing] = {}
     for response in _answers_when_loaded(client, [(node, request) for node in sorted(brokers)]):
@@ -97,6 +99,8 @@ def describe_streams_groups(client: NetworkClient, group_ids: Iterable[str]) -> 
             group_ids=(GroupId(group_id),), include_authorized_operations=False
         )
         response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+        # One group per request: groups have different coordinators, and a request that reaches a wrong one would be
+        # repeated as a whole.
         (group,) = response.groups
         if group.error_code == ErrorCode.none:
             done[group_id] = read_streams_group(group)
@@ -140,6 +144,7 @@ def delete_offsets(
         for topic in response.topics
         for partition in topic.partitions
     }
+    # A partition that the answer leaves out counts as unknown, not as deleted.
     answered = {key: codes.get(key, ErrorCode.unknown_topic_or_partition) for key in wanted}
     return Outcomes(
         done={key: None for key, code in answered.items() if code == ErrorCode.none},
@@ -172,6 +177,8 @@ def _delete_errors(response: m.offset_delete_response.OffsetDeleteResponse) -> l
     return [response.error_code, *(p.error_code for topic in response.topics for p in topic.partitions)]
 
 
+# The protocol type of consumers in classic groups; Kafka Connect has "connect". Below: `memberType` of
+# ConsumerGroupDescribe v1, which is -1 from a coordinator that does not know it.
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 _NOT_OF_THIS_KIND = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
@@ -308,6 +315,7 @@ def _classic(client: NetworkClient, group_id: str) -> ConsumerGroupDescription:
         raise refusal(
             ErrorCode.group_id_not_found, f"to describe the group {group_id}", api="DescribeGroups", group_id=group_id
         )
+    # "" is a group without members that has only offsets (a simple consumer's).
     if group.protocol_type not in ("", CONSUMER_PROTOCOL):
         raise BrokerError(
             "group-kind",
@@ -376,6 +384,7 @@ def remove_members(client: NetworkClient, group_id: str, members: Iterable[Remov
     errors: dict[str, BrokerError] = {}
     for member in members:
         code, message, api = _leave(client, group_id, member)
+        # The member is gone either way: the caller asked for that, not for the request.
         if code in (ErrorCode.none, ErrorCode.unknown_member_id):
             done[member.member_id] = None
         else:
@@ -385,6 +394,8 @@ def remove_members(client: NetworkClient, group_id: str, members: Iterable[Remov
 
 
 def _leave(client: NetworkClient, group_id: str, member: RemovableMember) -> tuple[ErrorCode, str | None, str]:
+    # The id in the request is the removed member's. Coordinators do not compare it with the connection, nor the epoch
+    # of a leave with the member's.
     if member.protocol == "classic":
         return _leave_classic_group(client, group_id, member)
     request = _streams_leave(group_id, member) if member.protocol == "streams" else _consumer_leave(group_id, member)
@@ -400,6 +411,7 @@ def _leave_classic_group(
     request = leave_group_request(group_id, identity, _REASON)
     response = client.call_coordinator(group_id, request, lambda r: (r.error_code,))
     raise_for(response.error_code, f"to remove members from {group_id}", api="LeaveGroup", group_id=group_id)
+    # Since v3 the outcome is per member; the error of the whole request is the group's.
     (result,) = response.members
     return result.error_code, None, "LeaveGroup"
 

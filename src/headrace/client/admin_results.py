@@ -39,6 +39,7 @@ class Outcomes(Generic[Key, Value]):
 
     def all(self) -> dict[Key, Value]:
         """Return `done` if there are no errors; raise the first error otherwise."""
+        # The first error stands for all: the plain forms of `Admin` fail as a whole.
         for error in self.errors.values():
             raise error
         return dict(self.done)
@@ -167,9 +168,11 @@ def _member(member: m.streams_group_describe_response.Member) -> StreamsMemberDe
         rack_id=member.rack_id,
         client_id=member.client_id,
         client_host=member.client_host,
+        # Lower than the group's for a member with a stale topology, which still has tasks (status STALE_TOPOLOGY).
         topology_epoch=int(member.topology_epoch),
         process_id=member.process_id,
         user_endpoint=None if endpoint is None else (endpoint.host, int(endpoint.port)),
+        # Rack-aware assignment uses these, not `rack_id` (KIP-1071).
         client_tags={tag.key: tag.value for tag in member.client_tags},
         assignment=_assignment(member.assignment),
         target_assignment=_assignment(member.target_assignment),
@@ -201,6 +204,7 @@ def _topology(topology: m.streams_group_describe_response.Topology | None) -> To
                 repartition_sink_topics=tuple(str(name) for name in subtopology.repartition_sink_topics),
                 state_changelog_topics=tuple(_internal(topic) for topic in subtopology.state_changelog_topics),
             )
+            # Null while the coordinator has no configured topology, as with missing source topics.
             for subtopology in topology.subtopologies or ()
         ),
     )
@@ -209,6 +213,7 @@ def _topology(topology: m.streams_group_describe_response.Topology | None) -> To
 def _internal(topic: m.streams_group_describe_response.TopicInfo) -> InternalTopic:
     return InternalTopic(
         name=str(topic.name),
+        # 0: derived by the coordinator, and not known yet (see `Topology`).
         partitions=int(topic.partitions),
         replication_factor=int(topic.replication_factor),
         configs=tuple((config.key, config.value) for config in topic.topic_configs),

@@ -32,6 +32,7 @@ STALE_METADATA = frozenset(
         ErrorCode.not_leader_or_follower,
         ErrorCode.leader_not_available,
         ErrorCode.unknown_topic_or_partition,
+        # By id (KIP-516): the topic was deleted, or the metadata are older than the topic.
         ErrorCode.unknown_topic_id,
         ErrorCode.inconsistent_topic_id,
         ErrorCode.fenced_leader_epoch,
@@ -47,9 +48,11 @@ _FENCED = MappingProxyType(
         ErrorCode.fenced_member_epoch: "member-fenced",
         ErrorCode.stale_member_epoch: "member-fenced",
         ErrorCode.unknown_member_id: "member-fenced",
+        # Classic groups, and TxnOffsetCommit below v6 for groups of any type.
         ErrorCode.illegal_generation: "member-fenced",
         ErrorCode.fenced_instance_id: "instance-fenced",
         ErrorCode.producer_fenced: "producer-fenced",
+        # What Produce answers to a fenced producer; transaction coordinators answer PRODUCER_FENCED (KIP-588).
         ErrorCode.invalid_producer_epoch: "producer-fenced",
     }
 )
@@ -122,6 +125,7 @@ def refusal(
     fenced = _FENCED.get(code)
     if fenced is not None:
         return Fenced(fenced, sentence, "Drop the work: another member owns it now and does it.", **common)
+    # Codes without a row have a reason that only the broker's message knows.
     kind, usual_fix = _KINDS.get(code, ("broker-refused", ""))
     return BrokerError(kind, sentence, usual_fix if fix is None else fix, **common)
 
@@ -154,6 +158,7 @@ def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str
 
 def missing_topic(code: ErrorCode, topic: str, partition: int | None = None) -> BrokerError:
     """Return the error for a topic, or a partition of it, that is not in the metadata."""
+    # Any other code is no proof that the topic is missing: it may exist and not be described.
     if code != ErrorCode.unknown_topic_or_partition:
         what = topic if partition is None else f"{topic}-{partition}"
         return refusal(code, f"a request for {what}", api="Metadata", topic=topic, partition=partition)
@@ -199,6 +204,7 @@ def unknown_group_error(
             f"{way}see all groups with:  headrace groups --list",
             group_id=group_id,
         )
+    # Names of the wanted kind only: a suggestion that fails in the same way would be no help.
     near = nearest(group_id, (name for name, group in groups.items() if group.group_type.lower() in kinds))
     fix = f'did you mean "{near}"?' if near else "list all groups with:  headrace groups --list"
     return BrokerError(

@@ -17,7 +17,9 @@ from headrace.errors import ConfigError
 
 __all__ = ["CLIENT_SETTINGS", "SECURITY_SETTINGS", "ClientSetting", "parse_properties", "parsed", "read_properties"]
 
+# `java.util.Properties`: the key ends at the first `=`, `:` or white space that no backslash precedes.
 _SEPARATOR = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
+# A backslash before any other character is dropped; that is how Kafka's files write `=` and spaces in keys.
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
@@ -136,6 +138,8 @@ _ROWS: Final = (
         "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)",
     ),
     _text("application.server", "", meaning="host:port for interactive queries; passed to every member"),
+    # The application's value is shorter: its runtime can end a micro-batch within seconds, and a member that hangs
+    # should not hold up a rebalance for five minutes.
     _int("rebalance.timeout.ms", 300_000, 1, 45_000, "how long a revoked task may take to finish"),
     _int("request.timeout.ms", 30_000, 1, 30_000, "one request to a broker"),
     _int("default.api.timeout.ms", 60_000, 1, 60_000, "one call with its retries"),
@@ -153,8 +157,10 @@ _ROWS: Final = (
         choices=_ISOLATION_LEVELS,
     ),
     _text("auto.offset.reset", "earliest", choices=("earliest", "latest", "none")),
+    # Kafka's own values are 50 MiB and 1 MiB (`ConsumerConfig`); see `fetch_loop` for those of the client.
     _int("fetch.max.bytes", 16 << 20, 1, 52_428_800, "one Fetch of all partitions of a broker"),
     _int("max.partition.fetch.bytes", 8 << 20, 1, 4_194_304, "one Fetch of one partition"),
+    # 0 is not offered: `flush` returns offsets, and an unacknowledged batch has none.
     _text("acks", "all", choices=("all", "-1", "1")),
     _int("batch.size", 1_000_000, 1),
     _text(
@@ -260,9 +266,11 @@ _SECURITY_ROWS: Final = (
     _text("ssl.keystore.key", "", meaning="the own key as text", secret=True),
     _text("ssl.key.password", "", secret=True),
     _text("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
+    # As in Kafka since 2.0 (KIP-294): the host name is checked unless this is empty.
     _text("ssl.endpoint.identification.algorithm", "https", meaning="empty: any certificate will do for any host"),
     _text("sasl.mechanism", "", meaning="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
     _text("sasl.jaas.config", "", meaning="user name and password as Kafka's Java clients have them", secret=True),
+    # librdkafka's names, so that one properties file serves both kinds of clients.
     _text("sasl.username", "", meaning="instead of sasl.jaas.config, as librdkafka has it"),
     _text("sasl.password", "", meaning="instead of sasl.jaas.config, as librdkafka has it", secret=True),
 )

@@ -41,6 +41,7 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[BrokerAddress
 
 
 def _address(entry: str) -> BrokerAddress:
+    # More than one colon without brackets is an IPv6 address without a port; `[::1]:9092` has one.
     host, colon, port = entry.rpartition(":")
     if not colon or (entry.count(":") > 1 and not entry.startswith("[")):
         return BrokerAddress(entry.strip("[]"), DEFAULT_PORT)
@@ -151,6 +152,7 @@ class MetadataCache:
         self.brokers = dict(read.brokers)
         self._controller = read.controller
         self._cluster_id = read.cluster_id
+        # First everything that was asked for goes, then what came is put in: the difference was deleted.
         for name in self._topics.copy() if asked is None else asked:
             self._topics.pop(name, None)
         now = time.monotonic()
@@ -172,9 +174,12 @@ def read_metadata(response: m.metadata_response.MetadataResponse) -> ClusterMeta
     topics: dict[str, TopicMetadata] = {}
     refused: dict[str, ErrorCode] = {}
     for topic in response.topics:
+        # Metadata v12 answers a request by an unknown id without a name.
         if topic.name is None:
             continue
         if topic.error_code != ErrorCode.none:
+            # UNKNOWN_TOPIC_OR_PARTITION and authorization errors look alike to most callers, who find no topic. Those
+            # who must tell them apart read `refused`.
             refused[str(topic.name)] = topic.error_code
             continue
         ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)

@@ -54,6 +54,7 @@ IGNORED_UNDER_STREAMS: Final = MappingProxyType(
 
 _SINCE_4_4: Final = frozenset({"streams.rack.aware.assignment.tags", "streams.assignor.name"})
 
+# Once per process: an application makes a dozen clients from one configuration.
 _warned: set[str] = set()
 
 
@@ -113,6 +114,8 @@ SETTINGS: Final[Mapping[str, ClientSetting]] = MappingProxyType(
 )
 """Settings of clients and members; an application has some of them with other defaults, and some of its own."""
 
+# Settings that a shared properties file may contain for Java clients or librdkafka. Refusing them would make such a
+# file unusable; an unknown name is refused, because it is most often a mistake.
 _MEANINGLESS_HERE: Final = frozenset(
     {
         "key.serializer",
@@ -171,6 +174,7 @@ class ClientConfiguration(Mapping[str, Any]):
         _take(given, _from_environment(environment), "environment", where="the environment")
         if isinstance(config, Mapping):
             _take(given, {key: v for key, v in config.items() if v is not None}, "config", where="config")
+        # None is "not given": functions pass their optional arguments through.
         named = {name.replace("_", "."): value for name, value in keywords.items() if value is not None}
         _take(given, named, "argument", where="the arguments")
         protocol = given.pop("group.protocol", None)
@@ -178,6 +182,7 @@ class ClientConfiguration(Mapping[str, Any]):
         self._values: dict[str, Any] = {}
         self._sources: dict[str, Source] = {}
         for name, setting in SETTINGS.items():
+            # Defaults are typed already; everything else is text or comes from a user.
             value, source = given.get(name, (setting.default, "default"))
             self._values[name] = value if source == "default" else parsed(setting, value)
             self._sources[name] = source
@@ -231,6 +236,7 @@ def _take(given: dict[str, tuple[object, Source]], values: Mapping[str, object],
             given[key] = (str(value), source)  # not used by plain clients; members check it
         elif warn_if_ignored(key):
             continue
+        # Known, and not a setting of a plain client: one of an application's.
         elif key in _MEANINGLESS_HERE or key in CLIENT_SETTINGS:
             log.info("Ignoring %s: this client has no use for the setting", key)
         else:

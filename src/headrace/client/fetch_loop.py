@@ -87,6 +87,8 @@ def fetch_request(
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
+# Kafka's consumer has 50 MiB and 1 MiB. A range reader decodes whole responses into Arrow, so the response is bounded
+# more tightly, and a partition may fill half of it: a restore often reads a single one.
 DEFAULT_MAX_BYTES = 16 << 20
 DEFAULT_MAX_PARTITION_BYTES = 8 << 20
 MAX_WAIT_MS = 500
@@ -184,6 +186,8 @@ class FetchLoop:
         kept: deque[_Cursor] = deque()
         for cursor in self._waiting:
             node = leaders[cursor.topic, cursor.partition]
+            # One Fetch per leader: a broker answers the requests of a connection in order, so a second one would wait
+            # for the first.
             if node in busy:
                 kept.append(cursor)
             else:
@@ -246,11 +250,14 @@ class FetchLoop:
         data = entry.records or b""
         for header in iter_batch_headers(data):
             cursor.position = max(cursor.position, header.next_offset)
+        # Where this reader may read up to: a reader of committed records stops at the oldest open transaction.
         limit = int(entry.last_stable_offset if self._isolation_level else entry.high_watermark)
         if nothing_at_all and limit >= cursor.end:
             # The broker had room for data and returned none, and the log reaches the end of the range: compaction or
             # aborted transactions left nothing in between. Waiting for a record at the end would wait for ever.
             cursor.position = cursor.end
+        # Batches come whole, so the last one may reach beyond the range; its records behind `end` are left to the next
+        # range.
         cursor.position = min(cursor.position, cursor.end)
         if cursor.position > start:
             yield FetchedBytes(
@@ -288,6 +295,8 @@ class FetchLoop:
 
     def _refused(self, code: ErrorCode, cursors: list[_Cursor], *, put_back: bool = True) -> None:
         cursor = cursors[0]
+        # A leader that moved is found by a refresh of the metadata (`_stale`); anything final, or a time that is up, is
+        # the caller's.
         if (code not in STALE_METADATA and not is_retriable(code)) or self._deadline.passed:
             raise refusal(
                 code,

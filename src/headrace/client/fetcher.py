@@ -94,6 +94,8 @@ class Fetcher:
 
 
 def _decoded(fetched: FetchedBytes, columns: Sequence[str]) -> Iterator[FetchedBatch]:
+    # A response may be decoded in several pieces: `decode_to_arrow` stops after 256 MiB of uncompressed records, which
+    # bounds the memory of a well compressed batch and Arrow's 32-bit offsets.
     position = fetched.start_offset
     while position < fetched.next_offset:
         try:

@@ -328,6 +328,7 @@ def _fetch_request(
     cluster: ClusterMetadata,
 ) -> object:
     request = m.offset_fetch_request
+    # Null asks for all partitions that have a committed offset.
     topics = None
     if wanted is not None:
         topics = tuple(
@@ -383,4 +384,5 @@ def _read_offsets(
     }
     if wanted is None:
         return {key: found[key] for key in sorted(found)}
+    # Kafka returns offset -1 without an error for a partition without a commit, and for a group that does not exist.
     return {key: found.get(key, CommittedOffset(offset=NO_OFFSET)) for key in wanted}

@@ -28,6 +28,7 @@ from headrace.client.membership.streams_heartbeat import TaskId
 __all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
 
 PROGRESS_EVERY_S = 0.1
+# Longer than a leave that gets no answer (5 s), and shorter than the 10 s of `docker stop` before its SIGKILL.
 CLOSE_WAIT_S = 8.0
 
 
@@ -111,6 +112,7 @@ class GuardianLink:
         command: dict[str, Any] = {
             "do": "acknowledge",
             "owned": {name: list(partitions) for name, partitions in owned.items()},
+            # Not the newest snapshot: what the driver has not seen it cannot have acknowledged.
             "version": self._told_version,
         }
         if standby is not None:
@@ -147,6 +149,7 @@ class GuardianLink:
 
     def watch_process(self, pid: int) -> None:
         """Let this process and its descendants be killed when the driver dies."""
+        # Kept for `restart`: the next guardian has to know the same processes and transactions.
         self._watched.append(pid)
         self._tell({"do": "watch", "pid": pid})
 
@@ -243,6 +246,7 @@ class GuardianLink:
                 event, snapshot = read_event(line)
                 self._assignment = snapshot
                 self._queue.put((event, snapshot))
+        # The end of the pipe is the death of the guardian, unless this side ended it.
         if not self._closed:
             self._queue.put((GuardianDied(returncode=process.wait()), self._assignment))
 

@@ -31,6 +31,7 @@ __all__ = ["MemberRunner"]
 
 log = logging.getLogger("headrace.client")
 
+# Without a broker the program should end about as fast as with one.
 LEAVE_PATIENCE_MS = 1_500
 
 Listener = Callable[[MemberEvent, AssignmentSnapshot], None]
@@ -89,6 +90,7 @@ class MemberRunner:
         self._stopping = False
         self._ever_answered = False
         self._lost_since_ms: int | None = None  # since when no request has been answered
+        # The clock of leases goes on while the machine is suspended, unlike `time.monotonic` (`client.deadline`).
         self._began_ms = lease_clock_ms()
         self._thread = threading.Thread(target=self._run, name=f"headrace-member-{group_id}", daemon=True)
 
@@ -166,6 +168,8 @@ class MemberRunner:
                 for command in self._commands:
                     command(now_ms)
                 self._commands.clear()
+                # Commands and `poll` under one lock: a command that comes during an exchange is applied before the next
+                # request is built.
                 result = self._membership.poll(now_ms)
             self._tell()
             for outgoing in result.requests:
@@ -185,6 +189,8 @@ class MemberRunner:
 
     def _exchange(self, outgoing: Outgoing, ask_again_ms: int) -> None:
         now_ms = lease_clock_ms()
+        # Not longer than until the next deadline of the membership: a broker that accepts and does not answer must not
+        # hide the end of the lease.
         timeout_ms = None if ask_again_ms == NEVER_MS else max(1, ask_again_ms - now_ms)
         try:
             response = self._client.attempt(outgoing.request, node=outgoing.node, timeout_ms=timeout_ms)
@@ -193,6 +199,7 @@ class MemberRunner:
             if self._lost_since_ms is None:
                 self._lost_since_ms = lease_clock_ms()
             self._membership.on_failure(lease_clock_ms())
+            # After `on_failure`: an error ends the membership, and nothing may change its state behind that.
             self._give_up_a_wrong_address(error)
         except BrokerError as error:
             self._membership.stop(self._translated(error))
@@ -226,6 +233,7 @@ class MemberRunner:
         for event in self._membership.take_events():
             if isinstance(event, SettingIgnored):
                 log.warning("%s: %s; %s", self._group_id, event.message, event.fix)
+            # The guardian's listener writes to its driver, which may be dead; the guardian notices that by itself.
             with suppress(BrokenPipeError):
                 self._listener(event, self._membership.assignment)
 

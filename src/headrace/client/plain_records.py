@@ -16,6 +16,8 @@ from headrace.protocol.record_batches import NO_TIMESTAMP, PlainRecord, decode_r
 __all__ = ["PlainRecord", "consume", "produce"]
 
 TopicPartition = tuple[str, int]
+# A batch is compressed and sent as one piece. The overhead stands for the varints and Python objects of a record, so
+# that millions of empty records do not become one batch.
 _BATCH_BYTES = 256 * 1024
 _OVERHEAD_BYTES = 32
 
@@ -57,6 +59,8 @@ def produce(
         elif record.key is not None:
             target = partition_for_key(record.key, count)
         else:
+            # Round robin, record by record. Kafka's default producer keeps to one partition until a batch is full
+            # (KIP-480), which is for throughput; here a few records should show up everywhere.
             target, next_unkeyed = next_unkeyed, (next_unkeyed + 1) % count
         stamped = (
             replace(record, timestamp_ms=int(time.time() * 1000)) if record.timestamp_ms == NO_TIMESTAMP else record
@@ -82,6 +86,8 @@ def consume(
     """Yield (topic, partition, record) from these offsets up to `until` (exclusive; None: the ends at the time of the
     call).
     """
+    # The ends of the isolation level: a reader of committed records stops at the last stable offset, not at records of
+    # a transaction that is still open.
     if until is None:
         ends = Admin(client).list_offsets(dict.fromkeys(positions, "latest"), isolation_level=isolation_level)
         until = {key: end.offset for key, end in ends.items()}
@@ -91,6 +97,7 @@ def consume(
             fetched.data, start_offset=fetched.start_offset, aborted_transactions=fetched.aborted_transactions
         )
         for record in records:
+            # A batch is returned whole; the range may end inside it.
             if record.offset >= fetched.next_offset:
                 break
             yield fetched.topic, fetched.partition, record

@@ -48,12 +48,14 @@ class Producer:
         self._compression = compression
         self._max_batch_bytes = max_batch_bytes
         self._queue = Sender(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
+        # Where the next rows without keys begin.
         self._spread = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        # After an error the buffered rows are dropped: a flush would raise a second error over the first.
         if kind is None:
             self.flush()
 
@@ -125,6 +127,8 @@ class Producer:
         partitions = len(self._client.known_topics([topic]).topics[topic].partitions)
         if keys is None:
             return self._spread_over(rows, partitions)
+        # Kafka's default partitioner: murmur2 of the key's bytes, so keys of other clients are in the same partitions.
+        # -1 stands for rows without a key.
         targets = murmur2_partitions(keys, partitions)
         unkeyed = np.flatnonzero(targets < 0)
         if len(unkeyed):

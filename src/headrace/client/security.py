@@ -51,6 +51,7 @@ def load_identity(context: ssl.SSLContext, get: Get) -> bool:
     Raises:
         ConfigError: `bad-value`.
     """
+    # PEM as text (KIP-651) comes before files, as in Kafka's `DefaultSslEngineFactory`.
     chain, key, location = _text(get, "ssl.keystore.certificate.chain"), _text(get, "ssl.keystore.key"), None
     if chain or key:
         if not (chain and key):
@@ -115,6 +116,7 @@ def set_versions(context: ssl.SSLContext, protocols: str) -> None:
             "Set `ssl.enabled.protocols=TLSv1.2,TLSv1.3`.",
         )
     versions = [_VERSIONS[name] for name in named]
+    # OpenSSL has a range, Kafka a list; with two versions the list is a range.
     context.minimum_version, context.maximum_version = min(versions), max(versions)
 
 
@@ -173,6 +175,8 @@ def _reason(error: Exception, *, key_password: bool = False) -> str:
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN: Final = "PLAIN"
 _FILES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
+# `username="…"` and `password="…"` of a JAAS line; a backslash escapes a quote. The class name before them is ignored:
+# the mechanism says what it is.
 _OPTION = re.compile(r'\b(username|password)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s;"]+))')
 
 Ask = Callable[[bytes], bytes]
@@ -209,6 +213,7 @@ class ClientSecurity:
                 "Set one of " + ", ".join(PROTOCOLS) + ".",
                 key="security.protocol",
             )
+        # Empty is "not set", except for the host name check, where empty turns it off (below).
         kept = {name: str(value) for name, value in settings.items() if name.startswith(("ssl.", "sasl.")) and value}
         for name in _FILES & kept.keys():
             kept[name] = str(Path(kept[name]).absolute())  # other processes may work in other directories
@@ -228,6 +233,7 @@ class ClientSecurity:
         return {"security.protocol": self.protocol, **self.values}
 
     def __reduce__(self) -> tuple[object, ...]:
+        # An SSLContext cannot be pickled: workers get the settings and build their own.
         return (_rebuild, (self.to_settings(), self.token_provider))
 
     @property
@@ -304,6 +310,7 @@ class ClientSecurity:
                 f"Invalid ssl.endpoint.identification.algorithm {named!r}.",
                 "Set https, or leave it empty to accept a certificate for any host.",
             )
+        # Turned off, the certificate is still verified against the authorities.
         context.check_hostname = named == "https"
         if not load_trusted(context, self.values.get):
             context.load_default_certs()

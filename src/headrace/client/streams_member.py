@@ -27,6 +27,7 @@ from headrace.protocol.partitioner import partition_for_key
 
 __all__ = ["StreamsMember"]
 
+# Longer than the membership's own limit for a leave (5 s), so that it reports the outcome itself.
 LEAVE_WAIT_S = 6.0
 
 
@@ -79,9 +80,13 @@ class StreamsMember:
             headrace_heartbeat_max_interval_ms=heartbeat_max_interval_ms,
         )
         check_streams_protocol(settings.group_protocol, member="a StreamsMember")
+        # The member makes its id itself and keeps it over rejoins (KIP-1082), so that sticky assignment finds its tasks
+        # again.
         member = member_id or _random_id()
         self._queue: queue.SimpleQueue[tuple[MemberEvent, AssignmentSnapshot]] = queue.SimpleQueue()
         self._newest = AssignmentSnapshot(member_id=member)
+        # The version of the newest snapshot that the caller has seen: what a plain mapping passed to `acknowledge`
+        # refers to.
         self._told_version = 0
         self._endpoints: EndpointMap = MappingProxyType({})
         self._closed = False
@@ -144,6 +149,7 @@ class StreamsMember:
 
     def changes(self, timeout: float | None = 0.5) -> Iterator[MemberEvent]:
         """Yield the events since the last call; wait up to `timeout` seconds (None: without end) for the first one."""
+        # Waits for the first event only; what is there besides is returned without a wait.
         with suppress(queue.Empty):
             entry = self._queue.get(timeout=timeout)
             while True:
@@ -169,6 +175,8 @@ class StreamsMember:
         """
         if isinstance(change, Assigned | AssignmentChanged):
             told = change.assignment
+            # With the event's version, which may be older than the newest: tasks that came later still count as
+            # possibly opened.
             self._runner.acknowledge(told.active, standby=standby, warmup=warmup, version=told.version)
         elif isinstance(change, Mapping):
             self._runner.acknowledge(change, standby=standby, warmup=warmup, version=self._told_version)
@@ -213,6 +221,7 @@ class StreamsMember:
     def _hear(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
         if isinstance(event, EndpointsChanged):
             self._endpoints = event.endpoints
+        # Set before the event is queued: a reader of the event finds its snapshot or a newer one.
         self._newest = snapshot
         self._queue.put((event, snapshot))
 

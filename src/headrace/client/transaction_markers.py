@@ -86,6 +86,8 @@ def leader_view(cluster: ClusterMetadata, group_id: str) -> LeaderView:
         offsets = name == GROUP_OFFSETS and topic.partitions
         listed = [partition_for_group(group_id, len(topic.partitions))] if offsets else sorted(topic.partitions)
         for partition in listed:
+            # -1 where the broker returned no epoch: equal to itself, so it proves nothing. Kafka has returned epochs
+            # since Metadata v7 (KIP-320).
             epochs[name, partition] = topic.leader_epochs.get(partition, -1)
             hosts.update(topic.replicas.get(partition, ()))
             if topic.partitions[partition] == NO_LEADER:
@@ -189,6 +191,8 @@ class MarkerCheck:
             read = read_leader_views(self._client, missing, self._topics, self._group_id)
             for node, view in read.items():
                 known = self._views.get(node)
+                # A view may not be renewed while an ended transaction of this node is unchecked: its first view has to
+                # be older than the end (rule 2).
                 if known is None or not self._ended_on(node):
                     self._views[node] = view, time.monotonic()
         self._coordinators |= coordinators
@@ -197,6 +201,8 @@ class MarkerCheck:
         """Note that the transactions of these ids were committed or aborted; their markers are being written."""
         for tid in transactional_ids:
             node = self._coordinators.get(tid)
+            # Nothing to check where the coordinator has all replicas itself: it sends the markers to itself, and its
+            # failure breaks the connection that is in use.
             if node is not None and not self._is_alone(node):
                 self._ended.add(tid)
 
@@ -272,6 +278,7 @@ class MarkerCheck:
             states = [(tid, self._answer(reply).transaction_states[0]) for tid, reply in asked.states]
             known = [(node, read_metadata(self._answer(reply))) for node, reply in asked.leaders]
         except ConnectionLost as error:
+            # Doubt, not an error: the caller resolves the ids, which waits for the coordinator.
             return f"a coordinator did not answer ({error.why})"
         complete = set()
         for tid, found in states:
@@ -290,6 +297,7 @@ class MarkerCheck:
             if reason is not None:
                 return reason
             self._views[node] = view, time.monotonic()
+        # Only now: any reason above leaves all ids unchecked, and the caller resolves them together.
         self._ended -= complete
         return None
 
@@ -367,9 +375,11 @@ def find_open_transaction(client: NetworkClient, topic: str, partition: int) -> 
     if answer is None or isinstance(answer, ConnectionLost):
         return None
     producers = [each for told in answer.topics for part in told.partitions for each in part.active_producers]
+    # -1: the producer has no transaction open in this partition.
     holding = [each for each in producers if each.current_txn_start_offset >= 0]
     if not holding:
         return None
+    # The last stable offset is the first offset of the oldest open transaction: that one holds readers back.
     oldest = min(holding, key=lambda each: int(each.current_txn_start_offset))
     transactional_id, state = _coordinated(client, int(oldest.producer_id)) or (None, None)
     return OpenTransaction(

@@ -42,6 +42,8 @@ __all__ = ["note_decisions", "resolve_transactions"]
 log = logging.getLogger("headrace.client")
 TopicPartition = tuple[str, int]
 
+# A round is repeated only if a leader changed or a connection broke within it. Five such rounds in a row mean that
+# brokers do not stay up.
 ROUNDS: Final = 5
 LEADER_WAIT_MS: Final = 5_000
 _DECISIONS: Final[Mapping[str, bool]] = {  # a coordinator's state → whether the last transaction is committed
@@ -49,6 +51,7 @@ _DECISIONS: Final[Mapping[str, bool]] = {  # a coordinator's state → whether t
     "CompleteCommit": True,
     "PrepareAbort": False,
     "CompleteAbort": False,
+    # Kafka's state between the new epoch and PrepareAbort: the transaction is to be aborted.
     "PrepareEpochFence": False,
 }
 
@@ -83,14 +86,19 @@ def resolve_transactions(
         CannotConnect: Coordinators do not answer.
         BrokerError: Coordinators refuse, or a written partition has no leader for `leader_wait_ms`.
     """
+    # The caller's mapping is filled as answers arrive: if a later step fails, the decisions survive in it.
     known = {} if committed is None else committed
     ids = list(dict.fromkeys(transactional_ids))
     written = tuple(dict.fromkeys(topics))
+    # Two clients of the same coordinators. Identities come from requests of the present version; the empty transactions
+    # name their partitions themselves, which only the older requests can.
     new = Transactions(client, transaction_timeout_ms=transaction_timeout_ms)
     old = Transactions(client, transaction_timeout_ms=transaction_timeout_ms, version=1)
     outcomes: dict[str, HeadraceError | None] = {}
     for _ in range(ROUNDS):
         # Step 1. Without a decision an id is left alone: a wrong end would be worse than an open transaction.
+        # The number of broken connections must be the same when the views are compared: a broker that was away
+        # meanwhile may have known no leader when a marker was due.
         connections = client.reconnects
         undecided = note_decisions(new, ids, known, timeout_ms=timeout_ms)
         outcomes = {tid: undecided.get(tid) for tid in ids}
@@ -101,6 +109,7 @@ def resolve_transactions(
         begun = new.initialise(asked, timeout_ms=timeout_ms)
         outcomes |= _failures(begun)
         identities = [outcome for outcome in begun.values() if isinstance(outcome, TransactionalIdentity)]
+        # Nothing to write: no id has an identity, and the outcomes have the reasons.
         if not identities:
             return outcomes
         # Step 4, committed and aborted ids apart. The offsets partition is added by AddOffsetsToTxn.
@@ -145,10 +154,13 @@ def note_decisions(
         failures.clear()
         ongoing: list[TransactionalIdentity] = []
         for tid, found in transactions.describe(unknown, timeout_ms=timeout_ms).items():
+            # TRANSACTIONAL_ID_NOT_FOUND: the id was never used, or it expired, which an id with an open transaction
+            # does not.
             if isinstance(found, HeadraceError):
-                if found.facts.get("kafka_name") != "TRANSACTIONAL_ID_NOT_FOUND":  # never used, or expired
+                if found.facts.get("kafka_name") != "TRANSACTIONAL_ID_NOT_FOUND":
                     failures[tid] = found
             elif found.state == "Ongoing":
+                # Undecided until the next description. The error stays if that one does not come (`ROUNDS`).
                 ongoing.append(found.identity)
                 what = "to end the ongoing transaction of"
                 code = ErrorCode.concurrent_transactions
@@ -184,9 +196,12 @@ def _await_leaders(client: NetworkClient, look: _Look, wait_ms: float) -> dict[i
     deadline, backoff, said = Deadline.after_ms(wait_ms), Backoff(), False
     while True:
         views = look.views(client)
+        # Each coordinator sends the markers of its ids, so each must know a leader; what another broker knows does not
+        # count.
         missing = sorted({where for view in views.values() for where in view.leaderless})
         if not missing:
             return views
+        # One line per wait, not one per poll.
         if not said:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing)
             log.warning("Waiting for a leader of %s: transactions of %s are resolved then", names, look.group_id)
@@ -207,14 +222,18 @@ def _finish(
 ) -> dict[str, HeadraceError]:
     """Run an empty transaction over all partitions and return errors by id."""
     failures: dict[str, HeadraceError] = {}
+    # 1. Name the partitions. An id whose partitions were refused must not end: its markers would be missing where they
+    #    are needed.
     for identity in identities if partitions else ():
         try:
             transactions.add_partitions(identity, partitions)
         except (BrokerError, CannotConnect) as error:
             failures[identity.transactional_id] = error
     ready = [identity for identity in identities if identity.transactional_id not in failures]
+    # 2. The group's partition of `__consumer_offsets`; so no transaction that ends here is without a partition.
     failures |= _failures(transactions.add_offsets(group_id, ready, timeout_ms=timeout_ms))
     ready = [identity for identity in ready if identity.transactional_id not in failures]
+    # 3. The end writes one marker to each partition, whether something was open there or not.
     return failures | _failures(transactions.end(ready, commit=commit, timeout_ms=timeout_ms))
 
 

@@ -86,6 +86,8 @@ class Transactions:
             return m.init_producer_id_request.InitProducerIdRequest(
                 transactional_id=TransactionalId(tid),
                 transaction_timeout=from_ms(self._timeout_ms),
+                # -1: any producer id of this transactional id. A producer that names its own one may only continue with
+                # it (KIP-360), and is fenced if another instance came in between.
                 producer_id=ProducerId(-1),
                 producer_epoch=i16(-1),
             )
@@ -142,6 +144,8 @@ class Transactions:
             request,
             read,
             key_type=GROUP_KEY_TYPE,
+            # TxnOffsetCommit v5 and EndTxn v5 have the semantics of transaction version 2 (KIP-890): below it, v4 is
+            # the last one that means what is meant here.
             at_most=None if self.renews_identities else 4,
             timeout_ms=timeout_ms,
         )
@@ -249,6 +253,7 @@ class Transactions:
             return add.AddPartitionsToTxnRequest(transactions=(transaction,))
 
         def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+            # v4 and later report per transaction; an error of the whole request has no results.
             codes = [response.error_code]
             for transaction in response.results_by_transaction:
                 for topic in transaction.topic_results:
@@ -258,6 +263,7 @@ class Transactions:
             return first_refusal(telling), None
 
         tid = identity.transactional_id
+        # At most v3: later versions are batched, for brokers that verify partitions, not for clients (KIP-890).
         outcome = self._together(
             "AddPartitionsToTxn", "partitions in the transaction of", {tid: tid}, request, read, at_most=3
         )[tid]
@@ -291,6 +297,7 @@ class Transactions:
             try:
                 nodes = self._nodes({keys[tid] for tid in round_.due}, key_type, deadline)
             except (CannotConnect, BrokerError) as error:
+                # The lookup's error is the cause for every id that is left, whatever was wrong before.
                 round_.reasons.clear()
                 round_.give_up(error)
                 break
@@ -301,6 +308,8 @@ class Transactions:
                     round_.unheard(tid)
                 else:
                     round_.answered(tid, *read(tid, response))
+            # Refused by a node that does not coordinate the id, or not answered: looked up again before the next
+            # attempt.
             for tid in round_.moved:
                 self._coordinators.pop((key_type, keys[tid]), None)
             round_.moved.clear()
@@ -313,6 +322,7 @@ class Transactions:
 
     def _sent(self, request: object, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
         try:
+            # At least 100 ms even at the end of the time: an end that was sent and not awaited would be unknown.
             left_ms = min(deadline.remaining_s * 1000, self._client.request_timeout_ms)
             return self._client.start(request, node=node, timeout_ms=max(left_ms, 100), at_most=at_most)
         except ConnectionLost:
@@ -330,6 +340,7 @@ class Transactions:
             for found in response.coordinators:
                 if found.error_code == ErrorCode.none:
                     self._coordinators[key_type, found.key] = int(found.node_id)
+                # COORDINATOR_NOT_AVAILABLE while `__transaction_state` is created, or has no leader.
                 elif not is_retriable(found.error_code) or deadline.passed:
                     raise refusal(found.error_code, f"to name the coordinator of {found.key}", api="FindCoordinator")
             if any((key_type, key) not in self._coordinators for key in unknown):

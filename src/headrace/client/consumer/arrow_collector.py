@@ -78,9 +78,11 @@ def _take_from(each: TopicPartition, state: PartitionState, max_rows: int) -> li
             taken.append(decoded.table.slice(decoded.row, count))
             decoded.row += count
             max_rows -= count
+        # 1. The piece is finished, and so is its table: memory of a large response is freed now.
         if count == left:
             piece.position, piece.face = decoded.next_offset, None
         else:
+            # 2. Cut in the middle: the position is behind the last row that was returned, the table is kept.
             piece.position = decoded.table.column(3)[decoded.row - 1].as_py() + 1
         state.position = piece.position
         state.drop_done()
@@ -112,6 +114,7 @@ def _batch(parts: list[tuple[TopicPartition, pa.RecordBatch]]) -> pa.RecordBatch
     if len(parts) == 1:
         decoded = parts[0][1]
     else:
+        # `combine_chunks` copies each column once; one batch is what users of Arrow expect of a poll.
         joined = pa.Table.from_batches([table for _, table in parts]).combine_chunks()
         decoded = joined.to_batches()[0] if joined.num_rows else parts[0][1]
     # Topic names are dictionary-encoded: one integer per row instead of one string.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConsumer", "AsyncRebalanceListener"]
 
 Result = TypeVar("Result")
+# Context variables follow a coroutine into the tasks that it creates, so a listener's helpers are recognized as well.
 _in_listener: ContextVar[bool] = ContextVar("headrace_in_listener", default=False)
 
 
@@ -71,6 +72,7 @@ class AsyncConsumer:
     ) -> None:
         self._topics = topics
         self._loop = asyncio.get_running_loop()
+        # One thread, so that the consumer is used by one thread at a time whatever the program awaits together.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-async-consumer")
         adapted = _OnLoop(listener, self._loop, listener_timeout_ms) if _is_async(listener) else listener
         self._consumer = Consumer(
@@ -225,6 +227,7 @@ class AsyncConsumer:
         turn: _Turn[Result] = _Turn(poll, self._give_back)
         running = self._loop.run_in_executor(self._thread, turn.run)
         try:
+            # Shielded: a cancellation must not cancel the poll on its thread, whose rows would be lost.
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             # Either the rows are there (`cancel` is True) and go back from here, or the thread notices the cancellation
@@ -245,6 +248,7 @@ class AsyncConsumer:
         first: dict[TopicPartition, int] = {}
         for topic, partition, offset in seen:
             first.setdefault(TopicPartition(topic, partition), offset)
+        # A partition that was revoked meanwhile is read by its next owner, from the committed offset.
         for each in set(first) & set(self._consumer.assignment()):
             self._consumer.seek(each, first[each])
 
@@ -262,6 +266,7 @@ class _Turn(Generic[Result]):
 
     def run(self) -> Result:
         """Poll, and give the rows back if the caller was cancelled meanwhile."""
+        # Outside of the lock: `cancel` must not wait for a poll.
         rows = self._poll()
         with self._lock:
             self._finished = True

@@ -71,6 +71,7 @@ class OffsetCommits:
             BrokerError: The coordinator refused the commit.
             CannotConnect: No broker is reachable.
         """
+        # Commits of one consumer stay in order: an older one that waits in the background must not overwrite this one.
         self.drain()
         if offsets:
             self._commit(offsets, self._topic_ids(offsets), self._identity(), timeout_ms)
@@ -98,6 +99,7 @@ class OffsetCommits:
     def close(self) -> None:
         """Finish the background commits and end the thread."""
         if self._worker is not None:
+            # Behind everything that waits: `None` ends the thread after the last commit.
             self._queue.put(None)
             self._worker.join(timeout=self._client.api_timeout_ms / 1000)
 
@@ -151,4 +153,5 @@ class OffsetCommits:
             except Exception:
                 log.exception("Callback of an offset commit of %s raised an exception", self._group_id)
             self._queue.task_done()
+        # For the closing None: `drain` counts it like any other entry.
         self._queue.task_done()

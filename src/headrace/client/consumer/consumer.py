@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer"]
 
 Partitions = Iterable[tuple[str, int]]
+# Kafka's `ConsumerUtils.DEFAULT_CLOSE_TIMEOUT_MS`.
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -154,6 +155,7 @@ class Consumer:
             CannotConnect: No broker is reachable.
             Exception: Whatever the rebalance listener raised.
         """
+        # Imported here: `poll_records` needs neither pyarrow nor numba.
         from headrace.client.consumer.arrow_collector import take_batch
 
         batch = self._core.poll(
@@ -171,6 +173,7 @@ class Consumer:
         """
         records = self._core.poll(
             timeout,
+            # Within `max.poll.records`, which bounds the time between polls.
             lambda most: take_records(self._core.positions, most if max_records is None else min(most, max_records)),
             lambda rows: not rows,
         )
@@ -272,6 +275,7 @@ class Consumer:
             CannotConnect: No broker is reachable.
         """
         self._core.need_group("commit")
+        # Positions, not last records: markers and compacted offsets behind the last record count as read.
         given: Offsets = self._core.positions.consumed() if offsets is None else dict(offsets)  # type: ignore[assignment]
         if not given:
             return
@@ -284,6 +288,8 @@ class Consumer:
         """Return the committed offset with its metadata, or None, of these partitions or of the assigned ones."""
         self._core.need_group("committed")
         wanted = self.assignment() if partitions is None else tuple(TopicPartition(*each) for each in partitions)
+        # KIP-447: a reader of committed records must not start before the offsets of a transaction that is being
+        # decided.
         found = self._core.commits.committed(wanted, require_stable=self._isolation_level == "read_committed")
         return {each: found[each] if found[each].offset >= 0 else None for each in wanted}
 
@@ -312,6 +318,7 @@ class Consumer:
     def offsets_for_times(self, times_ms: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time in milliseconds; None if no record is that late."""
         found = self._list_offsets(times_ms)
+        # -1: no record is that late (Kafka's `offsetsForTimes` has null).
         return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
@@ -343,6 +350,7 @@ class Consumer:
     def metrics(self) -> dict[str, Any]:
         """Return metrics by Kafka's names (docs/reference/consumer-metrics.md)."""
         states = self._core.positions.snapshot()
+        # From any thread: `snapshot` copies, the poll may change the assignment meanwhile.
         lags = list(self._known_lags().values())
         return self._core.metrics.values() | {
             "polls": self._core.polls,

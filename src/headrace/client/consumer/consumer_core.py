@@ -44,6 +44,7 @@ __all__ = ["ConsumerCore", "DrivenConsumer", "Topics"]
 log = logging.getLogger("headrace.client")
 
 Rows = TypeVar("Rows")
+# A waiting poll looks at least once a second at rebalances and due commits.
 LONGEST_WAIT_S = 1.0
 REBALANCE_LOOK_S = 0.01
 REJOINING = frozenset({GroupMemberState.JOINING, GroupMemberState.ASSIGNING, GroupMemberState.SYNCING})
@@ -80,11 +81,14 @@ class ConsumerCore:
         self.positions = SubscriptionState()
         self._wake = WakeupSignal()
         self._woken = False
+        # Reentrant: a listener that runs within `poll` may call `commit` and `seek` of the same consumer.
         self._in_use = threading.RLock()
         self._closed = False
         self._wanted: SubscribedTopics | None = None
         self._subscription_due = False
         self._runner: GroupRunner | None = None
+        # Three clients, so three connections per broker (see above); the third is the membership's
+        # (`_start_membership`).
         self.control = self._client()
         self._fetching = FetchStream(self._client(), self.control, self.positions, configuration)
         self.metrics = ConsumerMetrics(configuration["client.id"])
@@ -187,6 +191,8 @@ class ConsumerCore:
             self.positions.replace(())
             return
         try:
+            # 1. The join in flight ends, 2. what was processed is committed and revoked, 3. the member leaves: a commit
+            #    behind the leave would be refused.
             self._runner = runner  # commits still need the member's identity
             self._end_rebalance(runner, timeout_s)
             self.rebalances.give_back_all()
@@ -379,6 +385,7 @@ class ConsumerCore:
         settings = self._configuration
         return ConsumerMembership(
             self.group_id,
+            # Kafka's `Uuid.toString`: 22 characters of URL-safe Base64. The member makes its id itself (KIP-1082).
             base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="),
             chance=random.random,
             rebalance_timeout_ms=settings["max.poll.interval.ms"],
@@ -394,6 +401,8 @@ class ConsumerCore:
         try:
             self.rebalances.carry_out(self._runner)
         except BrokerError as error:
+            # Only a refusal of the API itself. A pattern that the coordinator should resolve cannot be joined with as a
+            # classic member.
             if not self._may_fall_back(error):
                 raise
             log.info("The coordinator does not support KIP-848; joining %s as a classic group", self.group_id)
@@ -414,10 +423,12 @@ class ConsumerCore:
     def _auto_commit_if_due(self) -> None:
         if not self._auto_commit or time.monotonic() < self._commit_due:
             return
+        # Counted from the attempt, not from the answer: a slow coordinator does not stretch the interval.
         self._commit_due = time.monotonic() + self._configuration["auto.commit.interval.ms"] / 1000
         consumed = self.positions.consumed()
         # Only what moved: an idle consumer would otherwise write a record per partition every five seconds, for ever.
         moved = {each: at for each, at in consumed.items() if self._last_commit.get(each) != at}
+        # Not while the member is out of its group: the commit would be refused, and the next one has everything.
         if moved and (self._wanted is None or self.identity.is_member):
             self._last_commit = consumed
             self.commits.commit_later(moved, self._auto_commit_done)

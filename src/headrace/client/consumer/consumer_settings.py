@@ -44,10 +44,12 @@ _OWN: Final = (
     _row("group.protocol", "string", "consumer", "how the group assigns", choices=("consumer", "classic")),
     _row("group.instance.id", "string", "", "a static member: a restart within the session moves nothing"),
     _row("group.remote.assignor", "string", "", "consumer: uniform or range; empty: the group's choice"),
+    # Kafka's default pair: the group starts with range, and can move to cooperative-sticky in one rolling restart.
     _row("partition.assignment.strategy", "list", ("range", "cooperative-sticky"), "classic: assignors by preference"),
     _row("session.timeout.ms", "int", 45_000, "classic: time without heartbeats after which a member is removed", 1),
     _row("heartbeat.interval.ms", "int", 3_000, "classic: time between heartbeats", 1),
     _row("max.poll.interval.ms", "int", 300_000, "longest time between polls; then the member leaves its group", 1),
+    # Kafka has 500. Rows of an Arrow batch cost no object each, so small polls would waste the decoder.
     _row("max.poll.records", "int", 10_000, "the most records of one poll", 1),
     _row("enable.auto.commit", "boolean", True, "polls commit what earlier polls returned"),
     _row("auto.commit.interval.ms", "int", 5_000, "time between automatic commits", 0),
@@ -78,6 +80,7 @@ _ONLY_UNDER: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     }
 )
 
+# Settings of the Java consumer and of librdkafka without a meaning here, accepted so that one file serves all clients.
 _PASSED_OVER: Final = frozenset(
     {
         "key.deserializer",
@@ -194,6 +197,7 @@ class ConsumerConfiguration(ClientConfiguration):
 def _known(key: str, where: str, *, in_file: bool) -> bool:
     if key in CONSUMER_SETTINGS:
         return True
+    # A file may be shared with other clients, so their settings pass there; as an argument they are a mistake.
     if key in _PASSED_OVER or (in_file and key in CLIENT_SETTINGS):
         log.info("Ignoring %s: a consumer has no use for this setting", key)
         return False
@@ -206,6 +210,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in CONSUMER_SETTINGS:
         variable = name.upper().replace(".", "_")
+        # headrace.heartbeat.max.interval.ms is HEADRACE_HEARTBEAT_MAX_INTERVAL_MS, without the prefix twice.
         if not variable.startswith(_ENVIRONMENT_PREFIX):
             variable = _ENVIRONMENT_PREFIX + variable
         if variable in environment:

@@ -65,10 +65,13 @@ class Rebalances:
         """
         if self.ended is not None:
             raise self.ended
+        # What a listener raises is raised after all events were carried out: a rebalance that stops half-way would hold
+        # up the group.
         failure: BaseException | None = None
         while (event := runner.next_event()) is not None:
             match event:
                 case Rebalance():
+                    # Acknowledged even after a failure, for the same reason.
                     failure = self._rebalance(event) or failure
                     runner.acknowledge(event)
                 case PartitionsLost():
@@ -78,6 +81,7 @@ class Rebalances:
                         raise self._overrun(event)
                     log.warning("The consumer of %s lost its partitions (%s); joining again", self._group_id, event.why)
                 case GroupFatal():
+                    # Kept: each further poll raises it again, until the application subscribes anew.
                     self.ended = event.error
                     self._lost()
                     raise event.error
@@ -121,6 +125,7 @@ class Rebalances:
 
     def _rebalance(self, event: Rebalance) -> BaseException | None:
         failure = None
+        # Only what this consumer still has: `on_lost` may have come first.
         revoked = tuple(TopicPartition(*each) for each in event.revoked if TopicPartition(*each) in self._positions)
         if event.all_revoked:
             revoked = self._positions.assigned
@@ -136,6 +141,7 @@ class Rebalances:
     def _revoke(self, revoked: tuple[TopicPartition, ...]) -> BaseException | None:
         failure: BaseException | None = None
         if self._auto_commit:
+            # Without a commit of the rest: those partitions stay, and their next automatic commit is due anyway.
             done = {each: at for each, at in self._positions.consumed().items() if each in set(revoked)}
             try:
                 self._commits.commit(done)
@@ -153,6 +159,7 @@ class Rebalances:
 
     def _lost(self) -> BaseException | None:
         lost = self._positions.assigned
+        # No commit and no drain: the partitions may have another owner already, and the coordinator would refuse.
         failure = self._call("on_lost", self._listener.on_lost, lost) if lost else None
         self._positions.remove(lost)
         return failure

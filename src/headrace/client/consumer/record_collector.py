@@ -29,6 +29,8 @@ def take_records(positions: SubscriptionState, max_records: int) -> list[Consume
         _take_from(each, state, taken, max_records)
         if len(taken) >= max_records:
             break
+    # Served partitions go to the end: otherwise a full first partition would fill each poll, and the others would
+    # starve.
     positions.rotate(served)
     return taken
 
@@ -47,6 +49,7 @@ class _Rows:
 def _take_from(each: TopicPartition, state: PartitionState, taken: list[ConsumerRecord], max_records: int) -> None:
     while state.pieces and len(taken) < max_records:
         piece = state.pieces[0]
+        # New, or left by the Arrow collector: decoding starts at the piece's position.
         if not isinstance(piece.face, _Rows):
             piece.face = _Rows(_batches(each, piece))
         rows = piece.face
@@ -62,6 +65,7 @@ def _take_from(each: TopicPartition, state: PartitionState, taken: list[Consumer
             rows.next += len(part)
             piece.position = state.position = part[-1].offset + 1
         else:
+            # No batch is left: the position moves behind markers and compacted offsets at the piece's end.
             piece.position = piece.fetched.next_offset
         state.drop_done()
 
@@ -74,6 +78,7 @@ def _batches(each: TopicPartition, piece: Piece) -> Iterator[list[ConsumerRecord
     for header in surviving_batches(fetched.data, headers, fetched.aborted_transactions):
         if header.last_offset < start:
             continue
+        # Batch by batch, when it is due: a corrupt batch does not hide the records before it.
         check_crc(fetched.data, header)
         kind = int(header.has_append_time)
         records = [

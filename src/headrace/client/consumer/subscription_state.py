@@ -101,6 +101,7 @@ class PartitionState:
         while self.pieces and self.pieces[0].done:
             piece = self.pieces.popleft()
             self.waiting_bytes -= len(piece.fetched.data)
+            # Behind the piece, markers and gaps included: a commit of the last record + 1 would read them again.
             self.position = piece.fetched.next_offset
 
     def _forget(self) -> None:
@@ -142,6 +143,8 @@ class SubscriptionState:
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions that begin at their committed offset; those already assigned keep their state."""
         for partition in partitions:
+            # A cooperative rebalance lists only what is new, an eager one everything: both may name what is there
+            # already.
             self._states.setdefault(partition, PartitionState())
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -165,6 +168,8 @@ class SubscriptionState:
     def bind(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Note the topic that a position belongs to."""
         self._states[partition].topic_id = topic_id
+        # The first id of a name is kept for the life of the consumer: two partitions of one topic must not be of
+        # different topics.
         self._first_ids.setdefault(partition.topic, topic_id)
 
     def recreated_since(self, partition: TopicPartition) -> UUID | None:

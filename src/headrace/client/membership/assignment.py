@@ -38,6 +38,7 @@ class StatusCode(IntEnum):
 def tasks_of(tasks: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
     """Return the tasks sorted, without duplicates and without empty subtopologies."""
     ordered = ((name, tuple(sorted(set(tasks[name])))) for name in sorted(tasks))
+    # Empty subtopologies are dropped, so that equal assignments are equal values: events are emitted on differences.
     return {name: partitions for name, partitions in ordered if partitions}
 
 
@@ -95,6 +96,7 @@ class OwnedTasks:
     def within(self, other: OwnedTasks) -> bool:
         """Return whether each task is in the same role of `other`."""
         return (
+            # Role by role: a standby task that is still active here would be processed twice.
             is_subset(self.active, other.active)
             and is_subset(self.standby, other.standby)
             and is_subset(self.warmup, other.warmup)

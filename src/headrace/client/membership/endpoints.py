@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 NO_ENDPOINT_EPOCH = -1
+# Joins that announce the endpoint and are refused with UNKNOWN_SERVER_ERROR, before the error is raised as it is.
 _MAX_REFUSED_REJOINS = 5
 
 
@@ -106,6 +107,8 @@ class OwnEndpoint:
 
     def on_success(self) -> None:
         """Note that the heartbeat in flight was accepted."""
+        # Known to the coordinator from the answer on, not from the request: a request without an answer may not have
+        # come.
         self._is_told = self._is_told or self._is_on_its_way
         self._is_on_its_way = False
         if self._is_told:
@@ -143,11 +146,13 @@ def endpoints_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeat
     found: dict[Endpoint, EndpointPartitions] = {}
     for entry in reply.partitions_by_user_endpoint:
         endpoint = Endpoint(entry.user_endpoint.host, int(entry.user_endpoint.port))
+        # Kafka's map has an entry per member, not per endpoint; a process with several members appears several times.
         known = found.get(endpoint, EndpointPartitions())
         found[endpoint] = EndpointPartitions(
             active=union(known.active, _partitions(entry.active_partitions)),
             standby=union(known.standby, _partitions(entry.standby_partitions)),
         )
+    # Sorted, so that two replies with the same content are equal whatever order the coordinator's map had.
     return MappingProxyType({endpoint: found[endpoint] for endpoint in sorted(found)})
 
 

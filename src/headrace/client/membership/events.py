@@ -174,6 +174,8 @@ MemberEvent = (
 Status = tuple[tuple[int, str], ...]
 """(code, detail) of each status in a reply."""
 
+# Statuses with which the coordinator assigns no tasks, besides a stale topology, whose member still gets tasks
+# (KIP-1071). ASSIGNMENT_DELAYED ends by itself and SHUTDOWN_APPLICATION has its own event.
 _NOT_READY = frozenset(
     {
         StatusCode.STALE_TOPOLOGY,

@@ -69,6 +69,8 @@ class GroupAssignors:
                 )
             )
 
+        # Each assignor has a subscription of its own, because user data are: the coordinator votes for one protocol and
+        # passes only its bytes to the leader.
         return [(name, self._ask(name, partial(subscription, each))) for name, each in self._assignors.items()]
 
     def members(self, joined: m.join_group_response.JoinGroupResponse) -> dict[str, Subscription]:
@@ -114,6 +116,7 @@ class GroupAssignors:
         except MalformedUserData as error:
             self._notice(f"{self._group_id}: the leader's assignment cannot be decoded: {error}")
             assignment = Assignment()
+        # The assignor sees the assignment as the leader sent it, the application only what it subscribed to.
         given = self._subscribed(assignment, set(topics))
         self._ask(name, partial(self._assignors[name].on_assignment, assignment, generation))
         return given

@@ -63,7 +63,9 @@ class SubscribedTopics:
         """
         if self.matching is None:
             return self
+        # Sorted: the order is part of the encoded subscription, and a difference alone would start a rebalance.
         found = sorted(name for name, internal in existing if not internal and self.matching.fullmatch(name))
+        # The pattern is kept, so that topics that are created later are found by the next lookup.
         return SubscribedTopics(names=tuple(found), matching=self.matching)
 
 
@@ -89,6 +91,7 @@ def parse_topics(topics: Topics) -> SubscribedTopics:
         case SubscriptionPattern():
             return SubscribedTopics(broker_regex=topics.pattern)
         case _:
+            # Duplicates do not count, as in Kafka, whose subscription is a set.
             names = tuple(sorted(dict.fromkeys(topics)))
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigError("wrong-usage", "subscribe names no topic", "name at least one, or call unsubscribe")

@@ -95,6 +95,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
                 f"the members of {group_id} have no assignor, or not the kind of group, in common with this one",
                 "give all members one name in common in partition.assignment.strategy",
             )
+        # Kafka answers a ConsumerGroupHeartbeat to a group of another type with the code of a missing group.
         case ErrorCode.group_id_not_found:
             return (
                 "group-kind",
@@ -126,6 +127,7 @@ def _explain(code: ErrorCode, message: str, group_id: str, instance_id: str | No
     )
 
 
+# A leave without an answer is given up after 5 s: the session timeout ends the membership then.
 LEAVE_TIMEOUT_MS = 5_000
 RETRY_BACKOFF_MS = 100
 RETRY_BACKOFF_MAX_MS = 1_000
@@ -218,6 +220,8 @@ class GroupMember:
         """
         if self._state in RESTING or self._state is _S.LEAVING:
             return
+        # An event that was not acknowledged needs no acknowledgement any more: everything was given back before the
+        # call.
         self._awaited = None
         self._leave_for_good = for_good
         self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
@@ -245,6 +249,7 @@ class GroupMember:
         all_revoked: bool = False,
     ) -> None:
         self._numbers += 1
+        # Numbers rise over all events of this member, so an acknowledgement of an earlier event never fits a later one.
         self._awaited = self._numbers
         self._events.append(
             Rebalance(number=self._numbers, revoked=revoked, assigned=assigned, all_revoked=all_revoked)
@@ -284,6 +289,7 @@ class GroupMember:
         return PollResult(requests=(), next_poll_ms=min(until_ms, self._leave_deadline_ms))
 
     def _look_up(self, now_ms: int) -> PollResult:
+        # Lookups have a backoff of their own: `_retry_ms` belongs to requests at the coordinator.
         if self._lookup.due_ms > now_ms:
             return self._wait(self._lookup.due_ms)
         return self._send("lookup", self._lookup.request(), now_ms, any_node=True)
@@ -304,6 +310,7 @@ class GroupMember:
         self._backoff_ms = RETRY_BACKOFF_MS
 
     def _fail(self, code: ErrorCode, message: str = "") -> None:
+        # Whatever the error is, the group goes on without this member, which is what a leave asks for.
         if self._state is _S.LEAVING:
             self._finish_leave(confirmed=False)
             return

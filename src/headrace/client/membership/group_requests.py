@@ -59,6 +59,8 @@ def join_group_request(
         rebalance_timeout=from_ms(rebalance_timeout_ms),
         member_id=identity.member_id,
         group_instance_id=identity.instance_id,
+        # The coordinator refuses a member whose protocol type differs from the group's, or that has no protocol in
+        # common with all others (INCONSISTENT_GROUP_PROTOCOL).
         protocol_type=PROTOCOL_TYPE,
         protocols=tuple(request.JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols),
         reason=reason,
@@ -75,6 +77,7 @@ def sync_group_request(
         generation_id=i32(identity.generation),
         member_id=identity.member_id,
         group_instance_id=identity.instance_id,
+        # Since SyncGroup v5 type and name must be those of the generation (KIP-559).
         protocol_type=PROTOCOL_TYPE,
         protocol_name=protocol_name,
         assignments=tuple(
@@ -146,6 +149,8 @@ def consumer_heartbeat_request(
     regex = None if wanted is None else wanted.broker_regex
     if wanted is not None and regex is None and forget_regex:
         regex = ""
+    # Null and -1 are "unchanged" (KIP-848). A request with subscription, rebalance timeout and owned partitions counts
+    # as a full one, and its answer has the assignment even if that did not change.
     return ConsumerHeartbeat(
         group_id=GroupId(settings.group_id),
         member_id=identity.member_id,
@@ -170,6 +175,8 @@ def consumer_leave_request(
     return ConsumerHeartbeat(
         group_id=GroupId(settings.group_id),
         member_id=identity.member_id,
+        # -2 keeps a static member's partitions until its session ends; a dynamic member that sends it gets
+        # INVALID_REQUEST.
         member_epoch=i32(LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH),
         instance_id=identity.instance_id,
         topic_partitions=None,
@@ -193,6 +200,7 @@ def assigned_partitions(reply: ConsumerHeartbeatResponse) -> frozenset[TopicIdPa
     return frozenset(
         (topic.topic_id, int(partition))
         for topic in reply.assignment.topic_partitions
+        # kio reads the zero id as None; no topic has it.
         if topic.topic_id is not None
         for partition in topic.partitions
     )

@@ -64,6 +64,8 @@ VALID_PREVIOUS = MappingProxyType(
 
 
 RESTING = frozenset({MemberState.UNSUBSCRIBED, MemberState.FATAL})
+# A leave is a courtesy: without it the session timeout ends the membership. So a stopping application waits at most 5 s
+# for a coordinator that does not answer.
 LEAVE_TIMEOUT_MS = 5_000
 ACKNOWLEDGING = frozenset({MemberState.RECONCILING, MemberState.ACKNOWLEDGING, MemberState.STABLE})
 InFlight = Literal["lookup", "versions", "join", "steady", "leave", "release", "look", "holder"]
@@ -177,6 +179,7 @@ class MemberCore:
 
     def join(self, now_ms: int) -> None:
         """Start joining: the next poll looks up the coordinator."""
+        # An answer to a request of the former membership may still come; `on_response` discards it once.
         self._discard_answer = self._in_flight is not None
         self._enter(MemberState.JOINING)
         self._schedule.heartbeat_now(now_ms)
@@ -251,10 +254,14 @@ class MemberCore:
         """
         if self._state in RESTING or self._state is MemberState.LEAVING:
             return
+        # 1. The tasks are lost before anything is sent: once the leave is in the coordinator, another member may own
+        #    them.
         self._lose("left")
         self._enter(MemberState.LEAVING)
         self._leaving_for_a_while = for_a_while
         self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
+        # 2. A member that keeps its id on a coordinator without static members: sending nothing is what lets the next
+        #    process find its tasks (`keeps_member_id`).
         if self._leaves_silently:
             self._finish_leave(confirmed=False)
             return
@@ -276,8 +283,9 @@ class MemberCore:
 
     def _forget_coordinator(self) -> None:
         self._lookup.forget()
+        # The next coordinator may be another broker in a rolling upgrade.
         self._version.forget()
-        # The version too: the next coordinator may be another broker in a rolling upgrade.
+        # Everything soft belongs to one coordinator: its address, the version it offers, the epoch of its endpoint map.
         self._endpoint_epoch = NO_ENDPOINT_EPOCH  # soft state there: another coordinator counts anew
 
     def _fence_myself(self, now_ms: int) -> None:

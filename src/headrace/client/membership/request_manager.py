@@ -111,6 +111,7 @@ class CoordinatorLookup:
         self.node = None
 
 
+# A topic that is subscribed before it exists is found within 2 s, not after `metadata.max.age.ms` (5 minutes).
 MISSING_RETRY_MS = 2_000
 FAILED_RETRY_MS = 500
 
@@ -170,11 +171,15 @@ def existing_topics(response: Metadata) -> list[tuple[str, bool]]:
     ]
 
 
+# Pauses of the fast heartbeats that the class below describes. A delayed assignment (status 5) is computed by the first
+# heartbeat after the delay, so a member adds at most 200 ms to it. BURST heartbeats in BURST_WINDOW_MS are 25 per
+# second, however often an application acknowledges.
 FIRST_FAST_BEAT_MS = 50
 DELAYED_BEAT_MS = 200
 EXPECTING_BEAT_MS = 100
 BURST = 5
 BURST_WINDOW_MS = 200
+# Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms (KIP-580).
 RETRY_BACKOFF_MS = 100
 RETRY_BACKOFF_MAX_MS = 1_000
 

@@ -51,6 +51,7 @@ class StaticMember:
         self.instance_id = instance_id
         self._group_id = group_id
         self._member_id = member_id
+        # No holder that crashed lasts longer than this. One that is still there runs, and waiting would not end.
         self._patience_ms = session_timeout_ms + RELEASE_MARGIN_MS
         self._refused_since_ms: int | None = None
         self.maybe_held_by_us = instance_id is not None
@@ -100,6 +101,7 @@ class StaticMember:
         """
         self.look_is_due = False
         before = self.holder
+        # Another member only: this member's own former self is released, not reported.
         self.holder = next(
             (
                 Holder(member_id=other.member_id, client_id=other.client_id, client_host=other.client_host)
@@ -108,6 +110,7 @@ class StaticMember:
             ),
             None,
         )
+        # The refused join is repeated about once a second; the application is notified only when the holder changes.
         is_news = not self._told or self.holder != before
         self._told = True
         return is_news and self.conflict == ErrorCode.unreleased_instance_id
@@ -122,6 +125,8 @@ class StaticMember:
 
     def is_final(self, now_ms: int) -> bool:
         """Return whether the conflict ends the membership."""
+        # At once: FENCED_INSTANCE_ID means that another process joined later with the id. Joining again would fence
+        # that one in its turn, and so on without end.
         if self.conflict == ErrorCode.fenced_instance_id:
             return True
         return self._refused_since_ms is not None and now_ms - self._refused_since_ms >= self._patience_ms

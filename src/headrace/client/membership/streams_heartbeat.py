@@ -110,6 +110,7 @@ TaskId = tuple[str, int]
 """(subtopology id, partition)."""
 
 TaskOffset = m.streams_group_heartbeat_request.TaskOffset
+# Kafka's default of group.streams.task.offset.interval.ms, until the coordinator returns its own.
 DEFAULT_INTERVAL_MS = 60_000
 
 
@@ -144,10 +145,12 @@ class TaskOffsetReport:
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether the next heartbeat should carry the offsets."""
+        # The interval is a floor, not a period: stores without new records send nothing, however long they are idle.
         return self._changed and (self._told_ms is None or now_ms >= self._told_ms + self._interval_ms)
 
     def on_sent(self, now_ms: int) -> None:
         """Note that a heartbeat with the offsets was sent."""
+        # Cleared when sent, like the owned lists; a lost request sets it again (`resend`).
         self._changed = False
         self._told_ms = now_ms
 
@@ -176,6 +179,7 @@ def _listed(offsets: Mapping[TaskId, int]) -> tuple[TaskOffset, ...]:
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
+# In a heartbeat between join and leave, Kafka reads -1 as "unchanged"; in a join it refuses -1 (INVALID_REQUEST).
 _UNCHANGED_MS = -1
 
 Request = m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest
@@ -208,6 +212,9 @@ class Extras:
 
 def join_request(identity: MemberIdentity, extras: Extras) -> Request:
     """Return a join: every field, epoch 0 and three empty lists, because a joiner owns nothing."""
+    # Kafka refuses a join with INVALID_REQUEST unless the topology and a rebalance timeout are given and all three task
+    # lists are there and empty (`GroupCoordinatorService`). The endpoint of a join replaces the stored one, None
+    # included; a later heartbeat only replaces it by another one.
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
@@ -230,6 +237,9 @@ def join_request(identity: MemberIdentity, extras: Extras) -> Request:
 
 def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None) -> Request:
     """Return a heartbeat between join and leave; `owned` None reports that nothing changed since the last answer."""
+    # - No topology: Kafka refuses one at any epoch but 0.
+    # - The three task lists are null together or given together; anything else is INVALID_REQUEST.
+    # - Rack, process id and client tags are left out: null is "unchanged" for each of them.
     return Request(
         group_id=GroupId(identity.group_id),
         member_id=identity.member_id,
@@ -250,12 +260,16 @@ def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: in
 
 def leave_request(identity: MemberIdentity, extras: Extras, *, for_a_while: bool) -> Request:
     """Return a leave: epoch -1, or -2 for a static member that will return."""
+    # -2 without an instance id is INVALID_REQUEST, so callers ask `_will_return` first. The coordinator compares no
+    # epoch when a member leaves: a member that was fenced meanwhile can still leave.
     epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH
     return steady_request(identity, extras, member_epoch=epoch, owned=None)
 
 
 def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:
     """Return the tasks of a reply; None if they are unchanged."""
+    # Null: unchanged. Kafka sends the three lists together, in the reply to a join and whenever the assigned tasks
+    # changed.
     if reply.active_tasks is None and reply.standby_tasks is None and reply.warmup_tasks is None:
         return None
     return OwnedTasks(
@@ -363,12 +377,15 @@ def _explain(code: ErrorCode, message: str, *, group_id: str, joining: bool) -> 
             f"the coordinator refuses the topology of {group_id}: {message}",
             "give repartition topics a number of partitions, or a source they can take it from",
         )
+    # A member that is known already never meets this bound since Kafka 4.4; 4.2 and 4.3 refuse its rejoin as well.
     if code == ErrorCode.group_max_size_reached:
         return (
             "group-full",
             f"the group {group_id} has as many members as the brokers allow",
             "raise group.streams.max.size on the brokers, or run fewer instances",
         )
+    # Kafka answers a join to a group of another type with the code of a missing group. Only an empty classic group is
+    # converted; an empty consumer group is not (`GroupMetadataManager.getOrCreateStreamsGroup`).
     if code == ErrorCode.group_id_not_found:
         if joining:
             return (
@@ -428,6 +445,8 @@ class HeartbeatVersion:
         """Apply the answer; an error leaves the version unknown."""
         if response.error_code != ErrorCode.none:
             return
+        # 0 also for a broker without the API: its first heartbeat then ends with UNSUPPORTED_VERSION, whose error has
+        # the fix.
         offered = [int(key.max_version) for key in response.api_keys if int(key.api_key) == API_KEY]
         self.number = offered[0] if offered else 0
 

@@ -20,6 +20,8 @@ from headrace.protocol.error_codes import ErrorCode, is_retriable
 
 __all__ = ["LOOKS", "TargetAssignment", "TargetAssignmentPoller", "describe_request", "described_group"]
 
+# Ten requests with doubling pauses from 20 ms to 2 s last about 6.5 s. A rebalance that takes longer goes on without
+# them: they shorten the restore, they decide nothing.
 LOOKS = 10
 FIRST_LOOK_MS = 10
 LONGEST_PAUSE_MS = 2_000
@@ -81,6 +83,7 @@ class TargetAssignmentPoller:
     def looked(self) -> None:
         """Note that a request was sent."""
         self._looks_left -= 1
+        # Until the answer: one request is in flight at a time (`StreamsMembership.poll`).
         self._due_ms = NEVER_MS
 
     def on_failure(self, now_ms: int) -> None:

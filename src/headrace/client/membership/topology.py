@@ -58,6 +58,7 @@ class Topology:
     @property
     def internal_topics(self) -> tuple[InternalTopic, ...]:
         """The repartition and changelog topics of all subtopologies."""
+        # Repartition sinks are left out: each is the source of another subtopology, with its settings there.
         return tuple(
             topic
             for each in self.subtopologies

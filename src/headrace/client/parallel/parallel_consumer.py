@@ -111,6 +111,7 @@ def _wrong(name: str, value: object, fix: str) -> ConfigError:
 
 log = logging.getLogger("headrace.client")
 
+# The pace of what only the polling thread does: time limits of handlers, commits, `stop`.
 LONGEST_POLL_S = 0.5
 RECORDS_PER_POLL = 500
 LAST_WORDS_S = 5.0
@@ -193,6 +194,8 @@ class ParallelConsumer:
             batch_size=batch_size,
             buffer_records=buffer_records,
             buffer_bytes=buffer_bytes,
+            # Each partition may hold this much whatever the others hold: with less, workers would wait for a poll
+            # between two records.
             least_share=2 * workers * batch_size,
             retry=settings.retry,
             repeat_limit=repeat_limit,
@@ -246,6 +249,8 @@ class ParallelConsumer:
             raise ConfigError("wrong-usage", "a ParallelConsumer runs once", "make a new one, with a new consumer")
         self._ran = True
         drained = False
+        # Only "caught-up" needs a turn when everything polled is finished; otherwise a parked Fetch need not be
+        # disturbed.
         self._work_queue.wakes_when_idle = until == "caught-up"
         try:
             if self._letters is not None:
@@ -255,6 +260,7 @@ class ParallelConsumer:
                 self._take_over()
                 while not self._is_over(until):
                     pass
+                # Within the signal handlers' scope: a second SIGINT still ends a drain that takes too long.
                 self._drain()
             drained = True
         finally:
@@ -308,6 +314,7 @@ class ParallelConsumer:
 
     def _is_caught_up(self) -> bool:
         with self._work_queue.lock:
+            # Before the first assignment everything is "caught up": lag of nothing is 0.
             if self._work_queue.plan.held or not self._listener.has_had_partitions:
                 return False
         return not any(self._consumer.lag().values())
@@ -351,6 +358,7 @@ class ParallelConsumer:
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def ends(number: int, _: object) -> None:
+            # The previous handler comes back at once, so that the next signal has its usual effect.
             signal.signal(number, before[signal.Signals(number)])
             self.stop()
 

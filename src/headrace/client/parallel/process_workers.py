@@ -25,6 +25,7 @@ __all__ = ["ProcessWorkers"]
 
 log = logging.getLogger("headrace.client")
 
+# How long the end of the consumer may go unnoticed by a thread that waits for its process.
 GLANCE_S = 0.5
 
 
@@ -93,6 +94,7 @@ class ProcessWorkers:
             while (work := self._work_queue.take()) is not None:
                 if worker is None or not worker.process.is_alive():
                     if worker is not None:
+                        # Of a process that died between two units of work: joined, so that no zombie is left.
                         worker.end()
                     worker = self._spawn()
                     if not self._is_ready(worker):
@@ -106,6 +108,7 @@ class ProcessWorkers:
         ours, theirs = self._spawning.Pipe()
         process = self._spawning.Process(target=serve, args=(theirs, *self._arguments), daemon=True)
         process.start()
+        # The child's end must be open in the child alone: otherwise its death would not end the pipe.
         theirs.close()
         return _Worker(process, ours)
 
@@ -118,6 +121,7 @@ class ProcessWorkers:
                     return False
             worker.pipe.recv()
         except (EOFError, OSError):
+            # A program that cannot be imported fails in each process: retrying would spawn processes without end.
             self._work_queue.stop(
                 UserCodeError(
                     "user-code",

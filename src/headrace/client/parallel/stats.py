@@ -88,6 +88,7 @@ def pipeline_families(stats: PipelineStats, client_id: str) -> Iterator[Family]:
     They are Headrace's own: Kafka has no such metrics.
     """
     for name, text in _GAUGES.items():
+        # Prometheus: the base unit is part of the name.
         attribute = name.replace("_s", "-seconds") if name.endswith("_s") else name
         yield gauge(_OURS, attribute, text, [(float(getattr(stats, name)), {"client_id": client_id})])
     for name, text in _COUNTERS.items():

@@ -23,6 +23,7 @@ __all__ = [
     "size_of",
 ]
 
+# So that empty records count: the buffer's limit is memory, not payload.
 RECORD_OVERHEAD_BYTES = 200  # of the objects around a record's bytes
 
 Order = Literal["key", "partition", "none"]
@@ -111,6 +112,7 @@ class Retry:
             attempt: The attempt that failed; 1 is the first.
             chance: A random number in [0, 1).
         """
+        # 2 to the 40th is beyond any delay; without the bound a large number of attempts would overflow the float.
         pause = min(self.first_delay * float(2 ** min(attempt - 1, 40)), self.max_delay)
         return round(pause * 1000 * (1 - chance / 5))
 
@@ -170,6 +172,7 @@ class KeyQueue:
     @property
     def may_begin(self) -> bool:
         """Whether a record waits and nothing that must end first is running."""
+        # Singles come first: they are older than everything that waits, and in an ordered queue nothing may pass them.
         return bool(self.waiting) and not self.behind and not (self.in_order and (self.busy or self.singles))
 
     def clear(self) -> int:

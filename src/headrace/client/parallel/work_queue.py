@@ -22,6 +22,7 @@ from headrace.protocol.record_batches import PlainRecord, encode_batch
 
 __all__ = ["DeadLetters", "WorkQueue", "failure_of", "now_ms"]
 
+# An exception's text may contain the whole record; headers count to the size of the dead letter.
 MOST_REASON_CHARACTERS = 1_000
 CHECK_TIMEOUT_MS = 1_000
 
@@ -71,6 +72,7 @@ class DeadLetters:
                         headers=(*record.headers, *_headers(work, record.offset, failure)),
                     )
                     self._queue.add(self.topic, self._target(record.key, count), encode_batch([letter]))
+                # Stored before the record counts as finished, hence before its offset can be committed.
                 self._queue.flush()
             except BaseException:
                 # The sender still holds what failed; a new one must not send those batches a second time.
@@ -140,6 +142,7 @@ class WorkQueue:
         wake_poller: Called when the thread that polls has something to do.
         """
         self.plan = plan
+        # Reentrant: `take` calls `try_take`, and workers call `notify` with the lock held.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.error: HeadraceError | None = None
@@ -226,6 +229,7 @@ class WorkQueue:
     def stop(self, error: HeadraceError | None) -> None:
         """Begin nothing any more and let `run` end, with this error if there is one."""
         with self.lock:
+            # The first error is the one that `run` raises; later ones are its consequences.
             self.error = self.error or error
             self.plan.halt()
             self.notify()
@@ -270,6 +274,7 @@ class WorkQueue:
 
     def _stop_for(self, work: Work, error: HeadraceError) -> None:
         with self.lock:
+            # Neither finished nor retried: its offset stays uncommitted, so the record is read again after the fix.
             self.plan.abandon(work)
         self.stop(error)
 

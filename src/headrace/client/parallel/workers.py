@@ -82,6 +82,7 @@ class ThreadWorkers:
             log.warning("%d handlers are still running; their results will not be committed", hanging)
 
     def _begin(self, first: tuple[Work, Failure] | None) -> None:
+        # Abandoned threads that returned are forgotten here, else a consumer with a slow handler would collect them.
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._run, args=(first,), name="headrace-worker", daemon=True)
         self._threads.append(thread)
@@ -89,7 +90,8 @@ class ThreadWorkers:
 
     def _run(self, first: tuple[Work, Failure] | None) -> None:
         if first is not None:
-            self._work_queue.end_attempt(*first)  # a dead letter may take its time
+            # On the new thread, not on the polling one: polls must go on while a dead letter is written.
+            self._work_queue.end_attempt(*first)
         while (work := self._work_queue.take()) is not None:
             failure: Failure | None = None
             try:
@@ -158,6 +160,7 @@ class AsyncioWorkers:
             task = asyncio.create_task(self._one(work, free))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        # The queue is closed: running handlers may finish until `stop` sets the limit, then they are cancelled.
         while self._tasks and not self._limit.is_set():
             await asyncio.wait(tuple(self._tasks), timeout=0.1)
         left = tuple(self._tasks)
@@ -181,6 +184,8 @@ class AsyncioWorkers:
     async def _one(self, work: Work, free: asyncio.Semaphore) -> None:
         failure: Failure | None = None
         try:
+            # `limit.expired` below distinguishes this limit from a TimeoutError that the handler raised itself, which
+            # follows the retry policy.
             async with asyncio.timeout(self._handler_timeout) as limit:
                 await self._call(work.records)
         except asyncio.CancelledError:
