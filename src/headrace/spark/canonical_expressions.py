@@ -56,11 +56,14 @@ class CanonicalExpressions:
     def text(self, expression: Any) -> str:
         """The canonical text of `expression`."""
         self._variables.clear()
+        # Spark prints SQL of the expression. Joined columns stand in it as placeholders, since their texts contain
+        # characters that a quoted name would escape.
         text = str(self._substituted(expression).sql())
         return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text)
 
     def _note_join(self, join: Any) -> None:
         columns = sequence(join.right().output())
+        # Provisional texts first: the condition itself mentions these columns.
         for column in columns:  # in the condition by their names alone
             self._joined[expression_id(column)] = f"joined.{column.name()}"
         condition = self.text(join.condition().get()) if join.condition().isDefined() else ""
@@ -81,6 +84,7 @@ class CanonicalExpressions:
             # Without a qualifier: df.alias("s") changes no value.
             name = f"{_JOINED}{number}" if number in self._joined else str(expression.name())
             return self._column(name)
+        # Variables are numbered as they appear in this text. Spark numbers them over the life of the process.
         if class_of(expression) == "NamedLambdaVariable":
             name = f"variable{len(self._variables)}"
             return self._column(self._variables.setdefault(expression_id(expression), name))

@@ -25,6 +25,8 @@ def archive_path(java: str) -> Path:
     """Return the path of the archive for this Java and this pyspark version, whether or not the file exists."""
     spark = importlib.util.find_spec("pyspark")
     home = Path(str(spark.origin)).parent if spark is not None else Path()
+    # Times of change stand for contents: hashing pyspark's jars (400 MB) at each start would cost more than the archive
+    # saves.
     stamps = [f"{path} {_changed_at(path)}" for path in (Path(java).resolve(), home / "jars", home / "version.py")]
     name = hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
     return _cache_directory() / f"spark-classes-{name}.jsa"

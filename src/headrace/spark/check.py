@@ -52,6 +52,7 @@ def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: Ne
     admin = Admin(client)
     known = admin.list_topics()
     yield Finding(level="ok", code="reachable", message=f"{app.bootstrap_servers} answers; {len(known)} topics")
+    # Each check on its own: a missing right for one of them must not hide the others.
     yield from _guarded(lambda: _protocol(client, app.bootstrap_servers))
     yield from _guarded(lambda: _group(app, admin))
     yield from _guarded(lambda: _stored_state(app, compiled, client))

@@ -141,6 +141,8 @@ def _wait(running: RunningApp, until: str, signals: _StopSignals) -> str:
                 return "caught up"
             if not running.isActive:
                 return "ended by itself"
+            # Python runs a signal's handler in the main thread, between bytecodes: a wait without limit inside of a
+            # lock would delay it.
             running.awaitTermination(_LOOK_S)
             for level, line in text.lines(running.progress_sample()):
                 log.log(level, "%s", line)

@@ -52,6 +52,7 @@ def without_hidden(dataframe: DataFrame) -> DataFrame:
 
 
 def _plain(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    # Calls that keep all columns carry the hidden ones by themselves.
     return getattr(dataframe, call.method)(*call.args, **dict(call.kwargs))
 
 
@@ -149,6 +150,7 @@ def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> N
     if call.method in _NAMING or call.method in _SUBSETS:
         names = _named(call) if call.method in _NAMING else _subset(call)
         taken += [name for name in names if is_hidden(name)]
+    # A struct of all columns would hide a hidden column in itself, where later steps cannot find it.
     taken += [field.name for field in dataframe.schema if HIDDEN_PREFIX in field.dataType.simpleString()]
     if taken:
         raise refusal(

@@ -148,6 +148,7 @@ class MetricsPort:
 
     def close(self) -> None:
         if self._thread.is_alive():
+            # Both calls run in the loop's thread, in this order.
             self._loop.call_soon_threadsafe(self._server.close)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5)

@@ -38,6 +38,8 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
     dropped (that would be a deletion), and none may become several.
     """
     leaves = 0
+    # 1. Each node of the stream's side has to be on the list. New nodes of later Spark releases are therefore refused,
+    #    not let through.
     for node in walk_of_stream(analysed(dataframe)):
         name = class_of(node)
         leaves += name in _LEAVES
@@ -58,6 +60,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
                 where,
                 node=name,
             )
+        # 2. Subqueries hang on expressions and are no children: a walk over children would miss them.
         if node.subqueries().size():
             raise refusal(
                 "not-supported-here",
@@ -65,6 +68,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
                 "read it beforehand and put the value in with F.lit",
                 where,
             )
+    # 3. One leaf: the stream itself. Another one is a second DataFrame, such as `df2["x"]` in a condition.
     if leaves != 1:
         raise refusal(
             "not-supported-here",
@@ -87,6 +91,7 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     """
     columns = sequence(leaf_of(dataframe).output())
     plan = optimised(dataframe)
+    # References of the nodes, and the plan's own output: a column that only passes through is referenced by no node.
     used = {expression_id(attribute) for attribute in sequence(plan.output())}
     remains = False
     for node in walk(plan):

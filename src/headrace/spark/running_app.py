@@ -239,6 +239,7 @@ class RunningApp:
             self._wait(self._is_running, deadline, state)
             return
         self._wait(self._is_settled, deadline, state)
+        # Layer by layer: an internal topic grows until its inputs are committed, so its end is looked up only then.
         for layer in self._layers():
             self._wait_for_commits(layer, deadline)
         self._ends.clear()

@@ -134,6 +134,7 @@ def compile_script(session: SparkSession, source: str, parameters: Mapping[str, 
 @functools.lru_cache(maxsize=4)
 def _compiled(gateway: Any, source: str, parameters: tuple[tuple[str, str], ...]) -> Callable[..., str]:
     jvm = gateway.jvm
+    # The class loader of Spark, because Janino has to resolve Spark's classes in the script's parameters.
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     names, types = (gateway.new_array(kind, len(parameters)) for kind in (jvm.String, jvm.Class))
     for at, (name, kind) in enumerate(parameters):
@@ -160,6 +161,7 @@ def task_context(session: SparkSession) -> Iterator[Any]:
     companion = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$")
     task = companion.empty()
     memory = jvm.org.apache.spark.memory.TaskMemoryManager(_memory_manager(session), next(_attempt_ids))
+    # `TaskContext.empty()` has no memory manager, which operators with a hash table or a sort need.
     private_field(session, "TaskContextImpl", "taskMemoryManager").set(task, memory)
     companion.setTaskContext(task)
     try:
@@ -218,6 +220,7 @@ def estimated_bytes(dataframe: DataFrame) -> int:
 
 def contains_current_time(dataframe: DataFrame) -> bool:
     """Whether `current_timestamp()`, `current_date()` or a similar function occurs in the analysed plan."""
+    # Spark marks these functions by a tree pattern bit, so no class names are listed here.
     current = _jvm(dataframe.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     return bool(analysed(dataframe).containsPattern(current))
 
@@ -237,6 +240,7 @@ def local_relation(session: SparkSession, output: Any, rows: Any) -> Any:
 
 def run_plan(dataframe: DataFrame) -> None:
     """Run a plan for its side effects and errors. `DataFrame.count` would let the optimiser drop its columns."""
+    # `toRdd` runs the physical plan as it is, outside of an SQL execution.
     query_execution(dataframe).toRdd().count()
 
 
@@ -258,6 +262,8 @@ def java_list(session: SparkSession) -> Any:
 def collect_rows(dataframe: DataFrame) -> tuple[Any, int, Any]:
     """Run `dataframe` as one job and keep its rows in the driver's JVM: (Java list, number of rows, schema)."""
     jvm = _jvm(dataframe.sparkSession)
+    # `executeCollect` returns internal rows and no converted ones. `unsafeWrapArray` gives them to the collection
+    # without a copy.
     array = query_execution(dataframe).executedPlan().executeCollect()
     wrapped = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(array)
     return jvm.scala.jdk.javaapi.CollectionConverters.asJava(wrapped), len(array), dataframe._jdf.schema()
@@ -302,6 +308,8 @@ def walk_of_stream(plan: Any) -> Iterator[Any]:
     while pending:
         node = pending.pop()
         yield node
+        # The right side of a join is a static DataFrame, whose nodes (an Exchange, a Sort) say nothing about the
+        # stream.
         pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
 
 

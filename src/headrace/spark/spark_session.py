@@ -112,6 +112,8 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if preload_workers and importlib.util.find_spec(DAEMON_MODULE) is not None:
         wanted.setdefault("spark.python.daemon.module", DAEMON_MODULE)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
+    # Without it Spark resolves the host's name (`Utils.findLocalInetAddress`) and may take an address of another
+    # interface.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "spark.driver.extraJavaOptions" not in wanted:
         options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
@@ -119,6 +121,8 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
         if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
             wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
     master, cores = _with_threads(master)
+    # Stays at the number of cores: the additional threads are held by resident slots, and `spark.range` or a user's job
+    # must not be cut into four times as many partitions.
     wanted.setdefault("spark.default.parallelism", str(_processors() if cores == "*" else cores))
     wanted[_CORES] = cores
     builder = SparkSession.builder.appName(app_name).master(master)

@@ -139,8 +139,11 @@ class StaticSide:
         try:
             plan = analysed(self._frame)
             plan.refresh()  # files that came into a directory since
+            # Spark's own estimate of a row (`EstimationUtils.getSizePerRow`): 8 bytes of overhead and the default size
+            # of each column.
             row_bytes = 8 + sum(int(one.dataType().defaultSize()) for one in sequence(plan.output()))
             rows = frame_of_plan(session, plan)  # one DataFrame read twice has the files of the first time
+            # One row more than allowed: enough to know that it is too large, without reading the rest.
             found = collect_as_java_list(rows if most is None else rows.limit(most // row_bytes + 1))
         except (PySparkException, Py4JError) as error:
             sentence = str(error).strip().splitlines()[0]
@@ -152,6 +155,7 @@ class StaticSide:
             ) from None
         if most is not None:
             self._check_size(len(found) * row_bytes)
+        # The same output attributes, ids included: conditions such as `stream["code"] == df["code"]` refer to them.
         return frame_of_plan(session, local_relation(session, plan.output(), found))
 
     def _threshold_bytes(self) -> int:

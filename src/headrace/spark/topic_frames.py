@@ -45,6 +45,8 @@ def topic_frame(
     if not wanted:
         return spark.createDataFrame([], RAW)
     reader = _reader(wanted, bootstrap_servers, security)
+    # One Spark partition per range, in the order of the ranges: `verify` relies on records of a partition staying in
+    # order.
     return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(reader, RAW)
 
 
@@ -104,6 +106,8 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         found = F.col("__headrace_row").getField(mine.name)
         if mine.dataType != read.dataType:
             narrow = found.try_cast(mine.dataType)
+            # `from_json` wraps 200 to -56 for a tinyint. Read as smallint, cast back, and compared as JSON: a
+            # difference is a value that does not fit.
             same = F.to_json(F.struct(narrow.alias("v"))) == F.to_json(F.struct(found.alias("v")))
             found, bad = narrow, F.when(same, bad).otherwise(F.coalesce(bad, F.lit("a number is no tinyint")))
         fields.append(found.alias(mine.name))

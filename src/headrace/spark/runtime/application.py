@@ -79,14 +79,19 @@ class ApplicationRuntime(RunningInstance):
     def start(self) -> None:
         """Perform all checks that can fail, then join the group."""
         try:
+            # 1. Everything that may be refused, before anything is written.
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
             )
             refuse_unsafe_topics(Admin(self._client), self.compiled.description(), self.bootstrap_servers)
+            # 2. Transactions of the process before hold back readers, and task openings everywhere in the group.
             self._journal.end_left_behind(
                 self._client, topics=self._written, transaction_timeout_ms=self.plan_factory.transaction_timeout_ms
             )
+            # 3. The replica process first, since `found_offsets` (sent with the join) needs it. Runners are built and
+            #    warmed before the join: tasks of other members are not taken away for a process that is still
+            #    compiling.
             self.state.start()
             self._build_runners()
             self.observation.started()
@@ -95,6 +100,7 @@ class ApplicationRuntime(RunningInstance):
             self._release()
             self.observation.ended()
             raise
+        # 4. Threads start when nothing can fail any more.
         for runner in self.runners.values():
             runner.start()
         for name, target in (("member", self._member_loop), ("status", self._status_loop)):
@@ -107,6 +113,7 @@ class ApplicationRuntime(RunningInstance):
         if this process dies.
         """
         assert self._link is not None
+        # Journal and guardian cover different deaths: the guardian that of the driver, the journal that of both.
         self._journal.add(transactional_ids)
         self._link.end_transactions_of(
             transactional_ids,
@@ -133,6 +140,7 @@ class ApplicationRuntime(RunningInstance):
         most_records = int(self.settings.config["headrace.warm.up.records"])
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
+            # More slots than tasks would be Spark partitions without work in every micro-batch.
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self.plan_factory.note_chains(name, chains.count)
@@ -183,10 +191,14 @@ class ApplicationRuntime(RunningInstance):
         acknowledged: AssignmentSnapshot | None = None
         try:
             while not self._stop.is_set():
+                # The short wait applies while an assignment is not acknowledged: a released task runs nowhere until
+                # then.
                 told = self.snapshot is None or self.snapshot is acknowledged
                 for event in self._link.events(EVENT_WAIT if told else GIVING_BACK_WAIT):
                     self._hear(event)
                 snapshot = self.snapshot
+                # Acknowledged only when every runner has released what is not in it. The coordinator then gives these
+                # tasks to their new owners (KIP-1071), so a task never runs twice.
                 if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):
                     self._link.acknowledge(snapshot.active)
                     acknowledged = snapshot
@@ -270,6 +282,7 @@ class ApplicationRuntime(RunningInstance):
     def _tick(self) -> None:
         """Report progress to the guardian if every runner has made progress, so that one stuck runner is noticed."""
         assert self._link is not None
+        # An idle application makes no py4j call that would notice the end of the JVM.
         if (gone := self._jvm.end()) is not None:
             raise gone
         now = time.monotonic()
@@ -278,6 +291,7 @@ class ApplicationRuntime(RunningInstance):
             self._link.progress()
             return
         stuck = next(runner for runner in self.runners.values() if runner.last_turn == slowest)
+        # Cancelling kills the Python workers, so that the stuck job cannot write any more.
         stuck.cancel()
         raise MaxPollExceeded(
             "max-poll-exceeded",
@@ -286,16 +300,20 @@ class ApplicationRuntime(RunningInstance):
         )
 
     def _wind_down(self) -> None:
+        # 1. No revocation is delayed any more.
         self.state.let_go()
         for runner in self.runners.values():
             runner.stop()
+        # 2. Runners finish their micro-batches, commit, and resolve what a broker left open.
         finished = self._await_runners()
+        # 3. Only if no transaction can be open the journal is emptied; else the next process ends them.
         if (
             finished
             and not self.is_failed
             and not any(runner.may_leave_transactions for runner in self.runners.values())
         ):
             self._journal.clear()
+        # 4. Leave after the commits: the coordinator refuses offsets with the epoch of a member that left.
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):
                 # With an instance id a stop is the first half of a restart: the tasks wait for the same instance.
@@ -313,6 +331,8 @@ class ApplicationRuntime(RunningInstance):
         deadline = time.monotonic() + self._max_poll_ms / 1000
         for runner in self.runners.values():
             while not runner.join(STOP_PATIENCE):
+                # A runner that waits for a broker would wait for ever if the broker is stopped for good, for instance
+                # in a test environment that is taken down.
                 if time.monotonic() > deadline or not self._is_broker_there():
                     finished = False
                     runner.abandon()

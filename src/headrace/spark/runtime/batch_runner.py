@@ -107,6 +107,7 @@ class SubtopologyRunner:
         return not self._thread.is_alive()
 
     def close(self) -> None:
+        # The opener's thread waits for the job, so it is cancelled before the opener is closed.
         self._cancel_group(self._jobs.restore_group)  # a restore that began during the stop
         self._opener.close()
         self._executor.close()
@@ -181,10 +182,14 @@ class SubtopologyRunner:
 
     def _report(self, event: Event) -> None:
         """Feed an event of another thread, and wake the loop wherever it waits."""
+        # 1. Under the lock the machine takes the event and tasks are bound or released. No I/O happens here, so the
+        #    member thread is never held up by a micro-batch.
         with self._lock:
             found = self._feed(event)
             self._lock.notify_all()
+        # 2. The loop may wait in the poller, which knows nothing of the lock.
         self._executor.watch.wake()
+        # 3. Commands for this thread; those for the loop come from its own events only.
         for command in found:
             match command:
                 case commands.CancelOpenings():
@@ -226,6 +231,8 @@ class SubtopologyRunner:
     def _loop(self) -> None:
         try:
             self._answer(events.SlotHello(slots=tuple(range(self._slots))))
+            # One piece of work at a time. Its events put the next one into the queue, so the queue is empty only after
+            # `End`.
             while not isinstance(work := self._work.popleft(), commands.End):
                 self._do(work)
             error = self._executor.finish()
@@ -235,6 +242,8 @@ class SubtopologyRunner:
             if not self._runtime.is_failed:
                 self._executor.publish_tables()
         except Exception as error:
+            # Rows of the last micro-batch are read again by the next owner; a stop does not wait for a broker that is
+            # away.
             if self._machine.is_stopping and isinstance(error, CannotConnect):
                 log.warning("%s stops with its last micro-batch undone: %s", self.name, error)
                 return
@@ -250,6 +259,8 @@ class SubtopologyRunner:
                 self._executor.tick()
                 with self._lock:
                     pause_s = max(0.0, until_ms / 1000 - time.monotonic())
+                    # `wait_for` returns at once for a stop; every other event has to wait for the pause, such as a
+                    # backoff.
                     self._lock.wait_for(lambda: self._machine.is_stopping, pause_s)
                 self._answer(events.Woken())
             case commands.WaitForInput():

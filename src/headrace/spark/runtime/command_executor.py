@@ -128,6 +128,7 @@ class CommandExecutor:
     def finish(self) -> HeadraceError | None:
         """Make sure that no transaction is left open, at the end. Return the error if that is not certain."""
         try:
+            # A broker that went away while the application was idle.
             if self._watch_losses != self.watch.losses:
                 self._commit.mark_unknown()
             self._commit.resolve_unknown()
@@ -159,6 +160,7 @@ class CommandExecutor:
             self._watch_losses = self.watch.losses
             yield events.BrokerUnreachable()
         try:
+            # Between micro-batches, when no worker writes parts of these tasks.
             self.tables.roll(self._tasks)
             # Not with the next batch only: readers of committed records may be held up until then.
             self._commit.resolve_unknown()
@@ -179,6 +181,7 @@ class CommandExecutor:
         found = self._admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
         for task in self._tasks.values():
             task.ends = {where: found[where].offset for where in task.positions}
+        # A position beyond the end of its log: the topic was deleted and created again, or truncated.
         behind = {
             where[0] for task in self._tasks.values() for where, at in task.positions.items() if at > task.ends[where]
         }
@@ -203,17 +206,22 @@ class CommandExecutor:
     def _run(self, run: commands.Run) -> Iterator[Event]:
         tasks = [self._tasks[partition] for partition in sorted(run.partitions)]
         try:
+            # 1. Ranges: from the tasks' positions to the ends seen, within the limits.
             slots = plan_slots(tasks, self.limits.records)
+            # 2. Bad records arrived lately and cannot be guarded: look through the next ones first.
             if self._recovery.screens:
                 # Reads and writes nothing; no transaction is open for it.
                 self._recovery.screen(self._planned(run.assignment, slots))
                 slots = plan_slots(tasks, self.limits.records)
+            # 3. Producer identities, before the plan, which carries them to the stages.
             slots = self._commit.begin(self._recovery.narrowed(slots))
             plan = self._plan = self._limited(self._planned(run.assignment, slots))
         except (CannotConnect, BrokerError) as error:
             yield self._failed(error)
             return
         self.batch_since = self._started
+        # 4. The machine hears of the slots before the job starts. Whatever happens from here on, it knows which
+        #    transactions may be open.
         yield events.Began(
             batch=run.batch,
             slots={
@@ -226,9 +234,11 @@ class CommandExecutor:
         )
         self._failure = None
         try:
+            # 5. The job, or the resident slots. A failure is only noted here; the machine decides what follows.
             self._reports = self._recovery.process_guarded(plan) if self._recovery.guards else self._jobs.process(plan)
         except BatchFailed as failed:
             self._failure = failed
+        # 6. The application ends (an error of the user's function, a stop of the interpreter): no later step aborts.
         except BaseException:
             self._commit.abort(plan)
             raise
@@ -289,6 +299,8 @@ class CommandExecutor:
         plan = self._current
         committed = {} if self._failure is not None else {p: self._reached[p] for p in sorted(advance.committed)}
         self._log_outcome(plan, advance)
+        # Tables after the offsets: a part becomes visible only if its batch counts. A crash before this line is what
+        # settling at the next opening is for.
         if self.tables:
             self.tables.commit(plan, committed)
             self.tables.discard(plan, advance.unchanged)

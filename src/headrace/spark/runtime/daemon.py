@@ -55,6 +55,7 @@ def preload() -> None:
     for module in WARMED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module).warm_up()
+    # Frozen objects are not touched by later collections, so forked workers keep sharing their pages.
     gc.collect()
     gc.freeze()
 

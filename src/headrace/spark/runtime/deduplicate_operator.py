@@ -113,6 +113,7 @@ class _Changes:
         stored = self._decoded(reader.values(pa.array([CLOCK_KEY], pa.binary())))
         times = _microseconds(self._rows.column(EVENT_TIME_COLUMN))
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
+        # Kafka's timestamps are milliseconds; -1 stands for none and stays negative.
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
         late, newest = find_late(times, record_times, int(stored[0]), declared.delay_us, declared.max_ahead_us)
         # 2. The other rows' places in the store, and what is kept there.
@@ -154,6 +155,8 @@ class _Changes:
     def _expired(self, reader: StoreReader, newest: int) -> pa.Array:
         """Return entries that no later row can be a duplicate of: all of a span whose end is two delays behind."""
         delay, width = self._deduplication.delay_us, _width(self._deduplication.delay_us)
+        # A row that is not late has an event time of at least `newest - delay`, and a duplicate of it at most one delay
+        # less. Spans that end before that cannot matter. Whole spans only, because the keys of a span are contiguous.
         first_live = (newest - 2 * delay) // width
         if newest == NO_TIME or first_live < -(1 << 62):
             return pa.array([], pa.binary())
@@ -180,15 +183,19 @@ class _Places:
 
     @classmethod
     def of(cls, keys: pa.Array, times: Positions, width: int) -> _Places:
+        # 1. Keys are numbered in byte order.
         distinct = pc.unique(keys)
         order = order_of_keys(distinct)
         if order is not None:
             distinct = distinct.take(order)
         key_of_row = pc.index_in(keys, value_set=distinct).to_numpy(zero_copy_only=False).astype(np.int64)
+        # 2. Each row has three places: its span, and the spans before and after it, with its key. A span is as long as
+        #    the delay, so no duplicate lies further away.
         spans = times // width
         # Numbers that are in the order of the names: by span, then by key.
         found_spans, span_numbers = np.unique(np.concatenate([spans - 1, spans, spans + 1]), return_inverse=True)
         numbers = span_numbers.reshape(-1) * max(1, len(distinct)) + np.tile(key_of_row, 3)
+        # 3. Equal places of different rows are looked up once; `places` leads each row to its own three.
         found, places = np.unique(numbers, return_inverse=True)
         before, own, after = places.reshape(3, -1).astype(np.int64)
         names = _names(found_spans[found // max(1, len(distinct))], distinct, found % max(1, len(distinct)))
@@ -218,6 +225,8 @@ def _shortened(keys: pa.Array) -> pa.Array:
     if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= LONGEST_KEY:
         return keys
     shortened = [
+        # No key begins with FE: a key of text is UTF-8, null is FF alone, any other begins with its format version
+        # (`rows.encode_key`).
         b"\xfe" + hashlib.blake2b(key, digest_size=32).digest() if len(key) > LONGEST_KEY else key
         for key in keys.to_pylist()
     ]

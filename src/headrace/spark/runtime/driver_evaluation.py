@@ -56,6 +56,8 @@ _WALK_PARAMETERS = {
     "read": "org.apache.spark.util.AccumulatorV2",  # counts the rows that were read
     "most": "java.lang.Integer",
 }
+# `rows.next()` raises at a bad row and continues behind it at the next call. The count of rows read names the row; one
+# that raises twice is listed once. The result is one string, because each object would be a round trip of py4j.
 _WALK = r"""
 java.util.ArrayList found = new java.util.ArrayList();
 long last = -1;
@@ -89,6 +91,7 @@ class DriverRows:
         All rows are printed by one call: a value at a time costs nine round trips of py4j a row, a fifth of a search.
         An UnsafeRow prints its 8-byte words in hexadecimal: a bitmap of nulls, one word per column, then what is long.
         """
+        # Word 0 and following are the bitmap of nulls, one bit per column.
         words = [(len(self.names) + 63) // 64 + self.names.index(name) for name in columns]
         printed = str(self._chosen(rows).toString()).strip("[]").split("], [") if rows else []
         found = [text.split(",") for text in printed]
@@ -124,6 +127,7 @@ def _by_slices(
 ) -> list[tuple[int, str]]:
     """As `failing_rows`; slices that fail are divided all at once, a plan per level."""
     waiting: list[int] = list(range(rows.count))
+    # 1. Start with a few slices: with few bad rows most of them succeed, and their rows are done.
     slices = min(len(waiting), SLICES)
     while waiting:
         plan = _Plan(rows, build, waiting, slices)
@@ -136,10 +140,13 @@ def _by_slices(
                 # As ParallelCollectionRDD cuts its rows into partitions.
                 failed.append(waiting[place * len(waiting) // slices : (place + 1) * len(waiting) // slices])
                 reasons.append(reason)
+                # 2. Rows behind the first `most` failing slices are not needed: each slice holds at least one bad row.
                 if len(failed) >= most:
                     break
+        # 3. Every failing slice is a single row.
         if all(len(found) == 1 for found in failed):
             return [(found[0], reason) for found, reason in zip(failed, reasons, strict=True)]
+        # 4. Divide all failing slices in one plan, because planning costs more than the rows.
         waiting = [row for found in failed for row in found]
         slices = min(len(waiting), SLICES * len(failed))
     return []
@@ -152,6 +159,8 @@ class _Plan:
         self, rows: DriverRows, build: Callable[[DataFrame], DataFrame], chosen: Sequence[int] | None, partitions: int
     ) -> None:
         self._rows, self._session = rows, rows._session
+        # Operators take the active session of the thread when they are made; without this, the settings of another
+        # session would apply.
         activate(self._session)
         execution = query_execution(build(rows.frame(chosen, partitions)))
         self._plan = execution.executedPlan()
@@ -172,13 +181,18 @@ class _Plan:
 
     def failures(self, most: int) -> list[tuple[int, str]] | None:
         """The rows at which the only partition fails, and why; None when the count of rows cannot be relied on."""
+        # 1. The metric of the scan, the leaf on the stream's side.
         read = self._plan.collectLeaves().apply(0).metrics().apply("numOutputRows")
+        # 2. Operators require a TaskContext for their memory; a driver's thread has none.
         with task_context(self._session) as task:
             rows = self._rdd.iterator(self._partitions[0], task)
             raised = _walk(self._session, rows, read, most)
+            # 3. Read to the end, and fewer rows were counted than there are: an operator read ahead or stopped early,
+            #    and no row can be named.
             if len(raised) < most and int(read.value()) != self._rows.count:
                 return None
         places = [row for row, _ in raised]
+        # 4. Rows out of order, repeated or outside: the count is not what it was taken for in this release of Spark.
         if places != sorted(set(places)) or any(not 0 <= row < self._rows.count for row in places):
             return None
         return [(row, reason_in(message)) for row, message in raised]

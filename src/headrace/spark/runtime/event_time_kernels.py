@@ -42,11 +42,14 @@ def find_late(
         most_ahead: A row whose event time is further ahead of its record's timestamp does not move the watermark.
     """
     late = np.zeros(len(times), np.bool_)
+    # 1. A row is compared with the newest event time before it, its own not included.
     for row in range(len(times)):
         time = times[row]
         # A row without an event time cannot be placed, hence it is never on time. Below `NO_TIME + delay` the
         # difference would wrap around.
         late[row] = time == NO_TIME or (newest > NO_TIME + delay and time < newest - delay)
+        # 2. An event time far ahead of the record's own timestamp (a broken clock of a producer) would make all rows
+        #    after it late. It is kept as a row, but does not move the watermark.
         is_ahead = record_times[row] >= 0 and time > record_times[row] + most_ahead
         if time > newest and not is_ahead:
             newest = time
@@ -66,6 +69,8 @@ def find_duplicates(
     duplicate, placed = np.zeros(len(times), np.bool_), np.zeros(len(kept), np.bool_)
     for row in range(len(times)):
         time = times[row]
+        # Kept rows of this micro-batch and of the store are treated alike: `kept` holds both, so a cut between
+        # micro-batches changes nothing.
         for place in (before[row], own[row], after[row]):
             if kept[place] != NO_TIME and abs(time - kept[place]) <= delay:
                 duplicate[row] = True

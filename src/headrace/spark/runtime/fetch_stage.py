@@ -81,6 +81,7 @@ class _Fetch:
                 if found.topic in step.topics:
                     self._ranges[found.topic, found.partition] = found
                     self._owner[found.topic, found.partition] = task.partition
+                    # A task whose input has no records reports its start, and so moves no offset.
                     report.reached[name_of(found.topic, found.partition)] = found.start
 
     def tables(self) -> Iterator[pa.Table]:
@@ -93,6 +94,7 @@ class _Fetch:
             max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
         )
         columns = _record_columns(self._step)
+        # 1. Ranges with something in them, and how many bytes of each were read.
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
         spent = dict.fromkeys(waiting, 0)
         started = began = time.perf_counter()
@@ -102,14 +104,21 @@ class _Fetch:
             for fetched in fetcher.fetch_ranges(waiting, columns=columns):
                 self._context.timed("fetch", started)
                 where = (fetched.topic, fetched.partition)
+                # 2. Checked for every batch: the topic may be deleted and created again between two Fetches.
                 self._check_topic(self._ranges[where])
+                # 3. Rows go through all steps of the stage here. Only when they did, the position moves; a generator
+                #    that is not resumed leaves the report at the last complete batch.
                 yield from self._rows(where, _as_table(fetched.table))
                 waiting[where] = (fetched.next_offset, waiting[where][1])
                 reached = self._context.report(self._owner[where]).reached
+                # 4. The last offsets of a range may be markers or compacted away. `next_offset` then lies behind them,
+                #    and may lie behind the end of the range.
                 reached[name_of(*where)] = min(fetched.next_offset, waiting[where][1])
                 self._account(where).bytes_in += fetched.table.nbytes
                 spent[where] += fetched.table.nbytes
                 started = time.perf_counter()
+                # 5. Early end: the micro-batch used up its time, or this partition its bytes. The loop starts again
+                #    without a partition that is full, because a fetch cannot drop one of its ranges.
                 over = self._is_over(began)
                 if over or (self._context.plan.ends_early and spent[where] >= self._context.plan.max_bytes_per_task):
                     full = where
@@ -147,6 +156,7 @@ class _Fetch:
 
     def _rows(self, where: tuple[str, int], records: pa.Table) -> Iterator[pa.Table]:
         found, task = self._ranges[where], self._owner[where]
+        # Counted before anything is left out, once for all chains of this source.
         self._account(where).records_in += records.num_rows
         records = self._without_skipped(found, records)
         if not records.num_rows or self._step.only_buries:
@@ -184,6 +194,8 @@ class _Fetch:
         rows = self._traced(where, records, rows)
         if not decoded.bad_rows and decoded.tombstones is None:
             return rows
+        # Rows of bad records and tombstones are null until here: decoders return a row per record, so that indexes of
+        # rows and records agree.
         bad = np.zeros(records.num_rows, np.bool_)
         if decoded.bad_rows:
             bad[[row.index for row in decoded.bad_rows]] = True
@@ -224,6 +236,7 @@ class _Fetch:
         self._account(where).dead += records.num_rows
         names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
         # a `foreachBatch` function may run its frame several times
+        # Names of this attempt's dead letters, in a file: the function may run its frame in other processes.
         known = self._context.stage_reports.buried(self._context.slot.slot)
         fresh = [index for index, name in enumerate(names) if name not in known]
         if not fresh:

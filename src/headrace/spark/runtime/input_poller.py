@@ -54,15 +54,20 @@ class InputPoller:
 
     def wait(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
         """Wait until a record may exist at one of the positions, `wake` is called, or one second has passed."""
+        # 1. The same positions as those that the last answer announced records for: they were not processed (a batch is
+        #    being repeated, tasks rest). A new Fetch would be answered at once and make this a busy loop.
         places = {where: offset for task in positions for where, offset in task.items()}
         if not places or places == self._told:  # announced by the last call, and not processed
             self._told = None
             wait_for((), self._wake, POLL_S if places else STANDS_MS / 1000)
             return
+        # 2. A partition without a leader, or a broker away: poll.
         if not self._ask(places):
             wait_for((), self._wake, POLL_S)
             return
         replies = {standing.reply: node for node, standing in self._standing.items()}
+        # 3. Sleep in one selector until a response or a wake-up comes. Requests that are not answered stay open for the
+        #    next call.
         ready = wait_for(replies, self._wake, (STANDS_MS + ANSWER_WAIT_MS) / 1000)
         told = [self._hear(self._standing.pop(replies[reply]).reply) for reply in ready]
         self._told = places if any(told) else None
@@ -90,6 +95,7 @@ class InputPoller:
                     self._stale = True
                     return False
                 by_node.setdefault(node, []).append((topic, partition, offset))
+            # Requests for the same positions are kept, others are taken back.
             self._take_back(by_node)
             for node in by_node.keys() - self._standing.keys():
                 request = _request(by_node[node], cluster)
@@ -111,6 +117,8 @@ class InputPoller:
             if is_readable(standing.reply):
                 self._hear(standing.reply)
             else:
+                # A Fetch cannot be cancelled (Kafka has no such request), and the broker would answer the next request
+                # of this connection after it.
                 standing.reply.connection.close()
 
     def _hear(self, reply: PendingReply) -> bool:

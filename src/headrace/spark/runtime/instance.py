@@ -181,6 +181,7 @@ class RunningInstance:
 
         The first error counts, unless the JVM has died: that explains all others.
         """
+        # A dead JVM makes every thread fail with an error of py4j; its exit code is the reason worth reporting.
         error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
         with self._lock:
             if self.error is None:
@@ -205,6 +206,8 @@ class RunningInstance:
 
     def make_thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> threading.Thread:
         """Return a Python thread with a JVM thread of its own, so that local properties do not mix."""
+        # PySpark maps each Python thread to a JVM thread (`inheritable_thread_target`); plans travel as local
+        # properties of that thread.
         return threading.Thread(target=inheritable_thread_target(self.spark)(target), name=name, daemon=daemon)
 
     def network_client(self, **settings: Any) -> NetworkClient:

@@ -42,6 +42,7 @@ class _GuardedRows:
         self._count = 0
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        # Exactly one of the two structs is null in each row (`GuardedRows`).
         rows, failed = (column.combine_chunks() for column in table.columns)
         if failed.null_count < len(failed):
             found = failed.drop_null()

@@ -69,6 +69,7 @@ class MicroBatchPlan:
     """One attempt of one micro-batch of one subtopology."""
 
     subtopology_id: str
+    # Number and attempt: they distinguish reports and stores of this attempt from those of any other.
     batch: BatchKey
     member_id: str
     member_epoch: int
@@ -143,6 +144,7 @@ class TaskReport:
 
     def add(self, other: TaskReport) -> None:
         """Add the report of another stage about the same task."""
+        # Each input is reported by exactly one fetch stage, so nothing is overwritten.
         self.reached |= other.reached
         self.notes += other.notes
         self.sunk |= other.sunk

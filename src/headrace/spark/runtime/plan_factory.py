@@ -73,6 +73,8 @@ class PlanFactory:
             fetch_max_bytes=int(self._config["fetch.max.bytes"]),
             fetch_max_partition_bytes=int(self._config["max.partition.fetch.bytes"]),
             max_bytes_per_task=self._max_bytes,
+            # Several chains read the same range, and one offset is committed for it: none of them may stop before the
+            # others.
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
             **(self._of_transactions(subtopology) if self.exactly_once else {}),
         )
@@ -117,6 +119,8 @@ class PlanFactory:
         known = self._transactions.get(subtopology.subtopology_id)
         return {
             "exactly_once": True,
+            # A sixth of the timeout for fetching, a third for the whole micro-batch (`batch_limits`): a transaction
+            # that comes near its timeout is aborted by the coordinator and repeated for nothing.
             "fetch_deadline_ms": self.transaction_timeout_ms // 6,
             "transaction_timeout_ms": self.transaction_timeout_ms,
             "transaction_version": known.version if known is not None else 0,

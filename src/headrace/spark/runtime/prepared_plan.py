@@ -76,6 +76,7 @@ class PreparedPlan:
         self._look(first)
 
     def _look(self, first: DataFrame) -> None:
+        # Three kinds: kept as planned, planned anew from its logical plan (tells the time), built anew (has seeds).
         self._is_deterministic = bool(analysed(first).deterministic())
         self._may_be_kept = self._is_deterministic and not contains_current_time(first)
         self._logical = logical_plan(first)
@@ -90,6 +91,8 @@ class PreparedPlan:
     def _planned(self) -> DataFrame:
         if not self._is_deterministic and not self._keeps_fetching:
             return self._build()
+        # In a session of its own the plan has to be made from a logical plan, since a DataFrame belongs to the session
+        # that built it.
         logical = self._logical if self._is_deterministic else logical_plan(self._build())
         return frame_of_plan(self._session, logical)
 
@@ -99,6 +102,7 @@ class PreparedPlan:
         `DataFrame.collect` and `RDD.collect` open a socket for each call, and where that is one of the file system the
         JVM remembers its name until it ends (File.deleteOnExit): 250 bytes for each micro-batch, for ever.
         """
+        # `_rows` is a Java RDD over the planned query; collecting it again starts a job without planning.
         frame = self.kept()
         if self._rows is None or not self._may_be_kept:
             self._rows = json_rows(frame)
@@ -139,6 +143,7 @@ def fetching_session(session: SparkSession, settings: Mapping[str, str] | None =
     """A copy of the session in which no plan loses its fetch stage, with `settings` on top."""
     copied = clone_session(session)
     for name, value in (*_KEEPS_FETCHING.items(), *(settings or {}).items()):
+        # The user may have excluded rules of the optimiser as well: ours are added to them.
         given = str(copied.conf.get(name, "")) if name.endswith("excludedRules") else ""
         copied.conf.set(name, f"{given},{value}" if given else value)
     return copied

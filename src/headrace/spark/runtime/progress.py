@@ -93,6 +93,8 @@ class SubtopologyProgress:
             previous = self._rates[-1][0] if self._rates else timing.started - seconds
             self._rates.append((timing.committed, records))
             self.records += records
+            # `inputRowsPerSecond` is over the time since the last commit, `processedRowsPerSecond` over the
+            # micro-batch, as in Spark's `ProgressReporter`.
             waited = max(1e-6, timing.committed - previous)
             durations = _durations(reports, timing)
             self.totals.add(tasks, durations)
@@ -188,6 +190,7 @@ class SubtopologyProgress:
 
 def _durations(reports: Sequence[StageReport], timing: BatchTiming) -> dict[str, int]:
     """Stages by their slowest slot; `triggerExecution` is the whole batch."""
+    # Slots run side by side: the slowest one is what the micro-batch waited for.
     slowest: dict[str, float] = {}
     for report in reports:
         for name, spent in report.timings_ms.items():
@@ -205,6 +208,7 @@ def _event_time(tasks: Iterable[TaskReport]) -> dict[str, str]:
 
     A watermark that Python's calendar does not have is left out.
     """
+    # The earliest, as Spark's default policy for several operators (`spark.sql.streaming.multipleWatermarkPolicy`).
     marks = [mark for task in tasks for mark in task.watermarks_ms.values()]
     if not marks or not LEAST_MS <= min(marks) <= MOST_MS:
         return {}

@@ -44,6 +44,7 @@ def forget_dead_daemons(spark: SparkSession) -> int:
         while factories.hasNext():
             factory = factories.next()
             daemon = field("api.python.PythonWorkerFactory", "daemon", factory)
+            # A healthy factory is left alone: `stop` would kill the workers of running tasks.
             if daemon is not None and not daemon.isAlive():
                 factory.stop()
                 forgotten += 1

@@ -76,6 +76,8 @@ class _TracedSink:
         except HeadraceError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an encoder raises is about a value
+            # Encoders fail for a whole column. Halving costs log2(rows) encodings for one bad row; a row at a time
+            # would cost all rows of a healthy table.
             if table.num_rows == 1:
                 _note(self._context, table, 0, f"{self._sink.topic}: {type(error).__name__}: {error}"[:500])
                 return
@@ -101,6 +103,8 @@ class _SizeLimit:
         sizes = pc.fill_null(pc.binary_length(values), 0)
         if keys is not None:
             sizes = pc.add(sizes, pc.fill_null(pc.binary_length(keys), 0))
+        # 1. Raw sizes find the candidates, for all rows at once. 2. Only those are encoded alone, since compression
+        #    decides.
         for row in np.flatnonzero(sizes.to_numpy(zero_copy_only=False) > limit - _RECORD_OVERHEAD).tolist():
             batches = encode_from_arrow(
                 keys,
@@ -158,6 +162,7 @@ class _TracedAggregate:
 
     def _traced(self, task: Any, rows: pa.Table) -> Iterable[pa.Table]:
         groups = list(self._functions.group_names)
+        # 1. One partial result per record: the columns of the record's place are grouping columns.
         partials = self._functions.lifted(rows, by=(*groups, *TRACE_COLUMNS))
         of_rows = encode_key([partials.column(name) for name in groups])
         keys = pc.unique(of_rows)
@@ -165,10 +170,13 @@ class _TracedAggregate:
         if order is not None:
             keys = keys.take(order)
         group = pc.index_in(of_rows, value_set=keys).to_numpy(zero_copy_only=False)
+        # 2. The stored values of the groups, read without changing them.
         stored = self._stored(task, keys)
         bad, lonely = _overflows(self._functions.state, partials, stored, group, len(keys))
         for row, reason in sorted(bad.items()):
             _note(self._context, rows, row, reason)
+        # 3. What is left is merged with the stored value as if it were alone, and goes to the steps behind the
+        #    aggregate: they may fail on it as well.
         good = np.flatnonzero(~lonely)
         if len(good):
             alone = self._alone(partials.take(pa.array(good)), stored, group[good])
@@ -190,6 +198,7 @@ class _TracedAggregate:
 
         store = open_store(self._context, self._merging.store, task.partition)
         position = StorePosition(batch=self._context.plan.batch, input_offsets={}, changelog_offset=0)
+        # A merge that is abandoned: it reads the values behind the committed batch, whatever is prepared.
         store.merge(task.committed, position, keys, read).abandon()
         values = found[-1]  # a store whose map was full asks twice
         there = values.is_valid().to_numpy(zero_copy_only=False)

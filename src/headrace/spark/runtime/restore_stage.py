@@ -60,8 +60,11 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
     where = (spec.changelog_topic, task.partition)
     client = client_for(context.plan.bootstrap_servers)
     admin = Admin(client)
+    # 1. The end is asked for after the committed offsets were read as stable. Everything that they cover is in the log
+    #    before it.
     first = admin.list_offsets({where: "earliest"})[where].offset
     end = admin.list_offsets({where: "latest"})[where].offset
+    # 2. Exactly at the committed offsets, and inside of the log: keep the store.
     try:
         stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
         at = store.position()
@@ -70,6 +73,7 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
             raise
         store = open_store(context, spec, task.partition)  # condemned, hence set aside: a new one
         stands, at = False, None
+    # 3. Otherwise replay up to the end, open transactions included: the replay waits for their outcome.
     if not stands or at is None or not first <= at.changelog_offset <= end:
         start = store.begin_replay(context.plan.batch, first, end)
         replay = Replay(
@@ -91,6 +95,7 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
     if store.rebuilt is not None:
         report.notes.append(f"the store {store.path} was rebuilt: {store.rebuilt}")
         store.rebuilt = None
+    # 4. Only now the store belongs to the task: its next micro-batch must begin at these offsets.
     store.place(context.plan.batch, committed, over=at)
     report.state_keys += store.count()
     report.state_bytes += store.size_bytes()

@@ -40,6 +40,8 @@ def convert_rows(values: pa.Array, old: RowSchema, new: RowSchema) -> pa.Array:
     check_convertible(old, new)
     types = [kind for column in old.values for kind in _stored_types(column)]
     decoded = iter(decode_rows(values.drop_null(), types, old.fingerprint))
+    # By the column's identity (function and canonical argument), not by position: both programs order their columns by
+    # themselves.
     known = {column: [next(decoded) for _ in _stored_types(column)] for column in old.values}
     count = len(values) - values.null_count
     columns = [
@@ -51,6 +53,7 @@ def convert_rows(values: pa.Array, old: RowSchema, new: RowSchema) -> pa.Array:
     if not values.null_count:
         return rows
     valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    # Null rows (tombstones) have no bytes to convert; they return to their places.
     return rows.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 

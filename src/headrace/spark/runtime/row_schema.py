@@ -181,10 +181,13 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     """The rows of the aggregate's store and changelog."""
     groups = aggregate.group_columns
     expressions = aggregate.group_expressions or tuple(name for name, _ in groups)
+    # 1. Grouping columns, known by their canonical texts and not by the names that the program gives them.
     columns = [
         RowColumn("key", expression, str(arrow_type(kind)))
         for expression, (_, kind) in zip(expressions, groups, strict=True)
     ]
+    # 2. Partial results in the order of the buffers. One of them may take several stored columns, such as sum and count
+    #    of an average.
     stored = {column.name: column for column in AggregateFunctions(aggregate).state}
     for buffer in aggregate.buffers:
         mine = [
@@ -209,6 +212,7 @@ def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
     """The store of a deduplication. The delay is part of its keys: they hold spans of event time that are as long."""
     time = f"{deduplication.event_time_expression} in spans of {deduplication.delay_us} us"
     columns = [RowColumn("key", time, "int64")]
+    # The key's columns follow the span, as in the bytes of the store's keys.
     columns += [
         RowColumn("key", expression, str(arrow_type(kind)))
         for expression, (_, kind) in zip(deduplication.key_expressions, deduplication.key_columns, strict=True)
@@ -273,12 +277,14 @@ def judge_changelog(
     if first is None:
         return
     key, value = first
+    # 1. A published schema: compared column by column, so that the refusal can name what differs.
     if key is not None and key.startswith(SCHEMA_KEY):
         stored = StoredSchema.from_value(value or b"")
         difference = stored.difference(program)
         if difference is None:
             return
         raise schema_changed(changelog, group_id, difference, old=stored, new=program)
+    # 2. No schema record in front: the fingerprint of the first row decides, without names.
     head = bytes([ROW_FORMAT]) + program.state.fingerprint
     if value is None or value[: len(head)] == head:
         return

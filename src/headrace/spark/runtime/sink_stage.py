@@ -88,6 +88,8 @@ class _Sink:
 
     def finish(self) -> Iterable[pa.Table]:
         started = time.perf_counter()
+        # Flushed before the stage ends: PySpark would end it in any case, and a report must mean that all records are
+        # stored.
         self._producer.flush()
         self._context.timed("flush", started)
         return ()
@@ -129,4 +131,5 @@ class _RepartitionSink(_Sink):
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
+        # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
         return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)

@@ -23,6 +23,8 @@ _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n
 def kind_of(error: BaseException) -> FailureKind:
     """Classify an error: a lost worker and a cancelled job do not concern the records, any other error may."""
     text = str(error)
+    # Texts of Spark's exceptions are all there is: py4j carries no types of causes. A condition in brackets
+    # ([DIVIDE_BY_ZERO]) is Spark SQL's own and wins over words that a value may contain.
     if _CONDITION.search(text) is None or "PYTHON" in text[:200]:
         if _CANCELLED.search(text) and "Traceback" not in text:
             return "cancelled"
@@ -50,6 +52,7 @@ def reason_of(error: BaseException) -> str:
 def reason_in(text: str) -> str:
     """The same of an exception's message."""
     python = _PYTHON.findall(text)
+    # The last line of a traceback is the exception; Spark puts its own frames around it.
     if python and "Traceback" in text:
         return str(python[-1]).strip()
     condition = _CONDITION.search(text)

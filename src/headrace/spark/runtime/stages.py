@@ -90,6 +90,7 @@ def feed(table: pa.Table, operators: Sequence[Operator]) -> Iterator[pa.Table]:
 
 def finish(operators: Sequence[Operator]) -> Iterator[pa.Table]:
     """End the chain from front to back."""
+    # What an operator returns at its end still passes through those behind it, before they end themselves.
     for index, operator in enumerate(operators):
         for table in operator.finish():
             yield from feed(table, operators[index + 1 :])
@@ -138,6 +139,9 @@ class PythonStage:
         plan = MicroBatchPlan.from_json(text)
         context = self._context(plan, slot)
         with self._errors_written(context):
+            # Spark repeats a failed task (`spark.task.maxFailures`). The first attempt may still run and hold the
+            # slot's producer identity, so the second one refuses, and the driver repeats the micro-batch under a new
+            # attempt.
             if attempt > 0 and not plan.probe:  # a probe leaves nothing behind
                 raise HeadraceError("second-attempt", f"Spark ran slot {slot} of batch {plan.batch} a second time")
             report = yield from self._run(batches, context)
@@ -182,6 +186,7 @@ class PythonStage:
         """Write the error that ends the block to the side path, since Spark passes it on as text."""
         try:
             yield
+        # Spark stopped reading (a limit, a cancelled job): no error of this stage.
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -192,6 +197,8 @@ class PythonStage:
         self, batches: Iterator[pa.RecordBatch], context: StageContext
     ) -> Generator[pa.RecordBatch, None, StageReport]:
         started = time.perf_counter()
+        # The client outlives micro-batches. Its count of lost connections is compared, so that the driver learns of a
+        # broker that went away during this one.
         client = client_for(context.plan.bootstrap_servers)
         reconnects = client.reconnects
         operators = [step.start(context) for step in self.steps]
@@ -283,6 +290,7 @@ _frozen: list[bool] = []
 
 def _freeze_once(freeze: Callable[[], None] = gc.freeze) -> None:
     """Exclude imported objects from garbage collection, which PySpark runs after each task (44 ms each time)."""
+    # At the end of the first micro-batch: imports and compiled code are complete, and no record is held.
     if not _frozen:
         _frozen.append(True)
         gc.collect()

@@ -76,6 +76,7 @@ class StateDirectory:
                 path=str(path),
                 owner=owner,
             ) from error
+        # The pid is for the message of a second process. The lock itself is the kernel's, and ends with the process.
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
         if group_id is not None:
@@ -157,6 +158,7 @@ class StateDirectory:
         Returns:
             (task, freed bytes) for each.
         """
+        # By the files' own times, so that the delay also counts while the application is stopped.
         limit = time.time() - delay_s
         gone: list[tuple[Task, int]] = []
         for task, directory in self._directories():
@@ -197,6 +199,7 @@ def _unusable(path: Path, error: OSError) -> StateError:
 
 
 def _last_written(directory: Path) -> float:
+    # Writing to a file does not change the times of its directory.
     newest = directory.stat().st_mtime
     for file in directory.glob("*/*.mdb"):
         with suppress(OSError):

@@ -142,9 +142,12 @@ class _Stateful:
         return ()
 
     def finish(self) -> Iterable[pa.Table]:
+        # 1. First of all, because it fails if the fetch stage did not finish: PySpark ends the input of this stage
+        #    without an error then, and half a micro-batch would be prepared.
         reached = self._reached()
         merged: list[_Merged] = []
         try:
+            # 2. Merge task by task. Their changes are sent at once, so the network works while the next task is merged.
             for task in self._context.slot.tasks:
                 started = time.perf_counter()
                 changes = self._operator.end(task.partition)
@@ -154,9 +157,11 @@ class _Stateful:
                 merged.append(one)
                 self._merge(one, task, reached[task.partition])
                 self._context.timed("state", started)
+                # 3. Open transactions hold their dirty pages in memory.
                 if sum(one.changed for one in merged) >= ENOUGH_OPEN:
                     yield from self._prepare(merged)
             yield from self._prepare(merged)
+        # 4. After an error every store is left as it was. For prepared ones this does nothing.
         finally:
             for one in merged:
                 for store in one.stores:
@@ -187,6 +192,8 @@ class _Stateful:
             if isinstance(change, StoreUpdate):
                 one.stores.append(self._update(store, change, task, position))
                 continue
+            # A store without changes is prepared as well: all stores of a task stand at the same batch, or the next
+            # micro-batch would find this one behind.
             if change is None or not len(change.keys):
                 one.stores.append(_MergedStore(spec, store.merge(task.committed, position, NO_KEYS, _unchanged), 0))
                 continue
@@ -216,7 +223,11 @@ class _Stateful:
         """Wait for all changelog writes, prepare the stores, and yield the changed rows. No transaction stays open."""
         context = self._context
         started = time.perf_counter()
+        # 1. One wait for the acknowledgements of all tasks.
         written = producer_for(context).flush() if any(one.changed for one in merged) else {}
+        # 2. Stores after their changelogs: a store is never ahead of its topic, or a replay elsewhere would miss what
+        #    this one has. The other order of a crash is harmless: records without a prepared store belong to a
+        #    transaction that is aborted, or are written again with the repeated batch.
         for one in merged:
             report = context.report(one.partition)
             for store in one.stores:
@@ -226,6 +237,7 @@ class _Stateful:
                 report.changelog_records += store.changed
                 report.state_keys += store.batch.keys
                 report.state_bytes += store.batch.size_bytes
+        # 3. Cleared before rows are yielded, so that an error further on does not touch prepared stores.
         prepared = list(merged)
         merged.clear()
         context.timed("state", started)

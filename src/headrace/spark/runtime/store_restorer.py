@@ -53,11 +53,14 @@ class StoreRestorer:
         if not tasks:
             return
         started = time.monotonic()
+        # A replay is a writer of the stores like a micro-batch, and takes a number from the same sequence: a straggler
+        # of an earlier micro-batch is refused by it.
         batch = self._next_batch()
         committed = {
             task.partition: {input_name(*where, task.topic_ids[where[0]]): at for where, at in task.positions.items()}
             for task in tasks
         }
+        # Changelogs may have been created again since the last look; their ids are part of the stores' identity.
         self._runtime.plan_factory.forget_topic_ids(self._subtopology)
         found = self._runtime.state.catch_up(self._name, committed, self._cancelled.is_set, batch)
         replicas_s = time.monotonic() - started
@@ -78,6 +81,7 @@ class StoreRestorer:
         rows: dict[int, list[TaskPlan]] = {}
         for task in tasks:
             ranges = tuple(
+                # Empty ranges: this plan reads no records. Its starts name the positions that stores must have.
                 InputRange(topic=topic, partition=partition, start=at, end=at, topic_id=task.topic_ids[topic])
                 for (topic, partition), at in sorted(task.positions.items())
             )

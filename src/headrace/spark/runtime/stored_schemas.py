@@ -48,7 +48,9 @@ class StoredSchemas:
         """Publish the program's schemas where none are; all changelogs exist. Raises StateError as `check`."""
         with self._lock:
             topics = client.known_topics(sorted(self._program)).topics if self._program else {}
+            # 1. Topics that were not compared yet under their present id.
             left = [topic for topic in self._program if self._agreed.get(topic) != topics[topic].topic_id]
+            # 2. Publish where nothing is. Another instance may do the same at this moment.
             for topic in self._judged_empty(client, left):
                 publish_schema(client, topic, self._program[topic])
             # Log order decides: the first record counts, whichever instance wrote it.
@@ -81,6 +83,7 @@ def first_rows(client: NetworkClient, changelogs: Iterable[str]) -> dict[str, Ro
     first = admin.list_offsets(dict.fromkeys(wanted, "earliest"))
     ends = admin.list_offsets(dict.fromkeys(wanted, "latest"), isolation_level="read_committed")
     for where in wanted:
+        # The end is that of committed records: a first record inside of an open transaction decides nothing.
         if first[where].offset >= ends[where].offset:
             continue
         fetcher = Fetcher(client, max_partition_bytes=FETCH_BYTES)

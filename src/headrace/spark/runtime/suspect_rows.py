@@ -101,6 +101,8 @@ def guarded_rows(
     if guarded is None:
         return None
     frame = rows.select("*", guarded.alias(_GUARDED))
+    # Rows that a filter drops are neither a result nor doubtful. Without filters the condition would be a second
+    # evaluation for nothing.
     if guard.filters:
         frame = frame.where(F.col(_GUARDED).isNull() | F.col(f"{_GUARDED}.row").isNotNull())
     inputs = F.struct(*(F.col(quoted(name)).alias(f"c{at}") for at, name in enumerate(rows.columns)))
@@ -156,20 +158,27 @@ class _Guard:
 
     def build(self) -> Column | None:
         """Return a column `struct<row: struct<..>>`: null where the plan raises, `row` null where a filter drops."""
+        # 1. Only a chain of projections and filters is one expression. A join or a generator makes other rows than it
+        #    reads.
         nodes = self._nodes()
         if nodes is None or not self._plan.deterministic():
             return None
         self.filters = sum(class_of(node) == "Filter" for node in nodes)
+        # 2. All expressions are inlined down to the columns of the input, so that the guard stands on the input's rows
+        #    alone.
         steps = self._steps(nodes)
         results = [
             self._inlined(column)
             for column in sequence(self._plan.output())
             if str(column.name()) not in self._leave_out
         ]
+        # 3. From the result inwards: a struct of the result's columns, null as a row that was dropped, wrapped step by
+        #    step in the conditions of the filters below it.
         row = self._struct([f"c{at}" for at in range(len(results))], results)
         dropped = self._struct(["row"], [self._expressions.Literal(None, row.dataType())])
         outcome = self._after(self._shared(results), self._struct(["row"], [row]))
         for step in reversed(steps):
+            # 4. A projection adds what Spark may compute on its account before anything above it.
             if isinstance(step, _Projection):
                 outcome = self._after([*step.early, *self._kept_apart(step)], outcome)
                 continue
@@ -180,6 +189,7 @@ class _Guard:
                 passes = self._expressions.Coalesce(self._list([step.condition, null_counts_as]))
                 outcome = self._expressions.If(passes, outcome, dropped)
             outcome = self._after(step.early, outcome)
+        # 5. Shared subexpressions of the last filter's condition are evaluated before the condition.
         last = next((step for step in reversed(steps) if isinstance(step, _Filter)), None)
         if last is not None:
             outcome = self._after(self._shared([last.condition]), outcome)
@@ -192,6 +202,7 @@ class _Guard:
     def _nodes(self) -> list[Any] | None:
         """The projections and filters from the rows up to the result."""
         nodes, node = [], self._plan
+        # The result was built on these very rows, so the plan ends in the node of the input.
         while not node.fastEquals(self._start):
             name = class_of(node)
             if name not in ("Filter", "Project", "SubqueryAlias"):
@@ -210,6 +221,8 @@ class _Guard:
         filters = self.filters
         for node in nodes:
             if class_of(node) == "Filter":
+                # Filters that follow each other become one in Spark (CombineFilters), so conditions of all filters so
+                # far count as one.
                 for condition in self._conjuncts(self._inlined(node.condition())):
                     (not_null if class_of(condition) == "IsNotNull" else conditions).append(condition)
                 filters -= 1
@@ -244,10 +257,13 @@ class _Guard:
         if name == "AttributeReference":
             found = expression_id(expression)
             self._references[found] += 1
+            # A definition that is referenced n times is in the expression n times. Chains of such columns grow
+            # exponentially, hence the bound.
             self._size += self._nodes_of.get(found, 0)
             return self._definitions.get(found, expression)
         if self._size > MOST_NODES:
             raise _TooLarge
+        # `With` computes a common expression once (`RewriteWithExpression` makes it a projection below).
         if name == "With":  # Spark would move its definitions out of TryEval
             return self._inlined_with(expression, conditional=conditional)
         if name == "CommonExpressionRef":
@@ -290,6 +306,7 @@ class _Guard:
         if not first:
             return outcome
         # A struct is never null by itself; under TryEval, the optimiser does not know.
+        # `if(isnotnull(try(struct(first…))), outcome, null)`: one null if any of them raises.
         checked = self._expressions.TryEval(self._struct([f"c{at}" for at in range(len(first))], first))
         nothing = self._expressions.Literal(None, outcome.dataType())
         return self._expressions.If(self._expressions.IsNotNull(checked), outcome, nothing)

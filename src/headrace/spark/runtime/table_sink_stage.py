@@ -91,6 +91,7 @@ class _TableSink:
         rows = fitted(table.select(self._schema.names), self._schema)
         for partition in np.unique(tasks).tolist():
             task = self._tasks[partition]
+            # The range lies before the table's own position: it was written before the group's offsets were set back.
             if self._sink.name not in task.had:
                 mine = tasks == partition
                 self._write(task, rows if mine.all() else rows.filter(pa.array(mine)))

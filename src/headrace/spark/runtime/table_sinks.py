@@ -103,15 +103,20 @@ class TableSinks:
         mine = self._task(task.partition)
         self._gathering |= {task.partition}
         with refused_by(sink, f"the task {self._subtopology_id}-{task.partition} was opened"):
+            # 1. Parts of earlier owners, decided by the group's offsets.
             found = settling.settle(sink.sink.pending(mine), stands)
+        # 2. Nothing is guessed: see `sinks.settling`.
         if found.undecided:
             raise _undecided(sink, found.undecided[0])
+        # 3. Commit before discard: an error in between leaves parts that the next opening decides in the same way.
         if found.commit:
             log.warning("%s: a micro-batch that was committed is brought into %s", self._subtopology_id, sink.name)
             self._try(sink, "a micro-batch was committed", lambda: sink.sink.commit(found.commit))
         with refused_by(sink, "rows of a failed micro-batch were taken back"):
             sink.sink.discard(found.discard)
             positions = sink.sink.positions(mine)
+        # 4. The table may be ahead of the offsets if a tool has set them back, or they have expired. Rows up to there
+        #    are in the table already.
         further = {where: positions.get(_input(task, where), 0) for where in task.positions}
         further = {where: at for where, at in further.items() if at > task.positions[where]}
         if further:

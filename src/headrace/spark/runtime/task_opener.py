@@ -104,6 +104,7 @@ class TaskOpener:
         """Cancel all openings: the tasks will not run here."""
         self._closing.set()
         self._requests.put(None)
+        # Interrupts a request that waits for a broker, such as a stable OffsetFetch.
         self._client.end()
         self._client.close()
         self._thread.join(CLOSE_WAIT)
@@ -112,6 +113,7 @@ class TaskOpener:
         self._connect_to_coordinator()
         while (request := self._requests.get()) is not None and not self._closing.is_set():
             self._closing.wait(max(0.0, request.not_before_ms / 1000 - time.monotonic()))
+            # The tasks may have moved away while the request waited.
             if not self._host.is_opening(request):
                 continue
             try:
@@ -140,10 +142,15 @@ class TaskOpener:
             log.debug("%s: the coordinator was not reached ahead: %s", self._name, error)
 
     def _open(self, request: Open) -> list[RunningTask]:
+        # 1. Before anything is read or written: rows of another program would be mixed with this one's.
         self._schemas.agree(self._client)
+        # 2. Inputs and topic ids from one look at the metadata. The ids become part of positions, so a topic that is
+        #    created again later is noticed.
         inputs = self._inputs(request)
         places = [where for mine in inputs.values() for where in mine]
         topic_ids = self._topic_ids({topic for topic, _ in places})
+        # 3. Stable offsets: the call fails while an earlier owner's transaction is open, because its outcome moves the
+        #    start.
         starts, committed = self._starts(request, places, topic_ids)
         tasks = [
             RunningTask(
@@ -154,9 +161,11 @@ class TaskOpener:
             )
             for partition, mine in sorted(inputs.items())
         ]
+        # 4. Tables: leftover parts are decided by the offsets just read, then missing start offsets are committed.
         if self._tables:
             self._tables.settle(tasks, committed)
             self._commit_starts(request, starts, committed)
+        # 5. Stores last, to the positions that are final now.
         if self._restorer is not None:
             self._restorer.restore(request, tasks)
         return tasks
@@ -181,6 +190,7 @@ class TaskOpener:
             self._client, self._group_id, inputs, require_stable=True, timeout_ms=STABLE_WAIT_MS
         )
         found = {where: row.offset for where, row in committed.items()}
+        # A topic that was deleted and created again: the committed offset counts positions of the old one.
         again = [where for where, row in committed.items() if _is_of_another(row, where[0], topic_ids)]
         fresh = [where for where in inputs if found.get(where, -1) < 0]
         admin = Admin(self._client)
@@ -231,6 +241,8 @@ class TaskOpener:
             )
         if self._reset == "earliest":
             return {where: first[where] for where in fresh}
+        # Committed at once, with the member's epoch: "latest" of the next owner would be a later one, and the records
+        # in between would be lost.
         ends = _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
         member = self._host.newest_assignment(request)
         commit_offsets(self._client, self._group_id, ends, member_id=member.member_id, member_epoch=member.member_epoch)

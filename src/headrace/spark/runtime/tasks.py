@@ -48,9 +48,12 @@ class RunningTask:
         for given in ranges:
             where = (given.topic, given.partition)
             further = {name: at[where] for name, at in self.ahead.items() if at.get(where, 0) > given.start}
+            # 1. Up to where the nearest table is ahead: beyond it the set of tables that need the rows changes.
             cut = given.cut(min([given.end, *further.values()]))
             if cut.end > cut.start:
                 had = tuple(sorted(further))
+                # 2. One plan names one set of tables for all ranges of the task. The first range with records decides,
+                #    others wait.
                 chosen = had if chosen is None else chosen
                 cut = cut if had == chosen else given.cut(given.start)
             found.append(cut)
@@ -58,6 +61,7 @@ class RunningTask:
 
     def _range(self, where: TopicPartition, start: int, max_records: int) -> InputRange:
         end = max(start, min(self.ends.get(where, start), start + max_records))
+        # A record at which the application will fail is not read; everything before it is.
         end = min(end, max(start, self.stop_at.get(where, end)))
         bad = {offset: reason for offset, reason in self.skipped.get(where, {}).items() if start <= offset < end}
         return InputRange(
@@ -74,6 +78,7 @@ class RunningTask:
         """Advance to the offsets that a committed batch reached."""
         for where in self.positions:
             self.positions[where] = report.reached.get(name_of(*where), self.positions[where])
+            # Offsets that were passed over are forgotten once they lie behind the position.
             known = self.skipped.get(where)
             if known:
                 self.skipped[where] = {at: why for at, why in known.items() if at >= self.positions[where]}

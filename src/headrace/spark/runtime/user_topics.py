@@ -103,6 +103,7 @@ def most_tasks(client: NetworkClient, subtopology: CompiledSubtopology) -> int:
     topics = [t for s in subtopology.sources if isinstance(s, TopicSource) for t in source_topics(s)]
     if len(topics) < len(subtopology.sources):
         return 0  # a repartition topic may not exist yet
+    # Partition p of every input belongs to task p, so the topic with most partitions counts.
     return max(len(client.metadata(topics).topics[topic].partitions) for topic in topics)
 
 

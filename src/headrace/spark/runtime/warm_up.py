@@ -54,6 +54,7 @@ def newest_records(admin: Admin, topics: list[str], most: int) -> tuple[InputRan
     ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
     fullest: dict[str, InputRange] = {}
     held = {where: ends[where].offset - first[where].offset for where in partitions}
+    # Ascending by the number of records, so the fullest partition of a topic is written last and stays.
     for topic, partition in sorted(partitions, key=held.__getitem__):
         if held[topic, partition] > 0:
             end = ends[topic, partition].offset

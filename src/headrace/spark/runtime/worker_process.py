@@ -61,6 +61,7 @@ def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     _let_go()
     known = _stores.get(path)
     if known is not None:
+        # Another worker may have set the files aside, or a changelog was created again: then the path is another store.
         if known[0] == identity and known[1].is_current:
             return known[1]
         known[1].close()

@@ -19,6 +19,7 @@ def locked(directory: Path) -> Iterator[None]:
     """Hold the directory's lock; the kernel releases the one of a process that died. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("ab") as file:
+        # `flock` and not `lockf`: the latter is lost when any descriptor of the file is closed in the same process.
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -27,6 +28,7 @@ def write_text(path: Path, text: str) -> None:
     """Replace the file's text in one step; durable."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(text)
+    # Without this the rename may reach the disk before the bytes, and the file is empty after a power failure.
     sync_file(aside)
     aside.replace(path)
     sync_directory(path.parent)
@@ -36,6 +38,8 @@ def remove(path: Path) -> None:
     """Remove a directory as a whole: what is left of it after a crash has another name."""
     gone = path.with_name(f".gone-{path.name.lstrip('.')}")
     with contextlib.suppress(FileNotFoundError):
+        # One step takes it out of sight. Deleting file by file under the old name could be mistaken for a part with
+        # fewer rows.
         path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

@@ -91,12 +91,15 @@ class ParquetSink:
             directory = self.directory_of(part.task)
             with locked(directory):
                 journal = Journal.read(directory)
+                # 1. Committed by an earlier call, of this owner or another.
                 if part.batch in journal.counted:
                     continue
                 path = directory / part.batch
+                # 2. Positions and part go into the journal in one step; the rows themselves do not move.
                 if path.is_dir():
                     size = sum(file.stat().st_size for file in path.rglob(ROWS))
                     journal.after_commit(part, size, int(time.time() * 1000)).write(directory)
+                # 3. No directory: rolled into a file by another owner, or lost. The positions tell which.
                 elif not journal.has(part):
                     raise FileNotFoundError(f"{path} is gone, and its rows are not in the table")
 
@@ -115,6 +118,7 @@ class ParquetSink:
             if not directory.is_dir():
                 continue
             with locked(directory):
+                # A roll that a crash interrupted is completed before another one begins: the journal holds one.
                 journal = self._finish_roll(directory, Journal.read(directory))
                 while parts := self._due(directory, journal, now_ms, everything=everything):
                     journal = journal.begin_roll(task.group_id, parts)
@@ -152,12 +156,16 @@ class ParquetSink:
         roll = journal.roll
         if roll is None:
             return journal
+        # 1. The file may be in the table or not. Publishing replaces it by an equal one.
         if not roll.published:
             self._publish(directory, roll)
             journal = journal.end_roll()
             journal.write(directory)
+        # 2. Parts are removed only after the journal says that their rows are in the file.
         for batch in roll.batches:
             remove(directory / batch)
+        # 3. The journal forgets the roll last. Until then its parts count as committed, so that `pending` does not list
+        #    them again.
         journal = Journal(positions=journal.positions, waiting=journal.waiting)
         journal.write(directory)
         return journal
@@ -177,6 +185,7 @@ class ParquetSink:
         for file in sorted(source.rglob(ROWS)):
             place = table / file.parent.relative_to(source)
             place.mkdir(parents=True, exist_ok=True)
+            # A rename within one file system: readers see the whole file or none.
             file.replace(place / roll.file)
             sync_directory(place)
         if len(roll.batches) > 1:
@@ -210,6 +219,8 @@ class PartWriter:
         for place in self._files:
             sync_file(self._directory / place / ROWS)
             sync_directory(self._directory / place)
+        # Bytes, then names, then the rename that makes the part complete, then the name of the part. In any other order
+        # a power failure could leave a complete name with missing bytes.
         sync_directory(self._directory)
         self._directory.rename(self._directory.with_name(self._part.batch))
         sync_directory(self._directory.parent)
@@ -266,6 +277,7 @@ def _row_groups(files: Sequence[Path]) -> Iterator[pa.Table]:
 def _are_alike(directory: Path, one: CommittedPart, other: CommittedPart) -> bool:
     from pyarrow import parquet
 
+    # Parts of two versions of a program have other columns, and one Parquet file has one schema.
     first, second = (next((directory / part.batch).rglob(ROWS)) for part in (one, other))
     return bool(parquet.read_schema(first).equals(parquet.read_schema(second)))
 

@@ -72,6 +72,7 @@ class Journal:
 
     def has(self, part: SinkPart) -> bool:
         """Whether all that the part moved lies behind the positions."""
+        # An input that the part did not move says nothing about it.
         return all(self.positions.get(name, -1) >= at for name, at in part.ends.items() if at > part.starts[name])
 
     def after_commit(self, part: SinkPart, size_bytes: int, now_ms: int) -> Journal:
@@ -87,6 +88,8 @@ class Journal:
         return replace(self, positions={**self.positions, **reached}, waiting=(*self.waiting, added))
 
     def begin_roll(self, group_id: str, parts: Sequence[CommittedPart]) -> Journal:
+        # The parts and the file's name are written down before the file exists. After a crash the same parts become a
+        # file of the same name, which replaces an equal one.
         batches = tuple(part.batch for part in parts)
         return replace(self, roll=Roll(file=_file_name(group_id, parts), batches=batches))
 
