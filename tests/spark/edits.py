@@ -7,6 +7,7 @@ filter), the recount gets the records that each version has read.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -191,6 +192,29 @@ EDITS = (
         old=KEYED,
         new=aggregated("count", "total", "largest", key="origin"),
         refused="new: max(n): int32",
+        fast=False,
+    ),
+    Edit(
+        name="standard deviation added",
+        old=BASE,
+        new=expressed(
+            {"count": "count(*)", "total": "sum(n)", "spread": "stddev_pop(n)"},
+            {"count": len, "total": sum, "spread": statistics.pstdev},
+        ),
+        refused="new: stddev_pop(n): double + int64 + double",
+        fast=False,
+    ),
+    Edit(
+        name="another expression over the same standard deviation",
+        old=expressed({"spread": "stddev_pop(n)"}, {"spread": statistics.pstdev}),
+        new=expressed({"twice": "stddev_pop(n) * 2"}, {"twice": lambda ns: 2 * statistics.pstdev(ns)}),
+        fast=False,
+    ),
+    Edit(
+        name="max_by ordered by another column",
+        old=expressed({"last": "max_by(n, n)"}, {"last": max}),
+        new=expressed({"last": "max_by(n, n + 1)"}, {"last": max}),
+        refused="new: max_by(n, (n + 1)): int32 + int32; no longer there: max_by(n, n): int32 + int32",
         fast=False,
     ),
     Edit(

@@ -8,6 +8,7 @@ from tests.spark.compiled_programs import SCHEMA, split_of
 from tests.spark.refused_programs import refused
 
 from headrace.errors import TopologyError
+from headrace.spark.aggregate_split import _is_allowed
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter
 
@@ -43,19 +44,15 @@ def test_aggregates_whose_parts_do_not_merge(flights, aggregate, sibling):
 
 
 PLANNED = {
-    "stddev(n)": "F.sum(x * x)",
-    "stddev_pop(n)": "F.sum(x * x)",
-    "variance(n)": "F.sum(x * x)",
-    "var_pop(n)": "F.sum(x * x)",
-    "max_by(origin, n)": "ordering column",
-    "min_by(origin, n)": "ordering column",
     "approx_count_distinct(n)": "one row per value",
     "collect_set(n)": "one row per value",
     "collect_list(n)": "to a topic",
-    "first(n)": "F.min or F.max",
+    "first(n)": "F.min_by(x, t)",
+    "last(n)": "F.max_by(x, t)",
     "any_value(n)": "F.min or F.max",
     "try_sum(n)": "F.sum",
-    "corr(n, dep_delay)": "foreachBatch",
+    "skewness(n)": "foreachBatch",
+    "max_by(n, dep_delay, 3)": "foreachBatch",
     "approx_percentile(n, 0.5)": "foreachBatch",
     "bit_and(n)": "foreachBatch",
 }
@@ -102,3 +99,36 @@ def test_types_of_buffers(app):
         ('"integer"', '"double"'), (None, '"long"'), ('"string"', '"string"'),
         ('"timestamp"', '"timestamp"'), ('"double"', '"double"'), ('"integer"', '"long"'),
     ]  # fmt: skip
+
+
+def test_functions_of_two_columns_are_known_by_both(app):
+    """Were one input enough, max_by(n, t) and max_by(n, dep_delay) would share what is stored."""
+    split = split_of(
+        app, F.max_by("n", "t"), F.max_by("n", "dep_delay"), F.corr("n", "dep_delay"), F.max_by("n", "t").alias("again")
+    )
+    assert [(b.function, b.argument, b.inputs) for b in split.buffers] == [
+        ("corr", "n, dep_delay", ("i1", "i0")),
+        ("max_by", "n, dep_delay", ("i1", "i0")),
+        ("max_by", "n, t", ("i1", "i2")),
+    ]
+    assert split.projection.input_sql == (("i0", "dep_delay"), ("i1", "n"), ("i2", "t"))
+    assert split.projection.bare, "casts to double that Spark adds need no Spark SQL"
+
+
+def test_a_condition_on_max_by_is_one_on_its_ordering(app):
+    split = split_of(app, F.expr("max_by(carrier, n) filter (where n < 9)"))
+    sql = dict(split.projection.input_sql)
+    [buffer] = split.buffers
+    assert [sql[name] for name in buffer.inputs] == ["carrier", "CASE WHEN (n < 9) THEN n END"]
+    assert buffer.argument == "carrier, n FILTER (n < 9)"
+
+
+def test_a_function_without_declared_input_types_is_an_error():
+    with pytest.raises(ValueError, match="no input types are defined"):
+        _is_allowed("median", '"long"')  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["max_by(n, origin collate UTF8_LCASE)", "min_by(origin collate UTF8_LCASE, n)"])
+def test_texts_that_count_as_equal_are_no_extremes(flights, call):
+    error = refused(lambda: flights.groupBy("origin").agg(F.expr(call)))
+    assert (error.code, "collation" in error.message) == ("not-supported-here", True)

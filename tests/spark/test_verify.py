@@ -231,3 +231,66 @@ def test_rows_that_depend_on_chance_are_not_judged(app, broker, spark):
     verdict = app.verify()
     assert verdict.status == "cannot-tell"
     assert "rand" in verdict.sinks[0].undecided
+
+
+def spreads(flights):
+    return flights.groupBy("origin").agg(
+        F.count("*").alias("flights"),
+        F.stddev("dep_delay").alias("spread"),
+        F.var_pop("distance").alias("variance"),
+        F.corr("dep_delay", "distance").alias("correlation"),
+        F.covar_samp("dep_delay", "distance").alias("covariance"),
+        F.max_by("distance", F.expr("dep_delay > 0")).alias("of_the_late"),
+        F.min_by("dep_delay", "distance").alias("nearest"),
+    )
+
+
+def spread_rows(spark, flights):
+    """Rows as the application writes them: ties of max_by and min_by as those of structs."""
+    frame = spark.createDataFrame([_row(flight) for flight in flights], SCHEMA)
+    late = F.expr("dep_delay > 0")
+    ties = frame.groupBy("origin").agg(
+        F.max(F.when(late.isNotNull(), F.struct(late, "distance"))).getField("distance").alias("of_the_late"),
+        F.min(F.struct("distance", "dep_delay")).getField("dep_delay").alias("nearest"),
+    )
+    whole = spreads(frame).drop("of_the_late", "nearest").join(ties, "origin")
+    return [row.asDict() for row in whole.collect()]
+
+
+def spread_sink(app, broker, rows):
+    topic = f"{app.name}-out"
+    spreads(app.stream("flights", schema=SCHEMA)).to_topic(topic, partitions=3)
+    broker.create_topics({topic: 3})
+    broker.produce(topic, rows, key="origin")
+
+
+def test_spreads_within_rounding_and_ties_are_equal(app, broker, spark):
+    rows = spread_rows(spark, _flights())
+    rows[0]["spread"] *= 1 + 1e-13
+    rows[1]["covariance"] *= 1 - 1e-12
+    spread_sink(app, broker, rows)
+    assert app.verify().status == "equal"
+
+
+def test_a_wrong_spread_or_extreme_differs(app, broker, spark):
+    rows = spread_rows(spark, _flights())
+    spread_sink(app, broker, rows)
+    changes = [
+        {"spread": lambda v: v * 1.001, "variance": lambda v: v * 0.999, "correlation": lambda v: v + 1e-6},
+        {"covariance": lambda v: v * 1.001, "of_the_late": lambda v: v - 1, "nearest": lambda _: -999.5},
+    ]
+    for wrong in changes:  # one column of each group
+        pairs = zip(rows, wrong.items(), strict=True)
+        broker.produce(
+            f"{app.name}-out", [{**row, column: change(row[column])} for row, (column, change) in pairs], key="origin"
+        )
+        verdict = app.verify()
+        assert (verdict.status, verdict.sinks[0].differ) == ("differs", 3), wrong
+
+
+def test_spreads_of_records_counted_again_are_bounded(app, broker, spark):
+    flights = _flights()
+    again = [flight for flight in flights if flight["origin"] == "EWR"][:3]
+    spread_sink(app, broker, spread_rows(spark, flights + again))
+    verdict = app.verify()
+    assert (verdict.status, verdict.sinks[0].repeated, verdict.sinks[0].differ) == ("repeated", 3, 0)

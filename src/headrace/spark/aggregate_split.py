@@ -32,11 +32,33 @@ from headrace.spark.topology.nodes import Buffer, BufferFunction, ProjectForGrou
 from headrace.spark.unsupported import refusal
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
-_FUNCTIONS: dict[str, BufferFunction] = {"Count": "count", "Sum": "sum", "Average": "avg", "Min": "min", "Max": "max"}
+_FUNCTIONS: dict[str, BufferFunction] = {
+    "Count": "count",
+    "Sum": "sum",
+    "Average": "avg",
+    "Min": "min",
+    "Max": "max",
+    "StddevPop": "stddev_pop",
+    "StddevSamp": "stddev_samp",
+    "VariancePop": "var_pop",
+    "VarianceSamp": "var_samp",
+    "Corr": "corr",
+    "CovPopulation": "covar_pop",
+    "CovSample": "covar_samp",
+    "MaxBy": "max_by",
+    "MinBy": "min_by",
+}
+_OVER_DOUBLES = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"})
+_OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
+_BY_ORDER = frozenset({"max_by", "min_by"})
+_COMPARED = _BY_ORDER | {"min", "max"}  # functions whose result depends on the order or equality of texts
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
-_SUPPORTED = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or")
+_SUPPORTED = (
+    *("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", "max_by", "min_by"),
+    *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
+)
 _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
 # Exact results need every value of the group: parts of bounded size do not hold them.
 _UNMERGEABLE = {
@@ -49,31 +71,18 @@ _UNMERGEABLE = {
     "median": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
     "mode": "groupBy that column as well and count: the reader takes the largest",
 }
-_SPREAD = (
-    "keep F.count(x), F.sum(x) and F.sum(x * x) and compute it in withColumn behind agg "
-    "(digits are lost where the mean is far larger than the spread)"
-)
-_EXTREME = "keep F.max or F.min of the ordering column; the reader looks up the row"
 _DISTINCT = "groupBy that column as well and count: there is one row per value"
 _ANY = "F.min or F.max of the column gives one of its values"
+_BY_TIME = "F.min_by(x, t) and F.max_by(x, t) are the first and the last x by a time t"
 # Aggregates whose parts do merge and that come in a later release → what serves meanwhile.
 _PLANNED = {
-    "stddev": _SPREAD,
-    "stddev_samp": _SPREAD,
-    "stddev_pop": _SPREAD,
-    "std": _SPREAD,
-    "variance": _SPREAD,
-    "var_samp": _SPREAD,
-    "var_pop": _SPREAD,
-    "max_by": _EXTREME,
-    "min_by": _EXTREME,
     "approx_count_distinct": _DISTINCT,
     "collect_set": _DISTINCT,
     "collect_list": "write the rows to a topic with the group as key; the reader collects them",
-    "first": _ANY,
-    "last": _ANY,
-    "first_value": _ANY,
-    "last_value": _ANY,
+    "first": _BY_TIME,
+    "last": _BY_TIME,
+    "first_value": _BY_TIME,
+    "last_value": _BY_TIME,
     "any_value": _ANY,
     "try_sum": "F.sum works now; cast to double or to a longer type where it could overflow",
     "try_avg": "F.avg works now; cast to double where it could overflow",
@@ -117,6 +126,7 @@ class _Input:
     canonical: str
     expression: Any = None  # None: put together here
     name: str = ""
+    is_collated: bool = False
 
 
 class _Splitter:
@@ -127,7 +137,7 @@ class _Splitter:
         self._canonical = CanonicalExpressions(before)
         self._groups: list[Any] = []
         self._inputs: dict[str, _Input] = {}  # by their SQL
-        self._buffers: dict[tuple[str, str | None], Buffer] = {}
+        self._buffers: dict[tuple[str, tuple[str, ...]], Buffer] = {}  # by function and their inputs' SQL
 
     def split(self, aggregated: DataFrame) -> AggregateSplit:
         """Split the analysed plan of `aggregated`, and check the result against Spark."""
@@ -204,7 +214,12 @@ class _Splitter:
         self._inputs = {found.sql: replace(found, name=names[found.name]) for found in ordered}
         buffers = sorted(self._buffers.items(), key=lambda pair: (pair[1].function, pair[1].argument))
         self._buffers = {
-            key: replace(buffer, name=f"b{index}", input=None if buffer.input is None else names[buffer.input])
+            key: replace(
+                buffer,
+                name=f"b{index}",
+                input=None if buffer.input is None else names[buffer.input],
+                more_inputs=tuple((names[name], kind) for name, kind in buffer.more_inputs),
+            )
             for index, (key, buffer) in enumerate(buffers)
         }
 
@@ -233,67 +248,86 @@ class _Splitter:
         kind = _FUNCTIONS.get(class_of(function))
         if kind is None or name.startswith("try_"):
             raise self._not_mergeable(name, expression)
-        if kind in ("min", "max") and _is_collated(function):
-            raise self._refuse(
-                "not-supported-here",
-                f"{name} over values of type {function.dataType().simpleString()} cannot be kept up to date",
-                "cast the values to string first",
-            )
-        given = self._input_of(kind, function)
+        inputs = self._inputs_of(kind, function)
         if expression.filter().isDefined():
-            condition = expression.filter().get()
-            given = _Input(
-                sql=f"CASE WHEN {condition.sql()} THEN {given.sql if given else '1'} END",
-                kind=given.kind if given else '"integer"',
-                canonical=f"{given.canonical if given else '*'} FILTER {self._canonical.text(condition)}",
-            )
-        return self._remember(kind, given, str(function.dataType().json()), name)
+            inputs = self._filtered(kind, inputs, expression.filter().get())
+        return self._remember(kind, inputs, str(function.dataType().json()), name)
 
-    def _input_of(self, kind: str, function: Any) -> _Input | None:
+    def _inputs_of(self, kind: str, function: Any) -> list[_Input]:
         children = sequence(function.children())
-        if kind == "count" and all(not child.nullable() for child in children):
-            return None  # count(*), count(1): of rows
+        if kind == "count":
+            return self._counted(children)
+        if kind in _OVER_DOUBLES:
+            children = [_without_exact_cast(child) for child in children]
+        return [self._input(child) for child in children]
+
+    def _counted(self, children: list[Any]) -> list[_Input]:
+        if all(not child.nullable() for child in children):
+            return []  # count(*), count(1): of rows
         if len(children) > 1:
             present = " AND ".join(f"({child.sql()} IS NOT NULL)" for child in children)
-            return _Input(
-                sql=f"CASE WHEN {present} THEN 1 END",
-                kind='"integer"',
-                canonical=", ".join(self._canonical.text(child) for child in children),
-            )
+            canonical = ", ".join(self._canonical.text(child) for child in children)
+            return [_Input(sql=f"CASE WHEN {present} THEN 1 END", kind='"integer"', canonical=canonical)]
         [child] = children
-        if kind == "count" and not _is_stored(str(child.dataType().json())):  # only whether there is a value matters
+        if not _is_stored(str(child.dataType().json())):  # only whether there is a value matters
             present = f"CASE WHEN ({child.sql()}) IS NOT NULL THEN 1 END"
-            return _Input(sql=present, kind='"integer"', canonical=self._canonical.text(child))
+            return [_Input(sql=present, kind='"integer"', canonical=self._canonical.text(child))]
+        return [self._input(child)]
+
+    def _input(self, expression: Any) -> _Input:
         return _Input(
-            sql=str(child.sql()),
-            kind=str(child.dataType().json()),
-            canonical=self._canonical.text(child),
-            expression=child,
+            sql=str(expression.sql()),
+            kind=str(expression.dataType().json()),
+            canonical=self._canonical.text(expression),
+            expression=expression,
+            is_collated=_is_collated(expression),
         )
 
-    def _remember(self, kind: BufferFunction, given: _Input | None, result: str, shown: str) -> Buffer:
-        if given is not None and not _is_allowed(kind, given.kind):
+    def _filtered(self, kind: str, inputs: list[_Input], condition: Any) -> list[_Input]:
+        """Inputs that are null where the condition does not hold: all functions skip null in the input chosen here."""
+        at = 1 if kind in _BY_ORDER else 0  # max_by keeps a null value and skips a null in the ordering column
+        given = inputs[at] if inputs else None
+        filtered = _Input(
+            sql=f"CASE WHEN {condition.sql()} THEN {given.sql if given else '1'} END",
+            kind=given.kind if given else '"integer"',
+            canonical=f"{given.canonical if given else '*'} FILTER {self._canonical.text(condition)}",
+            is_collated=given is not None and given.is_collated,
+        )
+        return [*inputs[:at], filtered, *inputs[at + 1 :]]
+
+    def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str) -> Buffer:
+        for given in inputs:
+            self._check_input(kind, given, shown)
+        key = (kind, tuple(given.sql for given in inputs))
+        known = self._buffers.get(key)
+        if known is not None:
+            return known
+        inputs = [self._inputs.setdefault(given.sql, replace(given, name=f"i{len(self._inputs)}")) for given in inputs]
+        buffer = Buffer(
+            name=f"b{len(self._buffers)}",
+            function=kind,
+            input=inputs[0].name if inputs else None,
+            input_type=inputs[0].kind if inputs else None,
+            result_type=result,
+            argument=", ".join(given.canonical for given in inputs) or "*",
+            more_inputs=tuple((given.name, given.kind) for given in inputs[1:]),
+        )
+        self._buffers[key] = buffer
+        return buffer
+
+    def _check_input(self, kind: BufferFunction, given: _Input, shown: str) -> None:
+        if given.is_collated and kind in _COMPARED:
+            raise self._refuse(
+                "not-supported-here",
+                f"{shown} over values with a collation cannot be kept up to date",
+                "cast the values to string first",
+            )
+        if not _is_allowed(kind, given.kind):
             raise self._refuse(
                 "not-supported-here",
                 f"{shown} over values of type {_type_name(given.kind)} cannot be kept up to date",
                 "cast the values to double, decimal or string first",
             )
-        sql = given.sql if given else None
-        known = self._buffers.get((kind, sql))
-        if known is not None:
-            return known
-        if given is not None:
-            given = self._inputs.setdefault(given.sql, replace(given, name=f"i{len(self._inputs)}"))
-        buffer = Buffer(
-            name=f"b{len(self._buffers)}",
-            function=kind,
-            input=given.name if given else None,
-            input_type=given.kind if given else None,
-            result_type=result,
-            argument=given.canonical if given else "*",
-        )
-        self._buffers[(kind, sql)] = buffer
-        return buffer
 
     def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:
         for (name, _), group in zip(group_columns, self._groups, strict=True):
@@ -405,9 +439,25 @@ def _is_stored(type_json: str) -> bool:
 
 
 def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
+    """Whether a function keeps values of this type. Each function is named: a new one has no default."""
     if kind == "count":
         return True
-    return is_number(type_json) if kind in ("sum", "avg") else _is_stored(type_json)
+    if kind in _OVER_NUMBERS:
+        return is_number(type_json)
+    if kind in _COMPARED:
+        return _is_stored(type_json)
+    raise ValueError(f"no input types are defined for the aggregate function {kind!r}")
+
+
+def _without_exact_cast(expression: Any) -> Any:
+    """The integer or float under the cast to double that Spark adds: the state makes the same double of it.
+
+    Without the cast the input is a column, which needs no Spark SQL. Decimals keep theirs: Arrow rounds otherwise.
+    """
+    if class_of(expression) != "Cast" or str(expression.dataType().json()) != '"double"':
+        return expression
+    child = expression.child()
+    return child if str(child.dataType().json()) in _INTEGERS | {'"float"'} else expression
 
 
 def _is_collated(expression: Any) -> bool:

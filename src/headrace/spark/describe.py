@@ -101,7 +101,9 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
     return {
         "name": aggregate.name,
         "keys": [name for name, _ in aggregate.group_columns],
-        "buffers": [f"{buffer.name}={buffer.function}({buffer.input or '*'})" for buffer in aggregate.buffers],
+        "buffers": [
+            f"{buffer.name}={buffer.function}({', '.join(buffer.inputs) or '*'})" for buffer in aggregate.buffers
+        ],
         "columns": [name for name, _ in aggregate.results],
         "changelog": aggregate.changelog_topic,
     }

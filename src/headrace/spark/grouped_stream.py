@@ -95,8 +95,8 @@ class GroupedStream:
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
 
-        Supported are aggregates whose partial results merge: count, count_if, sum, avg, min, max, bool_and, bool_or,
-        and expressions over them.
+        Supported are aggregates whose partial results merge, and expressions over them: count, count_if, sum, avg, min,
+        max, bool_and, bool_or, max_by, min_by, standard deviations, variances, covariances and corr.
 
         Args:
             *exprs: Aggregate expressions, or one mapping of column → function name.

@@ -7,35 +7,28 @@ the least of the least is the least). So a stored buffer is merged by laying it 
 Spark's rules: null inputs do not count; `sum` of integers is a bigint and its overflow an error; `sum` of decimals has
 ten digits more than they (38 at most), and its overflow is an error, too; float and double sum as doubles; `avg` of
 anything but decimals is a sum of doubles over a count; NaN is the greatest number; the aggregate of nothing but nulls
-is null. Double sums depend on the order of their terms in the last digits, here as there.
+is null. Double sums depend on the order of their terms in the last digits, here as there. What each function stores,
+and the rules of variances, correlations, `max_by` and `min_by`: `aggregate_states`.
 """
 
 from __future__ import annotations
 
-import decimal
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import UserCodeError
 from headrace.spark.arrow_types import arrow_type, arrow_types
+from headrace.spark.runtime.aggregate_states import Groups, StateColumn, overflow_error, state_of
+from headrace.spark.runtime.rows import encode_key
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
-__all__ = ["AggregateFunctions", "StateColumn"]
+__all__ = ["AggregateFunctions"]
 
 _BIGINT_ROOM = 2**63 - 1
 _DIGITS = 38  # of a decimal of 128 bits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateColumn:
-    """One stored column of a buffer, and the function that merges two of its values."""
-
-    name: str
-    type: pa.DataType
-    merge: str  # "sum", "min", "max", "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +44,13 @@ class AggregateFunctions:
         groups = self.aggregate.group_columns
         object.__setattr__(self, "group_names", tuple(f"g{index}" for index in range(len(groups))))
         object.__setattr__(self, "group_types", arrow_types(groups))
-        columns = [column for buffer in self.aggregate.buffers for column in _state_columns(buffer)]
+        columns = [column for buffer in self.aggregate.buffers for column in self.columns_of(buffer)]
         object.__setattr__(self, "state", tuple(columns))
+
+    @staticmethod
+    def columns_of(buffer: Buffer) -> tuple[StateColumn, ...]:
+        """Return the stored columns of one of the buffers."""
+        return state_of(buffer).columns
 
     def partial(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
         """Return one row per group of `rows`, which has the columns `g0.., i0..` and those in `by`."""
@@ -63,7 +61,7 @@ class AggregateFunctions:
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
         columns |= {name: _one_zero(rows.column(name)) for name in self.group_names}
         for buffer in self.aggregate.buffers:
-            columns |= _inputs(buffer, rows)
+            columns |= state_of(buffer).lift(rows)
         return pa.table(columns)
 
     def combine(self, partials: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
@@ -73,21 +71,37 @@ class AggregateFunctions:
             UserCodeError: arithmetic-overflow.
         """
         keys = list(by)
-        for column in self.state:
+        alone = [column for column in self.state if column.is_merged_alone]
+        for column in alone:
             if column.merge == "sum" and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)
-        merges = [(column.name, column.merge) for column in self.state]
+        merges = [(column.name, column.merge) for column in alone]
         merged = partials.group_by(keys, use_threads=False).aggregate(merges)
         columns = {name: merged.column(name) for name in keys}
-        for column in self.state:
+        for column in alone:
             columns[column.name] = _fitted(merged.column(f"{column.name}_{column.merge}"), column)
-        return pa.table(columns)
+        columns |= self._merged_together(partials, keys, merged.num_rows)
+        return pa.table({name: columns[name] for name in (*keys, *(column.name for column in self.state))})
+
+    def _merged_together(self, partials: pa.Table, keys: list[str], groups: int) -> dict[str, Any]:
+        """Merge the buffers whose columns do not merge one by one, in the order in which Arrow returns groups."""
+        states = [state_of(buffer) for buffer in self.aggregate.buffers]
+        merges = [state.merge for state in states if state.merge is not None]
+        if not merges:
+            return {}
+        numbers = _group_numbers(partials, keys)
+        if numbers.count != groups:  # two definitions of equal keys: rows would get another group's values
+            raise AssertionError(f"{groups} groups by their values, {numbers.count} by the bytes of their keys")
+        columns: dict[str, Any] = {}
+        for merge in merges:
+            columns |= merge(partials, numbers)
+        return columns
 
     def finish(self, partials: pa.Table) -> pa.Table:
         """Return `g0.., b0..`: the buffers' results in Spark's types, in the order of `partials`."""
         columns = {name: partials.column(name) for name in self.group_names}
         for buffer in self.aggregate.buffers:
-            columns[buffer.name] = _finished(buffer, partials)
+            columns[buffer.name] = state_of(buffer).finish(partials)
         return pa.table(columns)
 
     def finished_schema(self) -> pa.Schema:
@@ -98,56 +112,12 @@ class AggregateFunctions:
         )
 
 
-def _state_columns(buffer: Buffer) -> tuple[StateColumn, ...]:
-    name = buffer.name
-    if buffer.function == "count":
-        return (StateColumn(name=name, type=pa.int64(), merge="sum"),)
-    of = arrow_type(buffer.input_type or '"long"')
-    if buffer.function == "sum":
-        return (StateColumn(name=name, type=_sum_type(of, averaged=False), merge="sum"),)
-    if buffer.function == "avg":
-        count = StateColumn(name=f"{name}n", type=pa.int64(), merge="sum")
-        return (StateColumn(name=name, type=_sum_type(of, averaged=True), merge="sum"), count)
-    extreme = StateColumn(name=name, type=of, merge=buffer.function)
-    if buffer.function == "max" and pa.types.is_floating(of):
-        return (extreme, StateColumn(name=f"{name}nan", type=pa.bool_(), merge="any"))
-    return (extreme,)
-
-
-def _sum_type(of: pa.DataType, *, averaged: bool) -> pa.DataType:
-    if pa.types.is_decimal(of):
-        return pa.decimal128(min(38, of.precision + 10), of.scale)
-    if averaged or pa.types.is_floating(of):
-        return pa.float64()
-    return pa.int64()
-
-
-def _inputs(buffer: Buffer, rows: pa.Table) -> dict[str, Any]:
-    """Each row as a partial of its own."""
-    if buffer.function == "count":
-        if buffer.input is None:
-            return {buffer.name: pa.array(_ones(rows.num_rows), pa.int64())}
-        return {buffer.name: pc.is_valid(rows.column(buffer.input)).cast(pa.int64())}
-    column = rows.column(buffer.input)
-    states = _state_columns(buffer)
-    columns = {buffer.name: _cast(column, states[0].type)}
-    if buffer.function == "avg":
-        columns[states[1].name] = pc.is_valid(column).cast(pa.int64())
-    elif len(states) == 2:
-        columns[states[1].name] = pc.is_nan(column)
-    return columns
-
-
-def _cast(column: Any, wanted: pa.DataType) -> Any:
-    if column.type == wanted:
-        return column
-    return column.cast(wanted, safe=not pa.types.is_floating(wanted))  # Spark's bigint → double may round, too
-
-
-def _ones(count: int) -> Any:
-    import numpy as np
-
-    return np.ones(count, np.int64)
+def _group_numbers(partials: pa.Table, keys: list[str]) -> Groups:
+    """Number the groups in the order of their first rows."""
+    columns = [partials.column(name) for name in keys]
+    column = columns[0].combine_chunks() if len(keys) == 1 else encode_key(columns)
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return Groups(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary))
 
 
 def _one_zero(column: Any) -> Any:
@@ -185,45 +155,4 @@ def _fitted(column: Any, state: StateColumn) -> Any:
     try:
         return column.cast(state.type)
     except pa.ArrowInvalid as error:
-        raise _overflow("a sum", state.type) from error
-
-
-def _overflow(what: str, kind: pa.DataType) -> UserCodeError:
-    return UserCodeError(
-        "arithmetic-overflow",
-        f"{what} of the aggregate left the range of {kind}",
-        "Cast the input to a wider type: decimal(38,0) for integers, fewer digits behind the point for decimals, "
-        "or double.",
-    )
-
-
-def _finished(buffer: Buffer, partials: pa.Table) -> Any:
-    column = partials.column(buffer.name)
-    result_type = arrow_type(buffer.result_type)
-    if buffer.function == "avg":
-        count = partials.column(f"{buffer.name}n")
-        if pa.types.is_decimal(column.type):
-            return _decimal_average(column, count, result_type)
-        divisor = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count.cast(pa.float64()))
-        return pc.divide(column, divisor)
-    if f"{buffer.name}nan" in partials.column_names:
-        is_nan = pc.fill_null(partials.column(f"{buffer.name}nan"), pa.scalar(value=False))
-        return pc.if_else(is_nan, pa.scalar(float("nan"), column.type), column)
-    return _cast(column, result_type)
-
-
-def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
-    """Divide decimals as Spark does: half up at 39 fraction digits, then half up at the result's.
-
-    Arrow's division would truncate.
-    """
-    unit, fine = decimal.Decimal(1).scaleb(-result_type.scale), decimal.Decimal(1).scaleb(-39)
-    room = result_type.precision - result_type.scale
-    with decimal.localcontext(prec=120, rounding=decimal.ROUND_HALF_UP):
-        values = [
-            None if total is None or not count else (total / count).quantize(fine).quantize(unit)
-            for total, count in zip(sums.to_pylist(), counts.to_pylist(), strict=True)
-        ]
-    if any(value is not None and value and value.adjusted() >= room for value in values):
-        raise _overflow("an average", result_type)
-    return pa.array(values, result_type)
+        raise overflow_error("a sum", state.type) from error

@@ -41,6 +41,7 @@ PRELOADED = (
 WARMED = (
     "headrace.protocol.arrow_batches",
     "headrace.spark.formats.json_columns",
+    "headrace.spark.runtime.aggregate_kernels",
     "headrace.spark.runtime.bulk_load",
     "headrace.spark.runtime.event_time_kernels",
 )

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import BrokerError, HeadraceError
 from headrace.spark.runtime import sink_stage
-from headrace.spark.runtime.aggregate import StateColumn
 from headrace.spark.runtime.aggregate_operator import AggregateOperator, RowMerging
+from headrace.spark.runtime.aggregate_states import StateColumn
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext

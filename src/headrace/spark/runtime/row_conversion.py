@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import StateError
 from headrace.spark.arrow_types import FLAT
+from headrace.spark.runtime.aggregate_states import initial_values
 from headrace.spark.runtime.row_schema import RowColumn, RowSchema
 from headrace.spark.runtime.rows import decode_rows, encode_rows
 
@@ -62,10 +63,9 @@ def _numbered(column: RowColumn) -> list[tuple[int, pa.DataType]]:
 
 
 def _of_nothing(column: RowColumn, at: int, kind: pa.DataType, count: int) -> pa.Array:
-    """The stored column of an aggregate that has seen no record. The second column of an average is its count."""
-    if column.role == "count" or (column.role == "avg" and at == 1):
-        return pa.array(np.zeros(count, np.int64))
-    return pa.nulls(count, kind)
+    """The stored column of an aggregate that has seen no record."""
+    initial = dict(enumerate(initial_values(column.role))).get(at)
+    return pa.nulls(count, kind) if initial is None else pa.repeat(pa.scalar(initial, kind), count)
 
 
 def _stored_types(column: RowColumn) -> list[pa.DataType]:

@@ -187,13 +187,9 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
         for expression, (_, kind) in zip(expressions, groups, strict=True)
     ]
     # 2. Partial results in the order of the buffers. One of them may take several stored columns, such as sum and count
-    #    of an average.
-    stored = {column.name: column for column in AggregateFunctions(aggregate).state}
+    #    of an average: the function itself lists them, so that none is left out of the fingerprint.
     for buffer in aggregate.buffers:
-        mine = [
-            column for name, column in stored.items() if name in (buffer.name, f"{buffer.name}n", f"{buffer.name}nan")
-        ]
-        types = " + ".join(str(column.type) for column in mine)
+        types = " + ".join(str(column.type) for column in AggregateFunctions.columns_of(buffer))
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
     return RowSchema(tuple(columns))
 

@@ -43,7 +43,22 @@ CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update"]
-BufferFunction: TypeAlias = Literal["count", "sum", "min", "max", "avg"]
+BufferFunction: TypeAlias = Literal[
+    "count",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "max_by",
+    "min_by",
+    "stddev_pop",
+    "stddev_samp",
+    "var_pop",
+    "var_samp",
+    "corr",
+    "covar_pop",
+    "covar_samp",
+]
 
 
 @checked_api()
@@ -113,7 +128,8 @@ class Buffer:
     """One mergeable part of an aggregate. Null inputs do not count, `count` without input counts rows.
 
     Spark's rules: `sum` of integers is a bigint (overflow is an error), of float and double a double; `avg` sums
-    doubles; `min`/`max` order NaN above every number; `sum`, `min`, `max`, `avg` of nothing are null.
+    doubles; `min`/`max` order NaN above every number; `sum`, `min`, `max`, `avg` of nothing are null. The others:
+    `aggregate_states`.
     """
 
     name: str  # "b0"
@@ -121,7 +137,14 @@ class Buffer:
     input: str | None  # "i0"; None only for `count` of rows
     input_type: str | None  # Spark type as JSON
     result_type: str  # Spark type as JSON, of the finished buffer
-    argument: str = ""  # canonical text of the input, "*" for rows: with `function`, what a stored value is known by
+    argument: str = ""  # canonical text of the inputs, "*" for rows: with `function`, what a stored value is known by
+    more_inputs: tuple[tuple[str, str], ...] = ()  # ("i1", type): what `max_by` orders by, the second one of `corr`
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of all inputs."""
+        first = () if self.input is None else (self.input,)
+        return (*first, *(name for name, _ in self.more_inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

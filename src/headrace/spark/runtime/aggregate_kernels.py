@@ -1,0 +1,110 @@
+"""The compiled loops behind `aggregate_states.py`: partial results that several columns hold together.
+
+Each merges rows into the groups they belong to, in one pass and in the order of the rows. `group` is the number of each
+row's group, from 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+    Doubles = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+else:
+    from numba import njit
+
+__all__ = ["find_extremes", "merge_comoments", "merge_moments", "warm_up"]
+
+
+@njit(cache=True, nogil=True)
+def merge_moments(group: Numbers, groups: int, count: Numbers, mean: Doubles, m2: Doubles) -> Any:
+    """Return count, mean and sum of squared distances to the mean of each group.
+
+    Chan, Golub and LeVeque's formula, as in Spark's `CentralMomentAgg.mergeExpressions`. The sums of x and x * x would
+    lose all digits where the mean is far larger than the spread.
+    """
+    counts = np.zeros(groups, np.int64)
+    means, m2s = np.zeros(groups, np.float64), np.zeros(groups, np.float64)
+    for row in range(len(group)):
+        more = count[row]
+        if more == 0:
+            continue
+        at = group[row]
+        before = counts[at]
+        if before == 0:
+            counts[at], means[at], m2s[at] = more, mean[row], m2[row]
+            continue
+        delta = mean[row] - means[at]
+        share = delta / (before + more)
+        counts[at] = before + more
+        means[at] += share * more
+        m2s[at] += m2[row] + delta * share * before * more
+    return counts, means, m2s
+
+
+@njit(cache=True, nogil=True)
+def merge_comoments(
+    group: Numbers,
+    groups: int,
+    count: Numbers,
+    x_mean: Doubles,
+    y_mean: Doubles,
+    c2: Doubles,
+    x_m2: Doubles,
+    y_m2: Doubles,
+) -> Any:
+    """Return count, both means, co-moment and both second moments of each group, as Spark's `PearsonCorrelation`."""
+    counts, x_means, y_means = np.zeros(groups, np.int64), np.zeros(groups, np.float64), np.zeros(groups, np.float64)
+    c2s, x_m2s, y_m2s = np.zeros(groups, np.float64), np.zeros(groups, np.float64), np.zeros(groups, np.float64)
+    for row in range(len(group)):
+        more = count[row]
+        if more == 0:
+            continue
+        at = group[row]
+        before = counts[at]
+        if before == 0:
+            counts[at], x_means[at], y_means[at] = more, x_mean[row], y_mean[row]
+            c2s[at], x_m2s[at], y_m2s[at] = c2[row], x_m2[row], y_m2[row]
+            continue
+        x_delta, y_delta = x_mean[row] - x_means[at], y_mean[row] - y_means[at]
+        x_share, y_share = x_delta / (before + more), y_delta / (before + more)
+        counts[at] = before + more
+        x_means[at] += x_share * more
+        y_means[at] += y_share * more
+        c2s[at] += c2[row] + x_delta * y_share * before * more
+        x_m2s[at] += x_m2[row] + x_delta * x_share * before * more
+        y_m2s[at] += y_m2[row] + y_delta * y_share * before * more
+    return counts, x_means, y_means, c2s, x_m2s, y_m2s
+
+
+@njit(cache=True, nogil=True)
+def find_extremes(group: Numbers, groups: int, codes: Numbers, present: Flags, is_greatest: bool) -> Numbers:
+    """Return the first row of each group with the group's greatest or least code; -1 where no row is `present`."""
+    found = np.full(groups, -1, np.int64)
+    for row in range(len(group)):
+        if not present[row]:
+            continue
+        at = group[row]
+        best = found[at]
+        if best < 0 or (codes[row] > codes[best] if is_greatest else codes[row] < codes[best]):
+            found[at] = row
+    return found
+
+
+def warm_up() -> None:
+    """Compile, or load from the cache."""
+    numbers, doubles = np.zeros(1, np.int64), np.zeros(1, np.float64)
+    merge_moments(numbers, 1, numbers, doubles, doubles)
+    merge_comoments(numbers, 1, numbers, doubles, doubles, doubles, doubles, doubles)
+    find_extremes(numbers, 1, numbers, np.ones(1, np.bool_), True)

@@ -1,0 +1,212 @@
+"""Bounds of an aggregate's results when records of a group were counted again, from figures of the group.
+
+r records counted again change a count by r, a sum by at most r times the extremes, a mean within the extremes, a
+variance by the squared distance of the extremes from the mean, and an extreme not at all. Doubles have slack for the
+order of their terms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import _parse_datatype_json_string
+
+from headrace.spark.aggregate_split import is_number
+from headrace.spark.topology.nodes import Buffer
+
+__all__ = ["TOLERANCE", "corners", "group_figures", "span"]
+
+TOLERANCE = 1e-12
+_MOST_CORNERS = 64
+
+Figures = Mapping[str, Any]
+Span = tuple[Any, ...]
+
+
+def group_figures(inputs: Sequence[tuple[str, str]], buffers: Iterable[Buffer]) -> list[Column]:
+    """Return the aggregates that `span` needs: the number of rows, and figures of each input and buffer.
+
+    Args:
+        inputs: Name and type (JSON) of each input column.
+        buffers: The buffers of the aggregate.
+    """
+    figures = [F.count("*").alias("rows")]
+    for name, kind in inputs:
+        figures.append(F.count(name).alias(f"{name}_count"))
+        figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
+        if is_number(kind):
+            value = F.col(name).cast("double")
+            figures += [F.sum(name).alias(f"{name}_sum"), F.sum(F.abs(value)).alias(f"{name}_size")]
+    for buffer in buffers:
+        figures += _own_figures(buffer)
+    return figures
+
+
+def _own_figures(buffer: Buffer) -> list[Column]:
+    """Return the figures of one buffer that its inputs' own do not contain."""
+    name = buffer.name
+    if buffer.function in ("max_by", "min_by"):
+        assert buffer.input is not None
+        [(ordering, _)] = buffer.more_inputs
+        pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(buffer.input).alias("x")))
+        extreme = F.max(pair) if buffer.function == "max_by" else F.min(pair)
+        return [extreme.getField("x").alias(f"{name}_x")]
+    if buffer.function in _MOMENTS:
+        value = F.col(str(buffer.input)).cast("double")
+        return [F.avg(value).alias(f"{name}_mean"), F.var_pop(value).alias(f"{name}_variance")]
+    if buffer.function in _COMOMENTS:
+        [(other, _)] = buffer.more_inputs
+        both = F.col(str(buffer.input)).isNotNull() & F.col(other).isNotNull()
+        x, y = (F.when(both, F.col(column).cast("double")) for column in (str(buffer.input), other))
+        found = [F.count(x).alias(f"{name}_count"), F.covar_pop(x, y).alias(f"{name}_covariance")]
+        for axis, value in (("x", x), ("y", y)):
+            found += [F.var_pop(value).alias(f"{name}_{axis}_variance"), F.avg(value).alias(f"{name}_{axis}_mean")]
+            found += [F.min(value).alias(f"{name}_{axis}_min"), F.max(value).alias(f"{name}_{axis}_max")]
+        return found
+    return []
+
+
+def span(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Return the least and the greatest value of a finished buffer, with `repeats` of the group's rows counted again.
+
+    Raises ValueError for a function that has no bounds.
+    """
+    find = _SPANS.get(buffer.function)
+    if find is None:
+        raise ValueError(f"no bounds are defined for the aggregate function {buffer.function!r}")
+    return find(buffer, figures, repeats)
+
+
+def corners(spans: Sequence[Span]) -> list[tuple[Any, ...]]:
+    """Return combinations of the buffers' bounds.
+
+    All of them where they are few. Otherwise all least, all greatest, and each buffer's greatest beside all others'
+    least and the reverse: the extremes of results that rise or fall with one buffer, or with all of them together.
+    """
+    if math.prod(len(each) for each in spans) <= _MOST_CORNERS:
+        return list(itertools.product(*spans))
+    least, greatest = tuple(each[0] for each in spans), tuple(each[-1] for each in spans)
+    found = [least, greatest]
+    for at, each in enumerate(spans):
+        for value in each:
+            found += [(*least[:at], value, *least[at + 1 :]), (*greatest[:at], value, *greatest[at + 1 :])]
+    return list(dict.fromkeys(found))
+
+
+def _count(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    if buffer.input is None:
+        return (figures["rows"] + repeats,)
+    count = figures[f"{buffer.input}_count"]
+    return tuple(dict.fromkeys((count, count + repeats)))
+
+
+def _extreme(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    del repeats
+    return (figures[f"{buffer.input}_{buffer.function}"],)
+
+
+def _extreme_by(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Several rows may have the extreme: the row that Headrace takes of them, in Spark's own order of structs."""
+    del repeats
+    return (figures[f"{buffer.name}_x"],)
+
+
+def _sum(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    name = buffer.input
+    if figures[f"{name}_count"] == 0:
+        return (None,)
+    total, slack = figures[f"{name}_sum"], figures[f"{name}_size"] * TOLERANCE
+    low = total + repeats * min(0, figures[f"{name}_min"])
+    high = total + repeats * max(0, figures[f"{name}_max"])
+    return (low - slack, high + slack) if isinstance(total, float) else tuple(dict.fromkeys((low, high)))
+
+
+def _average(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    name, count = buffer.input, figures[f"{buffer.input}_count"]
+    if count == 0:
+        return (None,)
+    total, slack = figures[f"{name}_sum"], figures[f"{name}_size"] * TOLERANCE / count
+    mean = total / count
+    low = min(mean, (total + repeats * figures[f"{name}_min"]) / (count + repeats))
+    high = max(mean, (total + repeats * figures[f"{name}_max"]) / (count + repeats))
+    if isinstance(total, Decimal):  # rounded to the digits of the result
+        digits = Decimal(1).scaleb(-_parse_datatype_json_string(buffer.result_type).scale)
+        return (low.quantize(digits, ROUND_FLOOR), high.quantize(digits, ROUND_CEILING))
+    return (low - slack, high + slack)
+
+
+def _moments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    name, count = buffer.input, figures[f"{buffer.input}_count"]
+    sample = int(buffer.function.endswith("_samp"))
+    if count <= sample:  # equal values have no spread, however often they are counted
+        return (None, 0.0) if count and repeats else (None,)
+    ends = float(figures[f"{name}_min"]), float(figures[f"{name}_max"])
+    mean, variance = figures[f"{buffer.name}_mean"], figures[f"{buffer.name}_variance"]
+    if not math.isfinite(variance):
+        return (math.nan,)
+    slack = _slack(count, variance, ends)
+    far = max(ends[1] - mean, mean - ends[0])
+    low = max(0.0, count * variance - slack) / (count + repeats - sample)
+    high = (count * variance + repeats * far * far + slack) / (count - sample)
+    return (math.sqrt(low), math.sqrt(high)) if buffer.function.startswith("stddev") else (low, high)
+
+
+def _slack(count: int, variance: float, ends: tuple[float, float]) -> float:
+    """Rounding of a sum of squared distances: it grows with the ratio of the mean to the spread."""
+    size = max(abs(end) for end in ends)
+    return TOLERANCE * count * (variance + math.sqrt(variance) * size) + count * (size * 1e-15) ** 2
+
+
+def _comoments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    name, count = buffer.name, figures[f"{buffer.name}_count"]
+    is_correlation = buffer.function == "corr"
+    missing = int(is_correlation or buffer.function.endswith("_samp"))
+    if count <= missing:
+        return (None, 0.0) if count and repeats and not is_correlation else (None,)
+    covariance = figures[f"{name}_covariance"]
+    variances = [figures[f"{name}_{axis}_variance"] for axis in ("x", "y")]
+    if not all(map(math.isfinite, (covariance, *variances))):
+        return (math.nan,)
+    ends = [(figures[f"{name}_{axis}_min"], figures[f"{name}_{axis}_max"]) for axis in ("x", "y")]
+    slacks = [_slack(count, variance, each) for variance, each in zip(variances, ends, strict=True)]
+    deviations = [math.sqrt(variance) for variance in variances]
+    sizes = [max(map(abs, each)) for each in ends]
+    slack = TOLERANCE * count * (deviations[0] * deviations[1] + deviations[0] * sizes[1] + deviations[1] * sizes[0])
+    if is_correlation:
+        scale = deviations[0] * deviations[1]
+        if scale == 0.0:
+            return (None,)
+        if repeats:
+            return (-1.0 - TOLERANCE, 1.0 + TOLERANCE)
+        relative = sum(each / (count * variance) for each, variance in zip(slacks, variances, strict=True))
+        slack = slack / (count * scale) + relative
+        return (covariance / scale - slack, covariance / scale + slack)
+    # r rows more, at most as far from the means as the extremes, change the co-moment by at most twice their product.
+    reach = 2 * repeats * math.prod(high - low for low, high in ends) + slack
+    found = [
+        (count * covariance + change) / (divisor - missing)
+        for change in (-reach, reach)
+        for divisor in (count, count + repeats)
+    ]
+    return (min(found), max(found))
+
+
+_MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp"})
+_COMOMENTS = frozenset({"corr", "covar_pop", "covar_samp"})
+_SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
+    "count": _count,
+    "sum": _sum,
+    "avg": _average,
+    "min": _extreme,
+    "max": _extreme,
+    "max_by": _extreme_by,
+    "min_by": _extreme_by,
+    **dict.fromkeys(_MOMENTS, _moments),
+    **dict.fromkeys(_COMOMENTS, _comoments),
+}
