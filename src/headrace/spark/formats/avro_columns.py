@@ -56,6 +56,8 @@ class Entries:
         """Return (row, reason) of each entry that was refused."""
         found = []
         for entries, why, loops in self._unreadable:
+            # `ends[i]` is the number of items up to list i, so the list that holds entry k is the first one with an end
+            # above k. Repeated from the innermost loop outwards this leads to the record.
             for loop in reversed(loops):  # an entry's place in the list around it, outwards to the record
                 ends = np.cumsum(np.where(self.there(loop) != 0, self.numbers(loop), 0))
                 entries = np.searchsorted(ends, entries, side="right")
@@ -124,6 +126,8 @@ def _floats(numbers: Any, widths: Any) -> Any:
         return numbers.view(np.float64)
     if (widths == 4).all():
         return numbers.astype(np.int32).view(np.float32)
+    # A union of int, float and double may mix all three forms in one column, so the form of each value is kept in
+    # `sizes`.
     singles = numbers.astype(np.int32).view(np.float32)
     return np.where(widths == 8, numbers.view(np.float64), np.where(widths == 4, singles, numbers.astype(np.float64)))
 
@@ -157,6 +161,7 @@ class Decimal(Column):
     def array(self, entries: Entries, length: int) -> pa.Array:
         there = entries.there(self.slot)
         words, fits = np.empty((length, 2), np.uint64), np.empty(length, np.bool_)
+        # Arrow's decimal128 is a little-endian 128-bit integer; Avro's is big-endian of any length.
         kernels.read_decimals(entries.data, entries.numbers(self.slot), entries.sizes(self.slot), there, words, fits)
         # Integers first: a cast from decimal(38, scale) is checked against the digits of the column's own type.
         found = pa.Array.from_buffers(
@@ -197,6 +202,7 @@ class Enum(Column):
     def array(self, entries: Entries, _length: int) -> pa.Array:
         missing = entries.there(self.slot) == 0
         chosen = pa.array(entries.numbers(self.slot), mask=missing if missing.any() else None)
+        # A symbol is read as its number. The text of each is made once, by the `take`.
         return pa.array(self.symbols, pa.string()).take(chosen)
 
 
@@ -210,6 +216,7 @@ class Struct(Column):
     def array(self, entries: Entries, length: int) -> pa.Array:
         arrays = [column.array(entries, length) for column in self.columns]
         fields = [pa.field(name, column.kind) for name, column in zip(self.names, self.columns, strict=True)]
+        # Without nulls no mask is passed, which saves a bitmap and its checks further on.
         missing = None
         if self.slot >= 0 and not entries.there(self.slot).all():
             missing = pa.array(entries.there(self.slot) == 0)

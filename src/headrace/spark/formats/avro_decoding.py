@@ -57,11 +57,13 @@ class AvroReader:
     def __init__(self, writer: AvroType, reader: AvroType) -> None:
         if writer.kind != "record" or reader.kind != "record":
             raise AvroSchemaError("the schema of a record's value must be an Avro record")
+        # 1. Slots for the reader's columns, then steps in the order of the writer's bytes.
         compiler = ProgramCompiler()
         row = Struct(arrow_type(spark_type(reader)), -1, (), *compiler.columns_of(reader, ""))
         compiler.fields(writer, reader, "", row)
         compiler.emit(kernels.END, path="the record")
         self._columns: dict[str, Column] = dict(zip(row.names, row.columns, strict=True))
+        # 2. Step 0 is never run. It carries the range of `table` that lists the slots outside of loops.
         compiler.program[0] = (kernels.END, -1, *compiler.entries(compiler.outside))
         self._program = read_only(np.array(compiler.program, np.int64))
         self._table = read_only(np.array(compiler.table or [0], np.int64))
@@ -80,12 +82,16 @@ class AvroReader:
             wanted: Columns of the reader's schema.
         """
         rows = len(starts)
+        # 1. One compiled run over all records.
         entries, bad, bad_step = self._run(data, starts, ends)
         reasons = {int(row): self._reason(int(bad[row]), int(bad_step[row])) for row in np.flatnonzero(bad)}
+        # 2. Arrays for the wanted columns only.
         columns = [self._columns[name].array(entries, rows) for name in wanted]
         for name in self._columns.keys() - set(wanted):  # a query's columns must not decide which records are bad
             for leaf in self._columns[name].checked():
                 leaf.array(entries, len(entries.there(leaf.slot)))
+        # 3. Values that turned out to be no text or no decimal while arrays were made. The kernel's own reason for a
+        #    row wins.
         for at, slot_reasons in entries.unreadable(rows):
             reasons.setdefault(at, slot_reasons)
         columns = without_rows(columns, rows, reasons)
@@ -103,6 +109,9 @@ class AvroReader:
                 into.numbers, into.sizes, into.there, bad, bad_step, writes,
             )  # fmt: skip
 
+        # With arrays or maps the number of entries is known only after a run that counts them. It also finds all bad
+        # records, so the run that writes has room for every entry that it makes. Without loops each slot has one entry
+        # per record, and one run does.
         if self._has_loops:
             run(Storage(0), False)
         else:

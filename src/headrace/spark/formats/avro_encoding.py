@@ -84,6 +84,7 @@ class _DecimalPart(Part):
     """Unscaled decimals in two's complement, high byte first; as bytes of the least length, or fixed."""
 
     def __init__(self, values: pa.Array, fixed_size: int | None) -> None:
+        # A copy, because kernels need aligned, contiguous words and the column may be a slice.
         words = np.frombuffer(values.buffers()[1], np.uint64, 2 * len(values), values.offset * 16)
         self._words = read_only(words.reshape(-1, 2).copy())
         self._least = np.empty(len(values), np.int64)
@@ -103,6 +104,7 @@ class _BlocksPart(Part):
     """Arrays and maps: one block with all items where there are any, then an empty block."""
 
     def __init__(self, counts: NDArray[np.int64], items: Part) -> None:
+        # The specification ends every array with a block of zero items; an empty array is that block alone.
         filled = counts > 0
         self._blocks = RecordPart(
             len(counts), [OptionalPart(filled, VarintPart(counts[filled])), ItemsPart(counts, items)]
@@ -126,6 +128,7 @@ def _part(column: pa.Array, kind: AvroType, path: str) -> Part:
     branches = [branch.kind for branch in kind.branches]
     null = branches.index("null") if nullable else -1
     # Of int and long, and of float and double, the wider one: it has room for every value of the column.
+    # The number of the branch in the order of the schema: `["null", T]` and `[T, "null"]` are both common.
     branch = VarintPart(np.where(there, branches.index(value.kind), null))
     return RecordPart(len(there), [branch, OptionalPart(there, _value_part(column.drop_null(), value, path))])
 
@@ -157,6 +160,7 @@ def _value_part(column: pa.Array, kind: AvroType, path: str) -> Part:
 
 
 def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> Part:
+    # A sliced map shares the children of the whole, so keys and items are cut at the first and the last offset.
     offsets = np.asarray(column.offsets.to_numpy(), np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     keys = BytesPart(column.keys.slice(first, last - first), has_length=True)

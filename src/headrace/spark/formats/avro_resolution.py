@@ -115,6 +115,8 @@ class ProgramCompiler:
         found = set()
         for written in writer.fields:
             where = f"{path}.{written.name}" if path else written.name
+            # A second field of the writer that matches the same target by an alias is skipped: the first one has filled
+            # its slots.
             at = _target_of(written, reader)
             if at is None or at in found:
                 self.skip(written.type, where)
@@ -167,14 +169,17 @@ class ProgramCompiler:
 
     def _branches(self, writer: AvroType, path: str, compile_branch: Callable[[AvroType], bool]) -> int:
         """Compile each branch of a union with `compile_branch`, which says whether it did; return how many it did."""
+        # 1. The table of jump targets, all "unresolved" at first.
         at, _ = self.entries([-1] * len(writer.branches))
         self.emit(kernels.UNION, -1, at, len(writer.branches), path=path)
         jumps = []
         for index, branch in enumerate(writer.branches):
             first = len(self.program)
+            # 2. Each branch is compiled in place and ends with a jump whose target is not known yet.
             if compile_branch(branch):
                 self.table[at + index] = first
                 jumps.append(self.emit(kernels.JUMP, path=path))
+        # 3. All jumps lead behind the last branch.
         for jump in jumps:
             self.program[jump] = (kernels.JUMP, -1, len(self.program), 0)
         return len(jumps)
@@ -208,6 +213,7 @@ class ProgramCompiler:
             a = writer.size
         elif step == kernels.LONG:
             if wanted.logical in MICROS_OF:
+                # The factor from the writer's unit to Spark's microseconds.
                 a = MICROS_OF.get(writer.logical, MICROS_OF[wanted.logical])
             b = int(writer.kind == "int")
         self.emit(step, slot, a, b, path=path)
@@ -225,6 +231,7 @@ class ProgramCompiler:
     def _loop_ends(self, block: int, path: str) -> None:
         self.depth -= 1
         self.emit(kernels.AGAIN, -1, block, path=path)
+        # BLOCK learns where to continue after its loop, which is here.
         kind, slot, _, b = self.program[block]
         self.program[block] = (kind, slot, len(self.program), b)
 
@@ -269,6 +276,7 @@ def _target_of(written: AvroField, reader: AvroType) -> int | None:
 
 def _resolves(writer: AvroType, wanted: AvroType) -> bool:
     """Whether values of `writer`, which is no union, can be read as `wanted`, as far as their outermost types tell."""
+    # The scale is part of the value: 12.3 with scale 1 and 1.23 with scale 2 have the same bytes.
     if wanted.logical == "decimal" or writer.logical == "decimal":
         return (writer.logical, writer.scale) == (wanted.logical, wanted.scale) and writer.precision <= wanted.precision
     if writer.kind == wanted.kind:

@@ -140,6 +140,7 @@ class _Builder:
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return AvroType(schema)
+            # A recursive type (a tree) has no finite Spark type.
             if schema in within:
                 raise AvroSchemaError(f"{path or schema}: {schema} contains itself, which no Spark type can express")
             return self.build(self._named[schema], within, path)
@@ -198,6 +199,7 @@ def without_null(kind: AvroType) -> tuple[AvroType, bool]:
         return branches[0], nullable
     kinds = {branch.kind for branch in branches if not branch.logical}
     if len(kinds) == len(branches):
+        # Both are varints, and every value of the narrower type is one of the wider.
         if kinds == {"int", "long"}:
             return AvroType("long"), nullable
         if kinds == {"float", "double"}:

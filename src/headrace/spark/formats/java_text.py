@@ -17,6 +17,8 @@ def java_double(number: float) -> str:
         return "NaN"
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
+    # `Double.toString`: plain between 10^-3 and 10^7, else computerised scientific notation. Python's `repr` finds the
+    # same shortest digits, with other bounds for the exponent.
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         text = repr(number)
         return _plain(text) if "e" in text else text
@@ -37,6 +39,8 @@ def java_float(number: float) -> str:
     """The same for a float of 32 bits: `Float.toString`, whose digits are fewer."""
     if not math.isfinite(number) or number == 0:
         return java_double(number)
+    # The shortest digits that identify the 32-bit value: those of its 64-bit widening would be longer (0.1f is
+    # 0.10000000149011612).
     return java_double(float(np.format_float_scientific(np.float32(number), unique=True)))
 
 

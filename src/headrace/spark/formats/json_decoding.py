@@ -84,6 +84,7 @@ class _JsonDecoder:
         everything = np.arange(len(values))
         pieces: list[tuple[np.ndarray, pa.Table]] = []
         if self._columns is not None:
+            # 1. The compiled scanner. Usually no record is odd, and this is all.
             batch, odd = self._columns.read(values, names)
             if not odd.any():
                 return batch, []
@@ -91,6 +92,7 @@ class _JsonDecoder:
                 pieces.append((everything[~odd], pa.Table.from_batches([batch]).filter(pa.array(~odd))))
             everything = everything[odd]
         bad: list[BadRow] = []
+        # 2. pyarrow's reader for the rest, 3. record by record for what it refuses.
         for rows, table in self._uncertain(values, everything, bad):
             pieces.append((rows, table.select(names)))
         if not names:
@@ -131,6 +133,8 @@ class _JsonDecoder:
             elif len(block) <= _SMALLEST_BLOCK:
                 yield block, None, np.zeros(0, np.bool_)
             else:
+                # A block that fails names no line. Halving isolates k bad records in about k * log2(n / 32) reads;
+                # blocks of 32 records and less are read one by one.
                 middle = len(block) // 2
                 pending += [block[middle:], block[:middle]]
 
@@ -147,6 +151,8 @@ class _JsonDecoder:
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             return None
+        # Each line yields at least one row, so equal counts mean exactly one each: no record was two objects, none was
+        # empty.
         if table.num_rows != len(values):
             return None
         return self._timed_columns(table.select(self._read.names))
@@ -184,6 +190,7 @@ class _JsonDecoder:
         schema = pa.schema([self._target.field(name) for name in names])
         table = pa.concat_tables([piece for _, piece in pieces]) if pieces else schema.empty_table()
         if len(pieces) > 1:
+            # Pieces were decoded apart; a stable sort by row number brings them back into the order of the log.
             order = np.argsort(np.concatenate([rows for rows, _ in pieces]), kind="stable")
             table = table.take(pa.array(order))
         columns = [column.combine_chunks() for column in table.columns]

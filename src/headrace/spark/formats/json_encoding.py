@@ -37,6 +37,8 @@ def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
         else:
             kernels.add_text_sizes(part.values, part.there, len(part.label), part.quoted, sizes)
     offsets = np.zeros(rows + 1, np.int64)
+    # Every part begins with a comma, the first of which becomes the opening brace; one byte more is for the closing
+    # one. A row without columns is `{}`.
     np.cumsum(np.maximum(sizes, 1) + 1, out=offsets[1:])
     cursors, target = offsets[:-1].copy(), np.empty(int(offsets[-1]), np.uint8)
     for part in parts:
@@ -70,6 +72,8 @@ def _part(column: pa.Array, name: str) -> _Part:
         return _Part(label, read_only(values), read_only(there))
     if pa.types.is_string(kind):
         offsets, data = _bytes_of(column)
+        # The whole column is scanned at once. Without special characters its bytes are copied between quotes as they
+        # are.
         if kernels.is_plain_text(data, int(offsets[0]), int(offsets[-1])):
             return _Part(label, offsets, read_only(there), data, quoted=True)
     offsets, data = _bytes_of(text_of(column))
@@ -131,6 +135,7 @@ def _is_null(column: pa.Array) -> Any:
 
 
 def _structs(column: pa.Array) -> pa.Array:
+    # Written by concatenating columns of text, from the inside out: no Python object per row at any depth.
     parts = []
     for index in range(column.type.num_fields):
         label = f"{',' if index else '{'}{quoted(column.type.field(index).name)}:"
@@ -169,6 +174,7 @@ def _strings(column: pa.Array) -> pa.Array:
     special = pc.match_substring_regex(column, _SPECIAL)
     if not pc.any(special, min_count=0).as_py():
         return pc.binary_join_element_wise('"', column, '"', "")
+    # Escaping is done in Python, for each distinct string once.
     encoded = column.dictionary_encode()
     texts = pa.array([quoted(text) for text in encoded.dictionary.to_pylist()], pa.string())
     return texts.take(encoded.indices)
@@ -176,6 +182,8 @@ def _strings(column: pa.Array) -> pa.Array:
 
 def _floats(column: pa.Array) -> pa.Array:
     magnitude = pc.abs(column)
+    # In this range Arrow and Java both write plain decimals with the shortest digits; outside they differ in where
+    # exponents begin and how they look.
     plain = pc.and_(pc.greater_equal(magnitude, 1e-3), pc.less(magnitude, 1e6))
     if pc.all(pc.fill_null(plain, True), min_count=0).as_py() and pa.types.is_float64(column.type):
         text = column.cast(pa.string())

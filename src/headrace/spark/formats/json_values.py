@@ -83,6 +83,7 @@ def _refuse_constant(name: str) -> Any:
     raise NotOfSchema(f'it is not JSON: {name} must be a number (the string "{name}" is accepted)')
 
 
+# Numbers stay text: a float would lose digits that a decimal or a bigint needs, and 1.0 is no integer to Spark.
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_refuse_constant)
 
 
@@ -194,6 +195,7 @@ def _decimal(text: str, kind: DecimalType) -> decimal.Decimal | None:
     """Return the number at the column's scale, rounded half up as Spark does; None if it does not fit."""
     if not _DECIMAL_TEXT.fullmatch(text):
         return None
+    # 200 digits of precision, so that rounding happens once, in `quantize`.
     with decimal.localcontext(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
         number = decimal.Decimal(text)
         if number.adjusted() >= kind.precision - kind.scale:
@@ -225,6 +227,7 @@ def _text(found: Any) -> str:
     """Return the value of a string column as Spark does: the string itself, or the JSON text of any other value."""
     if isinstance(found, str) and not isinstance(found, _Number):
         return (
+            # A pair of escaped surrogates is one character; a lone one becomes "?", as Java's encoder writes it.
             found.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\ufffd", "?")
             if _has_surrogate(found)
             else found

@@ -110,6 +110,8 @@ class MessageReader:
         rows: list[tuple[int, ...]] = []
         table: list[int] = []
         singles = lists = 0
+        # One row of the kernel's table per field. Single fields and lists have slots of their own kind, numbered
+        # separately.
         for part in message.fields:
             slot = lists if part.repeated else singles
             lists, singles = lists + part.repeated, singles + (not part.repeated)
@@ -163,8 +165,11 @@ class MessageReader:
                 scanned.item_numbers, scanned.item_sizes, writes_items,
             )  # fmt: skip
 
+        # 1. Single fields, and the number of items of each list.
         run(scanned.bases, False)
         if self._lists:
+            # 2. Room for all items of all messages, list after list, then the run that writes them. `bases` is copied,
+            #    because the kernel moves it.
             np.cumsum(scanned.counts.sum(axis=1), out=scanned.bases[1:])
             scanned.item_numbers = np.zeros(int(scanned.bases[-1]), np.int64)
             scanned.item_sizes = np.zeros(int(scanned.bases[-1]), np.int32)
@@ -187,6 +192,8 @@ class MessageReader:
             valid = there if part.has_presence else np.ones(len(there), np.uint8)
             found = _Values(scanned.numbers[slot], scanned.sizes[slot], valid, spans.records)
             return self._flat(batch, part, found)
+        # Missing messages become empty ones, and their struct null: each scan gets one message per entry, so columns
+        # stay aligned.
         starts = np.where(there, scanned.numbers[slot], 0)
         ends = np.where(there, starts + scanned.sizes[slot], 0)
         inner = _Spans(starts, ends, spans.records, there != 0)
@@ -255,6 +262,7 @@ class MessageReader:
             return _texts(batch, found, part.kind, path)
         single = ProtobufField(part.name, part.number, part.kind)
         kind = arrow_type(spark_type(single))
+        # uint64 has no signed 64-bit type that holds it; decimal(20,0) does, and its low word has the same bits.
         if pa.types.is_decimal(kind):  # 64 unsigned bits are the low word of 128
             body: Any = np.zeros((len(found.numbers), 2), np.int64)
             body[:, 0] = found.numbers
@@ -285,6 +293,7 @@ def _merge(
     data, nothing = read_only(batch.data), np.zeros(0, np.uint8)
     pieces, reached = [batch.data], len(batch.data)
     for row in several.tolist():
+        # Twice over the same bytes: sizes first, because the buffer is allocated once for each.
         size = kernels.gather_field(data, firsts[row], ends[row], number, nothing, False)
         piece = np.empty(size, np.uint8)
         kernels.gather_field(data, firsts[row], ends[row], number, piece, True)
@@ -304,6 +313,7 @@ def _enum_names(enum: ProtobufEnum, found: _Values) -> pa.Array:
     """Return the names of an enum's values, and of numbers without a name the digits, as Protobuf's JSON has them."""
     numbers = np.array([number for number, _ in enum.names], np.int64)
     names = [name for _, name in enum.names]
+    # Names are found for all values at once. Open enums (proto3) may hold numbers without a name.
     places = np.searchsorted(numbers, found.numbers)
     places[places == len(numbers)] = 0
     unknown = numbers[places] != found.numbers

@@ -80,6 +80,8 @@ def unsigned_varint(values: Any) -> VarintPart:
 
     The bytes of an unsigned varint are those of the zigzag varint of the number whose zigzag form it is.
     """
+    # `VarintPart` writes zigzag. Undoing zigzag first makes it write the bits as they are, negative numbers as ten
+    # bytes, which Protobuf asks for.
     bits = np.ascontiguousarray(values, np.int64).view(np.uint64)
     return VarintPart((bits >> np.uint64(1)).view(np.int64) ^ -(bits & np.uint64(1)).view(np.int64))
 
@@ -129,6 +131,8 @@ def _field_part(column: pa.Array, field: ProtobufField, path: str) -> Part:
         column = without_nulls(column, path)
     there = column.is_valid().to_numpy(zero_copy_only=False)
     value = column.drop_null()
+    # proto3 does not write a field that has its default, and Google's serializers leave it out: the bytes are the same
+    # as theirs.
     if not field.has_presence:
         written = _differs_from_default(value)
         there, value = written, value.filter(pa.array(written))
@@ -177,6 +181,7 @@ def _list_part(column: pa.Array, field: ProtobufField, path: str) -> Part:
     if not field.packed:
         return ItemsPart(counts, _TaggedPart(field, items))
     filled = counts > 0
+    # Items of a row behind one tag and one length; a row without items has no tag at all.
     packed = _DelimitedPart(ItemsPart(counts[filled], items))
     return OptionalPart(filled, _TaggedPart(field, packed, wire_type=_LENGTH_DELIMITED))
 

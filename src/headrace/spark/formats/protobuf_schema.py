@@ -198,6 +198,7 @@ def _descriptor_set(text: str, imports: tuple[tuple[str, str], ...]) -> bytes:
     own = Path(grpc_tools.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory(prefix="headrace-proto-") as folder:
         for name, content in (*imports, (_MAIN, text)):
+            # Names of imports come from a registry. `../` in one would write outside of the temporary folder.
             path = (Path(folder) / name).resolve()
             if not path.is_relative_to(Path(folder).resolve()):
                 raise ProtobufSchemaError(f"the import {name!r} leaves its folder")

@@ -73,6 +73,7 @@ def schema_ids(
         rows: Which values to look at.
     """
     framed = ends[rows] - starts[rows] >= HEADER_BYTES
+    # Only values that are long enough are looked at: the kernel-like indexing below would read a neighbour's bytes.
     framed[framed] = data[starts[rows[framed]]] == _MAGIC
     found = rows[framed]
     ids = np.zeros(len(found), np.int64)
@@ -94,6 +95,7 @@ def in_order(pieces: Sequence[pa.RecordBatch], rows: Sequence[NDArray[np.int64]]
     filled = np.concatenate(rows)
     place = np.full(count, -1, np.int64)
     place[filled] = np.arange(len(filled))
+    # A mask makes nulls of the rows that no piece holds.
     taken = pa.array(place, mask=place < 0)
     table = pa.Table.from_batches(pieces)
     columns = [column.combine_chunks().take(taken) for column in table.columns]

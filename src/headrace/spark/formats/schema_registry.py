@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
+# Four pauses, 3.7 s in all: below the default transaction timeout of 10 s.
 _WAITS_S: Final = (0.2, 0.5, 1.0, 2.0)
 _UNAVAILABLE: Final = (429, 500, 502, 503, 504)
 _NOT_AUTHORIZED: Final = (401, 403)
@@ -145,6 +146,7 @@ def _registered_id(
                 return None
             raise refused.error(url) from None
 
+    # Looked up before registering: a registry that allows no registration still answers for a schema that is there.
     known = look_up()
     if known is not None:
         return known
@@ -246,6 +248,7 @@ def _transport_errors() -> tuple[type[Exception], ...]:
     """The errors of the HTTP library that this version of Confluent's client uses."""
     from confluent_kafka.schema_registry import _sync
 
+    # Confluent's client raises the errors of its HTTP library unchanged.
     client: Any = _sync.schema_registry_client
     library = getattr(client, "httpx", None) or getattr(client, "httpx2", None)
     return (OSError,) if library is None else (library.TransportError, OSError)
@@ -302,6 +305,7 @@ def _expanded(schema: Any, definitions: dict[str, Any], defined: set[str]) -> An
     if isinstance(schema, str):
         if schema not in definitions or schema in defined:
             return schema
+        # Avro allows one definition per name; every later use is the name alone.
         defined.add(schema)
         return _expanded(definitions[schema], definitions, defined)
     if isinstance(schema, list):
