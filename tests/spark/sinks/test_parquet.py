@@ -124,7 +124,7 @@ def test_a_part_that_was_not_closed_is_none(sink):
 
 
 def test_a_late_commit_of_an_instance_that_lost_the_task(sink):
-    """Another one has settled the part and gone on."""
+    """Another one has resolved the part and gone on."""
     first = written(sink)
     sink.commit([first])
     sink.roll([TASK], LATER)

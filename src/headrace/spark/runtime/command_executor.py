@@ -300,7 +300,7 @@ class CommandExecutor:
         committed = {} if self._failure is not None else {p: self._reached[p] for p in sorted(advance.committed)}
         self._log_outcome(plan, advance)
         # Tables after the offsets: a part becomes visible only if its batch counts. A crash before this line is what
-        # settling at the next opening is for.
+        # the resolution of parts at the next opening is for.
         if self.tables:
             self.tables.commit(plan, committed)
             self.tables.discard(plan, advance.unchanged)

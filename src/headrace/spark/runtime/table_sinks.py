@@ -3,7 +3,7 @@ opened.
 
 Parts are written by `table_sink_stage`, in the workers. The runner of the subtopology commits them after the
 transaction (or the offset commit) of their micro-batch, and discards them if the batch failed. When a task is opened,
-parts left by earlier owners are decided by the group's stable offsets (`sinks.settling`), before the task runs.
+parts left by earlier owners are decided by the group's stable offsets (`sinks.part_resolution`), before the task runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.spark.runtime.fetch_stage import input_name, name_of
 from headrace.spark.runtime.plan import MicroBatchPlan, TaskReport
 from headrace.spark.runtime.table_sink_stage import batch_name, part_of, refused_by
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
-from headrace.spark.sinks import settling
+from headrace.spark.sinks import part_resolution
 from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.topology.nodes import CompiledSubtopology, TableSink
 
@@ -33,13 +33,13 @@ ROLL_LOOK_S = 1.0
 def metadata_of(plan: MicroBatchPlan) -> str:
     """Return the metadata for the offset commit of a micro-batch."""
     ids = {found.topic: found.topic_id for task in plan.tasks for found in task.ranges if found.topic_id}
-    return settling.metadata_of(batch_name(plan.batch), ids)
+    return part_resolution.metadata_of(batch_name(plan.batch), ids)
 
 
 class TableSinks:
     """Tables of one subtopology.
 
-    `settle` is called by the thread that opens tasks, the other methods by the runner's.
+    `resolve_parts` is called by the thread that opens tasks, the other methods by the runner's.
     """
 
     def __init__(self, group_id: str, subtopology: CompiledSubtopology) -> None:
@@ -88,24 +88,26 @@ class TableSinks:
             with refused_by(sink, "rows of a failed micro-batch were taken back"):
                 sink.sink.discard(parts)
 
-    def settle(self, tasks: Iterable[RunningTask], committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def resolve_parts(self, tasks: Iterable[RunningTask], committed: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Bring the tables of these tasks to where the group's offsets stand. Raises SinkError."""
         for task in tasks:
             stands = {
-                _input(task, where): settling.Committed(offset=row.offset, metadata=row.metadata)
+                _input(task, where): part_resolution.Committed(offset=row.offset, metadata=row.metadata)
                 for where, row in committed.items()
                 if where in task.positions
             }
             for sink in self._sinks.values():
-                self._settle(sink, task, stands)
+                self._resolve_parts(sink, task, stands)
 
-    def _settle(self, sink: TableSink, task: RunningTask, stands: Mapping[str, settling.Committed]) -> None:
+    def _resolve_parts(
+        self, sink: TableSink, task: RunningTask, stands: Mapping[str, part_resolution.Committed]
+    ) -> None:
         mine = self._task(task.partition)
         self._gathering |= {task.partition}
         with refused_by(sink, f"the task {self._subtopology_id}-{task.partition} was opened"):
             # 1. Parts of earlier owners, decided by the group's offsets.
-            found = settling.settle(sink.sink.pending(mine), stands)
-        # 2. Nothing is guessed: see `sinks.settling`.
+            found = part_resolution.resolve_parts(sink.sink.pending(mine), stands)
+        # 2. Nothing is guessed: see `sinks.part_resolution`.
         if found.undecided:
             raise _undecided(sink, found.undecided[0])
         # 3. Commit before discard: an error in between leaves parts that the next opening decides in the same way.

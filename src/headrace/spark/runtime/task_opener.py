@@ -33,7 +33,7 @@ from headrace.spark.runtime.store_restorer import StoreRestorer
 from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
-from headrace.spark.sinks.settling import topic_id_of
+from headrace.spark.sinks.part_resolution import topic_id_of
 from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource
 
 __all__ = ["OpeningHost", "TaskOpener"]
@@ -163,7 +163,7 @@ class TaskOpener:
         ]
         # 4. Tables: leftover parts are decided by the offsets just read, then missing start offsets are committed.
         if self._tables:
-            self._tables.settle(tasks, committed)
+            self._tables.resolve_parts(tasks, committed)
             self._commit_starts(request, starts, committed)
         # 5. Stores last, to the positions that are final now.
         if self._restorer is not None:
@@ -213,7 +213,7 @@ class TaskOpener:
         """Commit the start offsets of tasks with tables: a part without any offset then has inputs with expired
         offsets.
 
-        This happens after leftover parts were settled: earlier, it would hide that there were none.
+        This happens after leftover parts were resolved: earlier, it would hide that there were none.
         """
         missing = {at: start for at, start in starts.items() if at not in committed or committed[at].offset < 0}
         if missing:

@@ -3,7 +3,7 @@
 A write has two steps, as for a topic. A worker *writes* the rows of one task and micro-batch as a part: durable, and
 invisible to readers. After the group's offsets are committed, and only then, the driver *commits* the part, which makes
 its rows visible. The offset commit names the batch in its metadata, so the next owner of the task can decide about
-every part that is left (`settling`). A crash between the two steps therefore neither loses nor repeats rows.
+every part that is left (`part_resolution`). A crash between the two steps therefore neither loses nor repeats rows.
 
 A sink must write a part completely or not at all, make `commit` and `discard` idempotent, and be reachable from every
 instance, since another instance may finish a part.

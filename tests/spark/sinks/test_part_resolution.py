@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.sinks.interface import SinkPart, SinkTask
-from headrace.spark.sinks.settling import Committed, batch_of, metadata_of, settle, topic_id_of
+from headrace.spark.sinks.part_resolution import Committed, batch_of, metadata_of, resolve_parts, topic_id_of
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=0)
 
@@ -18,33 +18,33 @@ def by(batch, offset):
 
 
 def test_the_batch_that_the_offsets_name_counts():
-    settled = settle([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"a-0": by("x.1.1", 180)})
-    assert [(p.batch, p.ends) for p in settled.commit] == [("x.1.1", {"a-0": 180})]
-    assert [p.batch for p in settled.discard] == ["x.1.0"]
-    assert settled.undecided == ()
+    resolved = resolve_parts([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"a-0": by("x.1.1", 180)})
+    assert [(p.batch, p.ends) for p in resolved.commit] == [("x.1.1", {"a-0": 180})]
+    assert [p.batch for p in resolved.discard] == ["x.1.0"]
+    assert resolved.undecided == ()
 
 
 def test_one_of_several_inputs_is_enough():
     """A micro-batch commits the inputs that it moved."""
-    settled = settle([part("x.2.0", a_0=100, b_0=7)], {"a-0": by("x.1.0", 100), "b-0": by("x.2.0", 9)})
-    assert [p.ends for p in settled.commit] == [{"a-0": 100, "b-0": 9}]
+    resolved = resolve_parts([part("x.2.0", a_0=100, b_0=7)], {"a-0": by("x.1.0", 100), "b-0": by("x.2.0", 9)})
+    assert [p.ends for p in resolved.commit] == [{"a-0": 100, "b-0": 9}]
 
 
 def test_an_offset_that_a_tool_has_set_decides_only_when_it_lies_before():
     for offset, undecided in ((50, 0), (100, 0), (101, 1)):
-        settled = settle([part("x.1.0", a_0=100)], {"a-0": Committed(offset=offset)})
-        assert (len(settled.discard), len(settled.undecided)) == (1 - undecided, undecided)
+        resolved = resolve_parts([part("x.1.0", a_0=100)], {"a-0": Committed(offset=offset)})
+        assert (len(resolved.discard), len(resolved.undecided)) == (1 - undecided, undecided)
     assert batch_of("somebody else's") is None
 
 
 def test_offsets_that_have_expired_decide_nothing():
     """The transaction ended, the driver died before the table was told, and the group stayed empty for a week."""
     for committed in ({"a-0": Committed(offset=-1)}, {"a-0": Committed(offset=-1), "b-0": Committed(offset=-1)}):
-        settled = settle([part("x.1.0", a_0=100, b_0=7)], committed)
-        assert (settled.commit, settled.discard) == ((), ())
-        assert [p.batch for p in settled.undecided] == ["x.1.0"]
+        resolved = resolve_parts([part("x.1.0", a_0=100, b_0=7)], committed)
+        assert (resolved.commit, resolved.discard) == ((), ())
+        assert [p.batch for p in resolved.undecided] == ["x.1.0"]
     # The newest offsets expire last: with one of them there, it decides.
-    assert settle([part("x.1.0", a_0=100, b_0=7)], {"a-0": Committed(offset=-1), "b-0": by("x.0.0", 7)}).discard
+    assert resolve_parts([part("x.1.0", a_0=100, b_0=7)], {"a-0": Committed(offset=-1), "b-0": by("x.0.0", 7)}).discard
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12), st.data())
@@ -61,17 +61,17 @@ def test_a_crash_anywhere(batches, data):
             if rows:
                 counted.append(name)
         if number == len(batches) - 1 or data.draw(st.booleans()):  # died before the table was told
-            settled = settle(pending, {"a-0": by(last, position) if last else Committed(offset=0)})
-            assert settled.undecided == ()
-            assert {p.batch for p in settled.commit} == {p.batch for p in pending if p.batch in counted}
+            resolved = resolve_parts(pending, {"a-0": by(last, position) if last else Committed(offset=0)})
+            assert resolved.undecided == ()
+            assert {p.batch for p in resolved.commit} == {p.batch for p in pending if p.batch in counted}
         pending = []
 
 
 def test_parts_of_a_topic_that_is_gone_count_once():
     """Its offsets went with it; nobody can read those rows again. Of two attempts at one range one counts."""
-    settled = settle([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"b-0": Committed(offset=-1)})
-    assert [(found.batch, found.ends) for found in settled.commit] == [("x.1.1", {"a-0": 100})]
-    assert [found.batch for found in settled.discard] == ["x.1.0"]
+    resolved = resolve_parts([part("x.1.0", a_0=100), part("x.1.1", a_0=100)], {"b-0": Committed(offset=-1)})
+    assert [(found.batch, found.ends) for found in resolved.commit] == [("x.1.1", {"a-0": 100})]
+    assert [found.batch for found in resolved.discard] == ["x.1.0"]
 
 
 def test_an_offset_commit_names_the_topics_it_read():

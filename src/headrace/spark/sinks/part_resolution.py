@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.sinks.interface import SinkPart
 
-__all__ = ["Committed", "Settled", "batch_of", "metadata_of", "settle", "topic_id_of"]
+__all__ = ["Committed", "ResolvedParts", "batch_of", "metadata_of", "resolve_parts", "topic_id_of"]
 
 _PREFIX = "headrace:"
 
@@ -31,7 +31,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ResolvedParts:
     """Decision about pending parts."""
 
     commit: tuple[SinkPart, ...] = ()  # with their `ends`
@@ -58,7 +58,7 @@ def topic_id_of(metadata: str, topic: str) -> str | None:
     return next((topic_id for name, _, topic_id in named if name == topic), None)
 
 
-def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> Settled:
+def resolve_parts(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> ResolvedParts:
     """Decide which pending parts to commit and which to discard.
 
     Args:
@@ -85,7 +85,7 @@ def settle(pending: Sequence[SinkPart], committed: Mapping[str, Committed]) -> S
             undecided.append(part)
         else:
             discard.append(part)
-    return Settled(commit=tuple(commit), discard=tuple(discard), undecided=tuple(undecided))
+    return ResolvedParts(commit=tuple(commit), discard=tuple(discard), undecided=tuple(undecided))
 
 
 def _are_missing(found: Mapping[str, Committed]) -> bool:
