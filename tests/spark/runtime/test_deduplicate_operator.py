@@ -132,11 +132,11 @@ class Task:
         assert at == 0
         over = self.store.position()
         assert over is not None
-        self.store.place(self.committed, {}, over=over)
+        self.store.assign_position(self.committed, {}, over=over)
 
     def content(self) -> dict[bytes, int]:
         """Store key → event time, of the committed values."""
-        self.store.settle(self.committed)
+        self.store.resolve_prepared(self.committed)
         keys, values = zip(*self.store.values(), strict=True) if self.store.count() else ((), ())
         fingerprint = DeduplicateOperator(self.declared).stores[0].rows.fingerprint
         [times] = decode_rows(pa.array(values, pa.binary()), [pa.int64()], fingerprint)

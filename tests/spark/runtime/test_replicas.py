@@ -172,7 +172,7 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     )
     taken = BatchKey(incarnation="replay", batch_id=1)
     store.begin_replay(taken, 2, 2)
-    store.place(stands.batch, stands.input_offsets, over=not_none(store.position()))
+    store.assign_position(stands.batch, stands.input_offsets, over=not_none(store.position()))
     store.close()
     assert replicas.find([("counts", 0), ("counts", 1)]) == {("counts", 0): 2}
     assert brought_near(replicas) == 0
@@ -185,7 +185,7 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
     for number in (1, 2):  # nothing here, then a store that stands there
         batch = BatchKey(incarnation="run", batch_id=number)
         brought = replicas.catch_up("counts", {0: {"in-0@one": 7, "other-0@two": 3}}, lambda: False, batch)
-        assert (brought.records, brought.placed[0].keys) == (2 if number == 1 else 0, 2)
+        assert (brought.records, brought.restored[0].keys) == (2 if number == 1 else 0, 2)
         stands = StorePosition(batch=batch, input_offsets={"in-0@one": 7}, changelog_offset=3)
         assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
     replicas.look([("counts", 0), ("counts", 1)])
@@ -198,12 +198,12 @@ def test_tasks_behind_an_open_transaction_are_left_to_the_restore_stage(broker, 
     other.begin(a="77")
     batch = BatchKey(incarnation="run", batch_id=1)
     brought = replicas.catch_up("counts", {0: {"in-0@one": 7}, 1: {"in-1@one": 7}}, lambda: False, batch)
-    assert set(brought.placed) == {1}
+    assert set(brought.restored) == {1}
     values, position = content(broker, tmp_path)
     assert values == {"a": "1"}
     assert position.restoring
     other.end()
-    assert set(replicas.catch_up("counts", {0: {"in-0@one": 7}}, lambda: False, batch).placed) == {0}
+    assert set(replicas.catch_up("counts", {0: {"in-0@one": 7}}, lambda: False, batch).restored) == {0}
     assert content(broker, tmp_path)[1].batch == batch
 
 

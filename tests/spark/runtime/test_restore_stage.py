@@ -79,9 +79,9 @@ class Opening:
         """What the store holds after it was opened by this batch at these input offsets of the topic of this id."""
         inputs = {f"in-0@{topic_id}": committed}
         batch = BatchKey(incarnation="run", batch_id=number)
-        placed = False
+        restored = False
         if self._replicas is not None:
-            placed = 0 in self._replicas.catch_up("counts", {0: inputs}, lambda: False, batch).placed
+            restored = 0 in self._replicas.catch_up("counts", {0: inputs}, lambda: False, batch).restored
         ranges = (InputRange(topic="in", partition=0, start=committed, end=committed, topic_id=topic_id),)
         plan = MicroBatchPlan(
             subtopology_id="counts",
@@ -97,7 +97,7 @@ class Opening:
         )
         stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
         context = StageContext(plan=plan, slot=plan.slot(0), stage_reports=stage_reports)
-        if not placed:
+        if not restored:
             list(RestoreStep(stores=((store_of(COUNTS), ("in",)),)).tables(context))
         store = open_store(context, store_of(COUNTS), 0)
         stands = not_none(store.position())

@@ -56,7 +56,7 @@ def test_a_committed_batch_stays(store):
     add(store, None, batch(1), {b"EWR": 3, b"JFK": 1})
     assert store.position() is None
     assert store.prepared().changelog_offset == 5
-    assert store.settle(batch(1)).batch == batch(1)
+    assert store.resolve_prepared(batch(1)).batch == batch(1)
     assert content(store) == {b"EWR": 3, b"JFK": 1}
     assert store.prepared() is None
 
@@ -65,7 +65,7 @@ def test_an_uncommitted_batch_is_undone(store):
     add(store, None, batch(1), {b"EWR": 3})
     add(store, batch(1), batch(2), {b"EWR": 4, b"JFK": 9})
     assert content(store) == {b"EWR": 7, b"JFK": 9}
-    assert store.settle(batch(1)).batch == batch(1)
+    assert store.resolve_prepared(batch(1)).batch == batch(1)
     assert content(store) == {b"EWR": 3}
 
 
@@ -73,7 +73,7 @@ def test_the_next_attempt_starts_from_the_committed_values(store):
     add(store, None, batch(1, 0), {b"EWR": 3})
     add(store, None, batch(1, 1), {b"EWR": 2})
     add(store, batch(1, 1), batch(2), {b"EWR": 1})
-    store.settle(batch(2))
+    store.resolve_prepared(batch(2))
     assert content(store) == {b"EWR": 3}
 
 
@@ -93,12 +93,12 @@ def test_an_update_reads_what_it_then_needs(store):
     wanted = {b"first": b"here", b"here": b"50", b"old-3": b"3", b"old.": b"4"}
     store.update(batch(3), position(batch(4)), follow).prepare(8)
     assert dict(store.values()) == wanted
-    store.settle(batch(3))
+    store.resolve_prepared(batch(3))
     assert dict(store.values()) == before
     with pytest.raises(StateError, match="store-behind"):
         store.update(batch(4), position(batch(5)), follow)
     store.update(batch(3), position(batch(5)), follow).prepare(8)
-    store.settle(batch(5))
+    store.resolve_prepared(batch(5))
     assert dict(store.values()) == wanted
     assert store.count() == 4
 
@@ -108,7 +108,7 @@ def test_a_straggler_is_refused(store):
     with pytest.raises(StateError) as refused:
         add(store, None, batch(1, 0), {b"EWR": 3})
     assert refused.value.code == "stale-attempt"
-    store.settle(batch(1, 1))
+    store.resolve_prepared(batch(1, 1))
     assert content(store) == {b"EWR": 3}
 
 
@@ -124,7 +124,7 @@ def test_an_error_in_the_merge_leaves_everything(store):
     add(store, None, batch(1), {b"EWR": 3})
     with pytest.raises(ZeroDivisionError):
         prepare(store, batch(1), batch(2), [b"EWR"], lambda old: [b"%d" % (1 // 0)], 1)
-    store.settle(batch(1))
+    store.resolve_prepared(batch(1))
     assert content(store) == {b"EWR": 3}
 
 
@@ -144,7 +144,7 @@ def test_a_batch_without_changes_keeps_the_place_in_the_changelog(store):
     assert (opened.keys, opened.size_bytes) == (2, store.size_bytes())
     store.merge(batch(1), position(batch(2)), binary([]), lambda old: old).prepare(None)
     assert store.prepared().changelog_offset == 7
-    store.settle(batch(2))
+    store.resolve_prepared(batch(2))
     assert content(store) == {b"EWR": 3, b"JFK": 1}
 
 
@@ -167,7 +167,7 @@ def test_a_map_that_is_full_at_the_end_of_a_batch_grows(store, monkeypatch):
     monkeypatch.setattr(opened, "_place", full_once)
     opened.prepare(4)
     assert len(calls) == 2
-    assert store.settle(batch(1)).changelog_offset == 4
+    assert store.resolve_prepared(batch(1)).changelog_offset == 4
     assert (store.count(), opened.keys) == (1000, 1000)
 
 
@@ -175,7 +175,7 @@ def test_a_map_that_is_full_at_the_end_of_a_batch_grows(store, monkeypatch):
 def test_another_identity_empties_it(tmp_path, change):
     first = TaskStore(tmp_path / "s", IDENTITY)
     add(first, None, batch(1), {b"EWR": 3})
-    first.settle(batch(1))
+    first.resolve_prepared(batch(1))
     first.close()
     facts = {"changelog_topic_id": "t1", "schema_hash": "s1", "boot_id": "b1"} | change
     second = TaskStore(tmp_path / "s", StoreIdentity(**facts))
@@ -197,7 +197,7 @@ def test_the_map_grows(tmp_path, monkeypatch):
 
     prepare(store, None, batch(1), keys, merge, 9)
     assert len(calls) > 1  # done again in a larger map
-    assert not_none(store.settle(batch(1))).changelog_offset == 9
+    assert not_none(store.resolve_prepared(batch(1))).changelog_offset == 9
     assert store.count() == 20_000
     store.close()
 
@@ -205,7 +205,7 @@ def test_the_map_grows(tmp_path, monkeypatch):
 def test_long_keys_are_kept_apart(store):
     keys = [b"a" * 481, b"a" * 5000, b"a" * 480]
     prepare(store, None, batch(1), keys, lambda old: [b"1", b"2", b"3"], 1)
-    store.settle(batch(1))
+    store.resolve_prepared(batch(1))
     seen = []
 
     def merge(old):
@@ -250,7 +250,7 @@ def test_another_process_may_grow_the_map(store):
     worker.start()
     worker.join(60)
     assert worker.exitcode == 0
-    assert store.settle(batch(2)).batch == batch(2)
+    assert store.resolve_prepared(batch(2)).batch == batch(2)
     assert store.count() == 200_001
 
 

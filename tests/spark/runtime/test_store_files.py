@@ -120,7 +120,7 @@ def test_an_opening_that_killed_two_processes_is_not_tried_again(tmp_path):
 
 def test_a_merge_that_meets_no_row_condemns(tmp_path):
     store = filled(tmp_path / "s")
-    store.place(batch(1), {}, over=store.position())
+    store.assign_position(batch(1), {}, over=store.position())
 
     def merge(_old):
         raise StateError("state-corrupt", "a stored row is shorter than it must be")
@@ -141,9 +141,9 @@ def test_a_replay_that_lost_the_store_writes_nothing(tmp_path):
     assert late.value.code == "store-taken"
     stands = store.position()
     with pytest.raises(StateError) as late:
-        store.place(batch(8), {"t-0": 5}, over=replace(stands, batch=batch(1)))
+        store.assign_position(batch(8), {"t-0": 5}, over=replace(stands, batch=batch(1)))
     assert late.value.code == "store-taken"
-    store.place(batch(8), {"t-0": 5}, over=stands)
+    store.assign_position(batch(8), {"t-0": 5}, over=stands)
     with pytest.raises(StateError):
         store.load(other, binary([b"late"]), binary([b"late"]), 11)
     assert store.count() == 10

@@ -56,7 +56,7 @@ class Replay:
         return self._next > self.position
 
     @property
-    def stands(self) -> StorePosition:
+    def stored_position(self) -> StorePosition:
         """The store's own position record, if the store still belongs to this replay."""
         return StorePosition(batch=self.writer, input_offsets={}, changelog_offset=self.position, restoring=True)
 
@@ -237,8 +237,8 @@ def committed_position(store: TaskStore, committed: Mapping[str, int], *, trust_
     prepared = store.prepared()
     if trust_prepared and prepared is not None and dict(prepared.input_offsets) == dict(committed):
         # At least once the group's offsets are the only evidence of a commit whose response was lost.
-        store.settle(prepared.batch)
+        store.resolve_prepared(prepared.batch)
     else:
-        store.settle(None)
+        store.resolve_prepared(None)
     base = store.position()
     return base is not None and not base.restoring and dict(base.input_offsets) == dict(committed)

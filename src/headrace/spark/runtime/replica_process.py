@@ -148,7 +148,7 @@ class ReplicaProcess:
         # 1. Records that a followed copy had already are not the work of this opening.
         replayed = -sum(self._copies[task].records for task in tasks if task in self._copies)
         before = replayed
-        placed: list[tuple[int, int, int]] = []
+        restored: list[tuple[int, int, int]] = []
         try:
             # 2. Stores at the committed offsets are left as they are; the others are replayed.
             self._see_topics(tasks)
@@ -166,17 +166,17 @@ class ReplicaProcess:
                 self._replay(late, urgent=True)
             # 4. Complete stores become the active task's here and need no Spark job.
             if batch is not None:
-                placed = self._place(tasks, batch)
+                restored = self._assign_positions(tasks, batch)
         except HeadraceError as error:  # the stage that opens the task meets the same, and says it
             log.warning("%s", error)
         # 5. Files are closed before the answer: from then on workers write to these stores.
         finally:
             self._drop(list(tasks))
             self._followed -= set(tasks)
-        self._said({"say": "opened", "number": command["number"], "records": replayed, "placed": placed})
+        self._said({"say": "opened", "number": command["number"], "records": replayed, "restored": restored})
         return True
 
-    def _place(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
+    def _assign_positions(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
         """Make the stores stand for these input offsets, as the stage that opens tasks does; (partition, keys, bytes).
 
         Left to that stage: whatever is not at the very end of its changelog (READ_UNCOMMITTED), or of another topic.
@@ -186,20 +186,20 @@ class ReplicaProcess:
         #    larger than any committed position, and the task is left to the stage, which waits for that transaction.
         first = self._offsets(wheres, "earliest", "read_uncommitted")
         ends = self._offsets(wheres, "latest", "read_uncommitted")
-        placed: list[tuple[int, int, int]] = []
+        restored: list[tuple[int, int, int]] = []
         for task, committed in tasks.items():
             described = self._stores[task[0]]
             logs = [(first[each.changelog_topic, task[1]], ends[each.changelog_topic, task[1]]) for each in described]
             mine = [self._inputs(task, each, committed) for each in described]
             with ExitStack() as own:
-                # 2. `place` compares the position once more, in the write transaction itself (`store-taken`).
+                # 2. `assign_position` compares the position once more, in the write transaction itself (`store-taken`).
                 stores = self._finished(task, logs, mine, own)
                 for inputs, (store, at) in zip(mine, stores, strict=True) if stores else ():
-                    store.place(batch, inputs, over=at)
+                    store.assign_position(batch, inputs, over=at)
                 if stores:
                     sizes = [(store.count(), store.size_bytes()) for store, _ in stores]
-                    placed.append((task[1], sum(keys for keys, _ in sizes), sum(size for _, size in sizes)))
-        return placed
+                    restored.append((task[1], sum(keys for keys, _ in sizes), sum(size for _, size in sizes)))
+        return restored
 
     def _finished(
         self, task: Task, logs: list[tuple[int, int]], inputs: list[dict[str, int]], own: ExitStack
@@ -211,7 +211,7 @@ class ReplicaProcess:
             # A topic that was deleted and created again has another id, and positions in the old one mean nothing.
             is_same = copy.identities == [self._identity(each) for each in described]
             is_finished = is_same and [r.position for r in copy.replays] == ends
-            return [(r.store, r.stands) for r in copy.replays] if is_finished else []
+            return [(r.store, r.stored_position) for r in copy.replays] if is_finished else []
         stores = []
         for each, (first, end), mine in zip(described, logs, inputs, strict=True):
             store = self._opened(task, each)

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.child_process import python_module
 from headrace.spark.runtime.store_records import BatchKey
 
-__all__ = ["PlacedTask", "ReplicaProgress", "Replicas", "RestoreResult", "StoreOfTask"]
+__all__ = ["ReplicaProgress", "Replicas", "RestoreResult", "RestoredTask", "StoreOfTask"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -58,7 +58,7 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedTask:
+class RestoredTask:
     """A task whose stores are ready for its first micro-batch; sums over its stores."""
 
     keys: int
@@ -70,7 +70,7 @@ class RestoreResult:
     """Result of a restore ahead of opening: records replayed, and the tasks that are complete, by partition."""
 
     records: int = 0
-    placed: Mapping[int, PlacedTask] = field(default_factory=dict)
+    restored: Mapping[int, RestoredTask] = field(default_factory=dict)
 
 
 class Replicas:
@@ -247,8 +247,8 @@ class Replicas:
                 case "progress":
                     self._take_progress(message["tasks"])
                 case "opened":
-                    placed = {p: PlacedTask(keys=keys, bytes=size) for p, keys, size in message["placed"]}
-                    self._opened[message["number"]] = RestoreResult(records=message["records"], placed=placed)
+                    restored = {p: RestoredTask(keys=keys, bytes=size) for p, keys, size in message["restored"]}
+                    self._opened[message["number"]] = RestoreResult(records=message["records"], restored=restored)
                     self._lock.notify_all()
                 case "found":
                     found = {(name, partition): offset for name, partition, offset in message["offsets"]}

@@ -91,11 +91,11 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
 
         replay_all(client, [replay], {where: end}, said=say)
         report.changelog_records += replay.records
-        at = replay.stands
+        at = replay.stored_position
     if store.rebuilt is not None:
         report.notes.append(f"the store {store.path} was rebuilt: {store.rebuilt}")
         store.rebuilt = None
     # 4. Only now the store belongs to the task: its next micro-batch must begin at these offsets.
-    store.place(context.plan.batch, committed, over=at)
+    store.assign_position(context.plan.batch, committed, over=at)
     report.state_keys += store.count()
     report.state_bytes += store.size_bytes()

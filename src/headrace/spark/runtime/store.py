@@ -30,7 +30,7 @@ from headrace.errors import StateError
 from headrace.spark.runtime import store_blocks
 from headrace.spark.runtime.bulk_load import name_of_key, names_of_keys, newest_values, order_of_keys
 from headrace.spark.runtime.store_environment import StoreEnvironment
-from headrace.spark.runtime.store_files import file_bytes, open_to_look
+from headrace.spark.runtime.store_files import file_bytes, open_read_only
 from headrace.spark.runtime.store_records import (
     BatchKey,
     StoreIdentity,
@@ -134,11 +134,11 @@ class TaskStore:
                 if name[:1] == b"k":
                     yield name[1:], value
 
-    def settle(self, committed: BatchKey | None) -> StorePosition | None:
+    def resolve_prepared(self, committed: BatchKey | None) -> StorePosition | None:
         """Keep a prepared batch if it is `committed`, else roll it back. Return the position after that."""
 
         def decide(transaction: Any) -> StorePosition | None:
-            return self._settle(transaction, committed)
+            return self._resolve_prepared(transaction, committed)
 
         return self._environment.write(decide)
 
@@ -202,7 +202,7 @@ class TaskStore:
             self._refuse_stragglers(transaction, position.batch)
             # 2. Decide about the previous batch. Only the driver knows whether it was committed, and the plan names
             #    the last committed batch. Any other prepared batch is rolled back by its undo record.
-            base = self._settle(transaction, after)
+            base = self._resolve_prepared(transaction, after)
             # 3. The values must be exactly at the committed batch. Otherwise another host has processed the task
             #    meanwhile, or a replay is under way, and a merge would count records twice or lose them.
             if (base.batch if base else None) != after or (base is not None and base.restoring):
@@ -231,7 +231,7 @@ class TaskStore:
         def take(transaction: Any) -> int:
             # 1. A replay rebuilds committed state only, so a prepared batch is rolled back whatever its outcome: if it
             #    was committed, its changes are in the changelog.
-            base = self._settle(transaction, None)
+            base = self._resolve_prepared(transaction, None)
             start = base.changelog_offset if base is not None else first
             # 2. Outside of the log: compaction or deletion removed records that the store lacks (`start < first`), or
             #    the log was truncated or created again (`start > end`). No incremental replay is correct then.
@@ -254,15 +254,15 @@ class TaskStore:
         names, newest = newest_values(keys, values)
 
         def put(transaction: Any) -> None:
-            stands = self._position_in(transaction, _POSITION)
-            if stands is None or not stands.restoring or stands.batch != writer:
-                raise StateError("store-taken", f"the store {self.path} belongs to {stands and stands.batch} now")
+            current = self._position_in(transaction, _POSITION)
+            if current is None or not current.restoring or current.batch != writer:
+                raise StateError("store-taken", f"the store {self.path} belongs to {current and current.batch} now")
             self._apply(transaction, names, newest)
-            self._put(transaction, _POSITION, replace(stands, changelog_offset=next_offset).to_bytes())
+            self._put(transaction, _POSITION, replace(current, changelog_offset=next_offset).to_bytes())
 
         self._environment.write(put)
 
-    def place(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
+    def assign_position(self, batch: BatchKey, input_offsets: Mapping[str, int], *, over: StorePosition) -> None:
         """Assign the values to a batch and to input offsets. `over`: the store's position when this was decided.
 
         The changelog position stays: the group's answer may be old, and a later position would claim changes of the
@@ -271,9 +271,9 @@ class TaskStore:
         placed = replace(over, batch=batch, input_offsets=dict(input_offsets), restoring=False)
 
         def put(transaction: Any) -> None:
-            stands = self._position_in(transaction, _POSITION)
-            if stands != over:
-                raise StateError("store-taken", f"the store {self.path} stands at {stands} now, not at {over}")
+            current = self._position_in(transaction, _POSITION)
+            if current != over:
+                raise StateError("store-taken", f"the store {self.path} stands at {current} now, not at {over}")
             self._put(transaction, _POSITION, placed.to_bytes())
 
         self._environment.write(put)
@@ -284,12 +284,12 @@ class TaskStore:
 
     def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
         for name in (_PREPARED, _POSITION):
-            stands = self._position_in(transaction, name)
-            seen = stands.batch if stands else None
+            current = self._position_in(transaction, name)
+            seen = current.batch if current else None
             if seen and seen.incarnation == batch.incarnation and seen > batch:
                 raise StateError("stale-attempt", f"{self.path} has seen {seen}, newer than {batch}")
 
-    def _settle(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
+    def _resolve_prepared(self, transaction: Any, committed: BatchKey | None) -> StorePosition | None:
         # 1. Nothing prepared: the values are those of the last committed batch.
         # 2. Prepared and committed: the values are in place already, so only the position moves. Committing never
         #    copies values.
@@ -394,7 +394,7 @@ class StoreWrites:
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
     """Return the position of a closed store without changing it; None if it is unusable or does not exist."""
-    environment = open_to_look(path)
+    environment = open_read_only(path)
     if environment is None:
         return None
     try:
@@ -403,10 +403,10 @@ def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | Non
             # Both are read in one transaction: a store that is emptied meanwhile must not lend its old position to a
             # new identity.
             found = transaction.get(_IDENTITY)
-            stands = transaction.get(_POSITION)
-        if found is None or stands is None or identity.difference(bytes(found)) is not None:
+            current = transaction.get(_POSITION)
+        if found is None or current is None or identity.difference(bytes(found)) is not None:
             return None
-        return StorePosition.from_bytes(unseal(stands))
+        return StorePosition.from_bytes(unseal(current))
     except (lmdb.Error, StateError):
         return None
     finally:

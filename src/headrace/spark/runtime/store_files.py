@@ -28,7 +28,7 @@ __all__ = [
     "file_bytes",
     "file_id",
     "open_environment",
-    "open_to_look",
+    "open_read_only",
     "path_of_store",
     "remove_store",
     "set_aside",
@@ -127,7 +127,7 @@ def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
         return _guarded(path), reason
 
 
-def open_to_look(path: Path) -> lmdb.Environment | None:
+def open_read_only(path: Path) -> lmdb.Environment | None:
     """Open the environment read-only; None if it does not exist or cannot be mapped safely."""
     try:
         if (path / _CONDEMNED).exists() or (path / "data.mdb").stat().st_size == 0:

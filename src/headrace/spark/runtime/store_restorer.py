@@ -65,10 +65,10 @@ class StoreRestorer:
         found = self._runtime.state.catch_up(self._name, committed, self._cancelled.is_set, batch)
         replicas_s = time.monotonic() - started
         for task in tasks:
-            done = found.placed.get(task.partition)
+            done = found.restored.get(task.partition)
             if done is not None:
                 task.committed, task.state_keys, task.state_bytes = batch, done.keys, done.bytes
-        left = [task for task in tasks if task.partition not in found.placed]
+        left = [task for task in tasks if task.partition not in found.restored]
         replayed = found.records + (self._restore_in_spark(request, left, batch) if left else 0)
         self._progress.restored += replayed
         log.info(
@@ -88,13 +88,13 @@ class StoreRestorer:
             rows.setdefault(task.slot, []).append(TaskPlan(partition=task.partition, ranges=ranges))
         slots = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
         found = self._run_job(request, slots, batch)
-        placed = found[0].batch if found else batch  # a restore that failed once was another attempt
+        key = found[0].batch if found else batch  # a restore that failed once was another attempt
         reports = merged(found)
         for report in reports.values():
             for note in report.notes:
                 log.warning("%s: %s", self._name, note)
         for task in tasks:
-            task.committed = placed
+            task.committed = key
             task.state_keys = reports[task.partition].state_keys
             task.state_bytes = reports[task.partition].state_bytes
         return sum(report.changelog_records for report in reports.values())

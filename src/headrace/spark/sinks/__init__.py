@@ -1,7 +1,7 @@
 """Sinks: the checks made when a sink is declared, and sinks other than topics.
 
-`interface` is the interface of custom sinks, `parquet` the Parquet sink, `part_resolution` the rule that decides which parts
-of a table count. Importing this package loads neither PySpark nor Arrow.
+`interface` is the interface of custom sinks, `parquet` the Parquet sink, `part_resolution` the rule that decides which
+parts of a table count. Importing this package loads neither PySpark nor Arrow.
 """
 
 from __future__ import annotations
