@@ -37,9 +37,9 @@ def test_no_job_without_news(broker, make_app, running, spark, flights):
     app.wait_until("caught-up", timeout=60)
     app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 20, None, "told")
     before = len(app.recentProgress)
-    turns = [runner.last_turn for runner in app._runtime.runners.values()]
+    turns = [runner.last_active_s for runner in app._runtime.runners.values()]
     app._wait(
-        lambda: all(r.last_turn > t + 0.3 for r, t in zip(app._runtime.runners.values(), turns, strict=True)),
+        lambda: all(r.last_active_s > t + 0.3 for r, t in zip(app._runtime.runners.values(), turns, strict=True)),
         None,
         "idle",
     )

@@ -132,7 +132,7 @@ def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:
 def _loops(runtime: RunningInstance) -> Iterator[Family]:
     runners = runtime.runners.items()
     now = time.monotonic()
-    quiet = [(now - runner.last_turn, {"subtopology": name}) for name, runner in runners]
+    quiet = [(now - runner.last_active_s, {"subtopology": name}) for name, runner in runners]
     yield gauge(_OURS, "last-turn-seconds", "Since the loop of a subtopology last turned; long: it is stuck.", quiet)
     limits = [(runner.records_limit, {"subtopology": name}) for name, runner in runners]
     yield gauge(_OURS, "batch-records-limit", "Records per task that the next micro-batch may take.", limits)

@@ -81,9 +81,13 @@ class Observation:
         limit_ms = int(self._runtime.settings.config["max.poll.interval.ms"])
         now = time.monotonic()
         stuck = [
-            {"reason": "stuck", "detail": f"{name} has not turned for {now - runner.last_turn:.0f} s.", "blocks": True}
+            {
+                "reason": "stuck",
+                "detail": f"{name} has not turned for {now - runner.last_active_s:.0f} s.",
+                "blocks": True,
+            }
             for name, runner in self._runtime.runners.items()
-            if (now - runner.last_turn) * 1000 > limit_ms
+            if (now - runner.last_active_s) * 1000 > limit_ms
         ]
         return _page("live", stuck)
 

@@ -26,7 +26,7 @@ FIRST, SECOND = ("in", 0), ("in", 1)
 
 @pytest.fixture(autouse=True)
 def _long_standing(monkeypatch):
-    monkeypatch.setattr(input_poller, "STANDS_MS", MINUTE_MS)
+    monkeypatch.setattr(input_poller, "FETCH_WAIT_MS", MINUTE_MS)
 
 
 broker = broker_fixture({"in": 2})

@@ -188,8 +188,8 @@ def test_stores_are_made_ready_for_the_first_micro_batch(broker, replicas, tmp_p
         assert (brought.records, brought.restored[0].keys) == (2 if number == 1 else 0, 2)
         stands = StorePosition(batch=batch, input_offsets={"in-0@one": 7}, changelog_offset=3)
         assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
-    replicas.look([("counts", 0), ("counts", 1)])
-    assert wait_until(replicas.looked, "looked") == {("counts", 0): 3}
+    replicas.request_offsets([("counts", 0), ("counts", 1)])
+    assert wait_until(replicas.take_offsets, "offsets") == {("counts", 0): 3}
 
 
 def test_tasks_behind_an_open_transaction_are_left_to_the_restore_stage(broker, replicas, tmp_path):

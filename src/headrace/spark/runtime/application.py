@@ -166,7 +166,7 @@ class ApplicationRuntime(RunningInstance):
             max_poll_interval_ms=self._max_poll_ms,
             heartbeat_max_interval_ms=int(self.settings.config["headrace.heartbeat.max.interval.ms"]),
             instance_id=self.instance_id,
-            early_look=self.state.looks_ahead,
+            early_look=self.state.uses_target,
             keeps_member_id=keeps_member_id,
             task_offsets=self.state.found_offsets(),
             security=self.security.to_settings(),
@@ -195,14 +195,14 @@ class ApplicationRuntime(RunningInstance):
                 # then.
                 told = self.snapshot is None or self.snapshot is acknowledged
                 for event in self._link.events(EVENT_WAIT if told else GIVING_BACK_WAIT):
-                    self._hear(event)
+                    self._on_event(event)
                 snapshot = self.snapshot
                 # Acknowledged only when every runner has released what is not in it. The coordinator then gives these
                 # tasks to their new owners (KIP-1071), so a task never runs twice.
                 if snapshot is not None and snapshot is not acknowledged and self._all_have_taken(snapshot):
                     self._link.acknowledge(snapshot.active)
                     acknowledged = snapshot
-                wider = self.state.turn(self._link)
+                wider = self.state.poll(self._link)
                 if wider is not None:
                     self._assign(wider)
                 self._tick()
@@ -214,7 +214,7 @@ class ApplicationRuntime(RunningInstance):
         finally:
             self._wind_down()
 
-    def _hear(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         match event:
             case member_events.Assigned(assignment=snapshot) | member_events.AssignmentChanged(assignment=snapshot):
                 self._log_assignment(snapshot)
@@ -286,11 +286,11 @@ class ApplicationRuntime(RunningInstance):
         if (gone := self._jvm.end()) is not None:
             raise gone
         now = time.monotonic()
-        slowest = min(runner.last_turn for runner in self.runners.values())
+        slowest = min(runner.last_active_s for runner in self.runners.values())
         if now - slowest < self._max_poll_ms / 1000:
             self._link.progress()
             return
-        stuck = next(runner for runner in self.runners.values() if runner.last_turn == slowest)
+        stuck = next(runner for runner in self.runners.values() if runner.last_active_s == slowest)
         # Cancelling kills the Python workers, so that the stuck job cannot write any more.
         stuck.cancel()
         raise MaxPollExceeded(
@@ -301,7 +301,7 @@ class ApplicationRuntime(RunningInstance):
 
     def _wind_down(self) -> None:
         # 1. No revocation is delayed any more.
-        self.state.let_go()
+        self.state.release_all()
         for runner in self.runners.values():
             runner.stop()
         # 2. Runners finish their micro-batches, commit, and resolve what a broker left open.

@@ -133,9 +133,9 @@ class SubtopologyRunner:
         return self._machine.losses
 
     @property
-    def last_turn(self) -> float:
+    def last_active_s(self) -> float:
         """Time (monotonic) at which work was begun last."""
-        return self._executor.last_turn
+        return self._executor.last_active_s
 
     @property
     def batch_since(self) -> float | None:

@@ -36,7 +36,7 @@ Task = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Held:
+class _Delay:
     since: float = field(default_factory=time.monotonic)
     seen: bool = False
 
@@ -65,47 +65,47 @@ class Handover:
         self._group_id, self._member_id, self._make_client = group_id, member_id, make_client
         self._acceptable_lag, self._longest_s = acceptable_lag, longest_s
         self._lock = threading.Condition()
-        self._held: dict[Task, _Held] = {}
-        self._given_up: set[Task] = set()
+        self._delayed: dict[Task, _Delay] = {}
+        self._released: set[Task] = set()
         self._possible: bool | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def hold(self, revoked: Iterable[Task]) -> frozenset[Task]:
+    def delay(self, revoked: Iterable[Task]) -> frozenset[Task]:
         """Return the revoked tasks to keep running for now. Call it with all revoked tasks at each change."""
         with self._lock:
             wanted = set(revoked)
             # A task that is no longer revoked is forgotten here, so that a later move of it is delayed again.
-            self._given_up &= wanted
+            self._released &= wanted
             if self._closed or self._longest_s <= 0 or self._possible is False:
                 return frozenset()
             # Times of tasks that are held already stay: the longest delay counts from the first revocation.
-            self._held = {
-                task: self._held.get(task) or _Held() for task in sorted(wanted) if task not in self._given_up
+            self._delayed = {
+                task: self._delayed.get(task) or _Delay() for task in sorted(wanted) if task not in self._released
             }
-            if self._held and self._thread is None:
-                self._thread = threading.Thread(target=self._look_on, name="headrace-handover", daemon=True)
+            if self._delayed and self._thread is None:
+                self._thread = threading.Thread(target=self._poll_group, name="headrace-handover", daemon=True)
                 self._thread.start()
             self._lock.notify_all()
-            return frozenset(self._held)
+            return frozenset(self._delayed)
 
-    def held(self) -> frozenset[Task]:
+    def delayed(self) -> frozenset[Task]:
         """The tasks that are still being kept."""
         with self._lock:
-            return frozenset(self._held)
+            return frozenset(self._delayed)
 
     def clear(self) -> None:
         """Release all tasks."""
         with self._lock:
-            self._held.clear()
+            self._delayed.clear()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._held.clear()
+            self._delayed.clear()
             self._lock.notify_all()
 
-    def _look_on(self) -> None:
+    def _poll_group(self) -> None:
         client = self._make_client()
         try:
             while self._await_work():
@@ -114,7 +114,7 @@ class Handover:
                 pause = FIRST_LOOK_S
                 while self._is_busy():
                     try:
-                        self._look(client)
+                        self._check_group(client)
                     except HeadraceError as error:
                         log.debug("who gets the tasks could not be asked: %s", error)
                     self._expire()
@@ -126,14 +126,14 @@ class Handover:
 
     def _await_work(self) -> bool:
         with self._lock:
-            self._lock.wait_for(lambda: self._closed or bool(self._held))
+            self._lock.wait_for(lambda: self._closed or bool(self._delayed))
             return not self._closed
 
     def _is_busy(self) -> bool:
         with self._lock:
-            return bool(self._held) and not self._closed
+            return bool(self._delayed) and not self._closed
 
-    def _look(self, client: NetworkClient) -> None:
+    def _check_group(self, client: NetworkClient) -> None:
         # Asked once, of the coordinator: brokers of one cluster may have different versions during an upgrade.
         if self._possible is None:
             node = client.coordinator_for(self._group_id)
@@ -152,10 +152,10 @@ class Handover:
             self.clear()  # no right to describe the group: release the task
             return
         with self._lock:
-            for task in sorted(self._held):
-                self._judge(task, group)
+            for task in sorted(self._delayed):
+                self._decide(task, group)
 
-    def _judge(self, task: Task, group: DescribedGroup) -> None:
+    def _decide(self, task: Task, group: DescribedGroup) -> None:
         mine = self._member_id()
         for member in group.members:
             target = {
@@ -172,25 +172,25 @@ class Handover:
             # 2. No offsets reported yet: the new owner may still be starting. `_expire` limits this wait to SIGN_S.
             if task not in offsets or task not in ends:
                 return
-            self._held[task].seen = True
+            self._delayed[task].seen = True
             # 3. Same bound as Kafka Streams' `acceptable.recovery.lag` (KIP-441) for warm-up replicas: the rest is
             #    replayed during the short pause of the move. Waiting for lag 0 would never end under load.
             if ends[task] - offsets[task] <= self._acceptable_lag:
-                self._give_back(task, "its new owner has the state")
+                self._release(task, "its new owner has the state")
             return
 
     def _expire(self) -> None:
         now = time.monotonic()
         with self._lock:
-            for task, held in sorted(self._held.items()):
+            for task, held in sorted(self._delayed.items()):
                 # No wait is without bound: a new owner that is stuck must not keep a revoked task here past the
                 # rebalance timeout.
                 if now - held.since > self._longest_s:
-                    self._give_back(task, "the time is up")
+                    self._release(task, "the time is up")
                 elif not held.seen and now - held.since > SIGN_S:
-                    self._give_back(task, "its new owner makes no copy ahead")
+                    self._release(task, "its new owner makes no copy ahead")
 
-    def _give_back(self, task: Task, why: str) -> None:
-        waited = time.monotonic() - self._held.pop(task).since
-        self._given_up.add(task)
+    def _release(self, task: Task, why: str) -> None:
+        waited = time.monotonic() - self._delayed.pop(task).since
+        self._released.add(task)
         log.info("task %s_%d is given back after %.2f s: %s", *task, waited, why)

@@ -23,7 +23,7 @@ from headrace.spark.runtime.tasks import TopicPartition
 
 __all__ = ["InputPoller"]
 
-STANDS_MS = 1_000  # of a Fetch without an answer; as often an idle application looks at the ends of its inputs
+FETCH_WAIT_MS = 1_000  # of a Fetch without an answer; as often an idle application looks at the ends of its inputs
 ANSWER_WAIT_MS = 5_000
 POLL_S = 0.06
 READ_COMMITTED = 1
@@ -32,7 +32,7 @@ Places = list[tuple[str, int, int]]  # topic, partition, offset
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _PendingFetch:
     places: Places
     reply: PendingReply
 
@@ -43,10 +43,10 @@ class InputPoller:
     def __init__(self, client: NetworkClient) -> None:
         self._client = client
         self._wake = WakeupSignal()
-        self._standing: dict[int, _Standing] = {}
+        self._pending: dict[int, _PendingFetch] = {}
         self._stale = False
         self.losses = 0  # how often a broker was found away
-        self._told: dict[TopicPartition, int] | None = None  # what records were said to lie behind
+        self._announced: dict[TopicPartition, int] | None = None  # what records were said to lie behind
 
     def wake(self) -> None:
         """Wake the waiting thread. If no thread waits, the next wait returns at once."""
@@ -57,20 +57,20 @@ class InputPoller:
         # 1. The same positions as those that the last answer announced records for: they were not processed (a batch is
         #    being repeated, tasks rest). A new Fetch would be answered at once and make this a busy loop.
         places = {where: offset for task in positions for where, offset in task.items()}
-        if not places or places == self._told:  # announced by the last call, and not processed
-            self._told = None
-            wait_for((), self._wake, POLL_S if places else STANDS_MS / 1000)
+        if not places or places == self._announced:  # announced by the last call, and not processed
+            self._announced = None
+            wait_for((), self._wake, POLL_S if places else FETCH_WAIT_MS / 1000)
             return
         # 2. A partition without a leader, or a broker away: poll.
         if not self._ask(places):
             wait_for((), self._wake, POLL_S)
             return
-        replies = {standing.reply: node for node, standing in self._standing.items()}
+        replies = {pending.reply: node for node, pending in self._pending.items()}
         # 3. Sleep in one selector until a response or a wake-up comes. Requests that are not answered stay open for the
         #    next call.
-        ready = wait_for(replies, self._wake, (STANDS_MS + ANSWER_WAIT_MS) / 1000)
-        told = [self._hear(self._standing.pop(replies[reply]).reply) for reply in ready]
-        self._told = places if any(told) else None
+        ready = wait_for(replies, self._wake, (FETCH_WAIT_MS + ANSWER_WAIT_MS) / 1000)
+        announced = [self._on_response(self._pending.pop(replies[reply]).reply) for reply in ready]
+        self._announced = places if any(announced) else None
 
     def end(self) -> None:
         """Stop polling, and wake the waiting thread for good."""
@@ -96,11 +96,11 @@ class InputPoller:
                     return False
                 by_node.setdefault(node, []).append((topic, partition, offset))
             # Requests for the same positions are kept, others are taken back.
-            self._take_back(by_node)
-            for node in by_node.keys() - self._standing.keys():
+            self._drop_outdated(by_node)
+            for node in by_node.keys() - self._pending.keys():
                 request = _request(by_node[node], cluster)
-                reply = self._client.start(request, node=node, timeout_ms=STANDS_MS + ANSWER_WAIT_MS)
-                self._standing[node] = _Standing(by_node[node], reply)
+                reply = self._client.start(request, node=node, timeout_ms=FETCH_WAIT_MS + ANSWER_WAIT_MS)
+                self._pending[node] = _PendingFetch(by_node[node], reply)
         except (ConnectionLost, CannotConnect, BrokerError) as error:
             # A lasting failure is reported by the lookup of end offsets.
             self._stale = True
@@ -108,20 +108,20 @@ class InputPoller:
             return False
         return True
 
-    def _take_back(self, wanted: Mapping[int, Places]) -> None:
+    def _drop_outdated(self, wanted: Mapping[int, Places]) -> None:
         """Drop pending requests for positions that are no longer needed: their answers would delay the next one."""
-        for node, standing in list(self._standing.items()):
-            if standing.places == wanted.get(node):
+        for node, pending in list(self._pending.items()):
+            if pending.places == wanted.get(node):
                 continue
-            del self._standing[node]
-            if is_readable(standing.reply):
-                self._hear(standing.reply)
+            del self._pending[node]
+            if is_readable(pending.reply):
+                self._on_response(pending.reply)
             else:
                 # A Fetch cannot be cancelled (Kafka has no such request), and the broker would answer the next request
                 # of this connection after it.
-                standing.reply.connection.close()
+                pending.reply.connection.close()
 
-    def _hear(self, reply: PendingReply) -> bool:
+    def _on_response(self, reply: PendingReply) -> bool:
         """Return whether a response announces records. An error counts as such, so that the caller looks."""
         try:
             answer = self._client.finish(reply)
@@ -140,7 +140,7 @@ def _request(places: Places, cluster: ClusterMetadata) -> object:
         places,
         cluster,
         isolation_level=READ_COMMITTED,
-        max_wait_ms=STANDS_MS,
+        max_wait_ms=FETCH_WAIT_MS,
         min_bytes=1,
         max_bytes=1,
         max_partition_bytes=1,

@@ -80,7 +80,7 @@ class RunnerView(Protocol):
     progress: SubtopologyProgress
 
     @property
-    def last_turn(self) -> float:
+    def last_active_s(self) -> float:
         """Time (monotonic) at which work was begun last."""
 
     @property

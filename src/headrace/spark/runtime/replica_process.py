@@ -68,19 +68,19 @@ class ReplicaProcess:
             settings["bootstrap_servers"], client_id=settings["client_id"], security=settings.get("security") or {}
         )
         self._admin = Admin(self._client)
-        self._commands, self._said = commands, said
+        self._commands, self._send = commands, said
         self._copies: dict[Task, Copy] = {}
         self._followed: frozenset[Task] = frozenset()
         self._opening: list[dict[str, Any]] = []
         self._writers = 0
-        self._told = 0.0
+        self._reported_s = 0.0
         self._closing = False
 
     def run(self) -> None:
         """Run until the driver closes."""
         rest, trouble = REST_S, ""
         while True:
-            self._obey(wait_s=0.0 if self._opening else rest)
+            self._take_commands(wait_s=0.0 if self._opening else rest)
             if self._closing:
                 break
             try:
@@ -92,13 +92,13 @@ class ReplicaProcess:
                     trouble = str(error)
                     log.warning("%s", error)
                 self._drop(list(self._copies))
-                self._obey(wait_s=TROUBLE_REST_S)
-            self._tell_progress()
+                self._take_commands(wait_s=TROUBLE_REST_S)
+            self._report_progress()
         self._drop(list(self._copies))
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _obey(self, wait_s: float) -> None:
+    def _take_commands(self, wait_s: float) -> None:
         with suppress(queue.Empty):
             self._take(self._commands.get(timeout=wait_s) if wait_s > 0 else self._commands.get_nowait())
             while True:
@@ -111,7 +111,7 @@ class ReplicaProcess:
             case {"do": "follow", "tasks": tasks}:
                 self._followed = frozenset((name, partition) for name, partition in tasks)
             case {"do": "find", "tasks": tasks}:
-                self._said({"say": "found", "offsets": self._found([(name, partition) for name, partition in tasks])})
+                self._send({"say": "found", "offsets": self._found([(name, partition) for name, partition in tasks])})
             case {"do": "open"}:
                 self._opening.append(command)
 
@@ -151,14 +151,14 @@ class ReplicaProcess:
         restored: list[tuple[int, int, int]] = []
         try:
             # 2. Stores at the committed offsets are left as they are; the others are replayed.
-            self._see_topics(tasks)
-            late = [task for task, committed in tasks.items() if not self._stands(task, committed)]
+            self._refresh_topics(tasks)
+            late = [task for task, committed in tasks.items() if not self._is_at(task, committed)]
             # 3. The changelog may grow while it is replayed (its previous owner's last transaction), so look again
             #    until nothing is missing. The number of rounds is bounded; what remains is left to the stage that opens
             #    the task.
             for round_ in range(MOST_ROUNDS if late else 0):
                 self._begin(late)
-                self._look(late)
+                self._look_up_ends(late)
                 replayed = before + sum(self._copies[task].records for task in late)
                 lacking = sum(self._copies[task].lacking for task in late)
                 if lacking == 0 or (round_ and lacking <= near):
@@ -173,7 +173,7 @@ class ReplicaProcess:
         finally:
             self._drop(list(tasks))
             self._followed -= set(tasks)
-        self._said({"say": "opened", "number": command["number"], "records": replayed, "restored": restored})
+        self._send({"say": "opened", "number": command["number"], "records": replayed, "restored": restored})
         return True
 
     def _assign_positions(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
@@ -222,7 +222,7 @@ class ReplicaProcess:
             stores.append((store, at))
         return stores
 
-    def _see_topics(self, tasks: Iterable[Task]) -> None:
+    def _refresh_topics(self, tasks: Iterable[Task]) -> None:
         """A changelog that was deleted and created anew has another id."""
         topics = {described.changelog_topic for name, _ in tasks for described in self._stores[name]}
         self._client.known_topics(topics, refresh=True, timeout_ms=TOPIC_WAIT_MS)
@@ -232,7 +232,7 @@ class ReplicaProcess:
         names = {name_of(topic, task[1]) for topic in described.source_topics}
         return {name: offset for name, offset in committed.items() if name.rpartition("@")[0] in names}
 
-    def _stands(self, task: Task, committed: Mapping[str, int]) -> bool:
+    def _is_at(self, task: Task, committed: Mapping[str, int]) -> bool:
         """Whether the stores of a task without a replay are at these input offsets already."""
         if task in self._copies:
             return False
@@ -262,7 +262,7 @@ class ReplicaProcess:
             return False
         tasks = sorted(self._followed)
         self._begin(tasks)
-        self._look(tasks)
+        self._look_up_ends(tasks)
         behind = [task for task in tasks if task in self._copies and self._copies[task].lacking]
         if behind:
             self._replay(behind, urgent=False)
@@ -274,7 +274,7 @@ class ReplicaProcess:
         if not fresh:
             return
         wheres = [(d.changelog_topic, partition) for name, partition in fresh for d in self._stores[name]]
-        self._see_topics(fresh)
+        self._refresh_topics(fresh)
         first = self._offsets(wheres, "earliest", "read_uncommitted")
         ends = self._offsets(wheres, "latest", "read_uncommitted")
         for task in fresh:
@@ -295,7 +295,7 @@ class ReplicaProcess:
                 )
                 self._note(store)
 
-    def _look(self, tasks: Iterable[Task]) -> None:
+    def _look_up_ends(self, tasks: Iterable[Task]) -> None:
         """Look up the committed end offsets of the changelogs."""
         replays = [replay for task in tasks for replay in self._copies[task].replays]
         ends = self._offsets([replay.changelog for replay in replays], "latest", "read_committed")
@@ -317,7 +317,7 @@ class ReplicaProcess:
                 replays,
                 ends,
                 goes_on=lambda: urgent or not self._is_called,
-                said=self._tell_progress,
+                said=self._report_progress,
             )
         # The store was taken over by a task that is being opened, or it is damaged. Neither is an error of this
         # process.
@@ -365,18 +365,18 @@ class ReplicaProcess:
 
     def _note(self, store: TaskStore) -> None:
         if store.rebuilt is not None:
-            self._said({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
+            self._send({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
             store.rebuilt = None
 
     def _offsets(self, wheres: list[TopicPartition], of: str, isolation_level: Any) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(dict.fromkeys(wheres, of), isolation_level=isolation_level)
         return {where: row.offset for where, row in found.items()}
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
-        if now - self._told < PROGRESS_S:
+        if now - self._reported_s < PROGRESS_S:
             return
-        self._told = now
+        self._reported_s = now
         tasks = [
             {
                 "task": [name, partition],
@@ -390,7 +390,7 @@ class ReplicaProcess:
             }
             for (name, partition), copy in sorted(self._copies.items())
         ]
-        self._said({"say": "progress", "tasks": tasks})
+        self._send({"say": "progress", "tasks": tasks})
 
 
 class _NoPandas(MetaPathFinder):

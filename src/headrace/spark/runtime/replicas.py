@@ -115,7 +115,7 @@ class Replicas:
             if wanted == self._followed:
                 return
             self._followed = wanted
-            self._tell_followed()
+            self._send_followed()
 
     def catch_up(
         self,
@@ -145,7 +145,7 @@ class Replicas:
             self._followed -= {(subtopology, partition) for partition in tasks}
             listed = [{"partition": p, "committed": dict(committed)} for p, committed in sorted(tasks.items())]
             batch = asdict(place_as) if place_as is not None else None
-            self._tell({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed, "batch": batch})
+            self._send({"do": "open", "number": number, "subtopology": subtopology, "tasks": listed, "batch": batch})
             self._waiting += 1
             try:
                 # `generation` changes with each process. A request that went to a process which died is never answered.
@@ -166,7 +166,7 @@ class Replicas:
         with self._lock:
             generation = self._generation
             self._finds.clear()
-            self._tell({"do": "find", "tasks": [list(task) for task in tasks]})
+            self._send({"do": "find", "tasks": [list(task) for task in tasks]})
             while not self._finds:
                 left = deadline - time.monotonic()
                 if self._closed or generation != self._generation or left <= 0:
@@ -174,12 +174,12 @@ class Replicas:
                 self._lock.wait(left)
             return self._finds[-1]
 
-    def look(self, tasks: Iterable[Task]) -> None:
-        """Request the offsets of `find` without waiting; `looked` returns them later."""
+    def request_offsets(self, tasks: Iterable[Task]) -> None:
+        """Request the offsets of `find` without waiting; `take_offsets` returns them later."""
         with self._lock:
-            self._tell({"do": "find", "tasks": [list(task) for task in sorted(tasks)]})
+            self._send({"do": "find", "tasks": [list(task) for task in sorted(tasks)]})
 
-    def looked(self) -> dict[Task, int]:
+    def take_offsets(self) -> dict[Task, int]:
         """Return the offsets on disk that arrived since the last call."""
         with self._lock:
             found, self._on_disk = self._on_disk, {}
@@ -190,7 +190,7 @@ class Replicas:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._tell({"do": "close"})
+                self._send({"do": "close"})
                 self._lock.notify_all()
 
     def close(self) -> None:
@@ -213,10 +213,10 @@ class Replicas:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is for the driver
         )
-        self._tell(self._settings)
+        self._send(self._settings)
         # A new process learns what the last one followed.
         if self._followed:
-            self._tell_followed()
+            self._send_followed()
         self._started(self._process.pid)
         self._reader = threading.Thread(target=self._read, args=(self._process,), name="headrace-replicas", daemon=True)
         self._reader.start()
@@ -225,7 +225,7 @@ class Replicas:
         assert process.stdout is not None
         with suppress(ValueError, OSError):  # closed on this side
             for line in process.stdout:
-                self._hear(json.loads(line))
+                self._on_message(json.loads(line))
         code = process.wait()
         with self._lock:
             if self._closed:
@@ -241,7 +241,7 @@ class Replicas:
             if not self._closed:
                 self._launch()
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
+    def _on_message(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             match message["say"]:
                 case "progress":
@@ -284,10 +284,10 @@ class Replicas:
             now[name, partition] = found
         self._progress = now
 
-    def _tell_followed(self) -> None:
-        self._tell({"do": "follow", "tasks": [list(task) for task in sorted(self._followed)]})
+    def _send_followed(self) -> None:
+        self._send({"do": "follow", "tasks": [list(task) for task in sorted(self._followed)]})
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         pipe = self._process.stdin
         assert pipe is not None
         with suppress(OSError, ValueError):  # a process that died does not listen; the reader notices

@@ -1,6 +1,6 @@
 """Driver-side coordination of local state beyond the running tasks: copies, moving tasks, reported positions, cleanup.
 
-The member thread passes on assignments (`assigned`, `targeted`, `lost`) and calls `turn` a few times per second; task
+The member thread passes on assignments (`assigned`, `targeted`, `lost`) and calls `poll` a few times per second; task
 openers call `catch_up`. Rules:
 
 - A copy is kept of standby and warm-up tasks, and of tasks that the target says are on their way here. Never of one
@@ -42,7 +42,7 @@ REPORT_S = 1.0
 TARGET_AGE_S = 60.0  # a target that was not seen again is no reason to keep copies any longer
 CLEANUP_S = 10.0
 DISK_S = 5.0
-TELL_S = 5.0
+LOG_S = 5.0
 
 Task = tuple[str, int]
 
@@ -70,7 +70,7 @@ def _stores(subtopology: CompiledSubtopology) -> tuple[StoreOfTask, ...]:
 class StateCoordinator:
     """Local state of one instance.
 
-    Mutable: `turn` and the notifications belong to the member thread, all other methods to any thread.
+    Mutable: `poll` and the notifications belong to the member thread, all other methods to any thread.
     """
 
     def __init__(self, runtime: RunningInstance) -> None:
@@ -82,12 +82,12 @@ class StateCoordinator:
         self.replicas: Replicas | None = None
         self._snapshot: AssignmentSnapshot | None = None
         self._target: tuple[TargetAssignment, float] | None = None
-        self._kept_back: frozenset[Task] = frozenset()
+        self._delayed: frozenset[Task] = frozenset()
         self._dormant: dict[Task, int] = {}
         self._current: frozenset[Task] = frozenset()
         self._ran: set[Task] = set()
         self._reported_at = self._cleaned_at = 0.0
-        self._told_at = 0.0
+        self._logged_at = 0.0
         self._disk = (-DISK_S, 0)
         # The coordinator fences a member that has not given up a revoked task within its rebalance timeout (KIP-1071).
         # The last third is for the last micro-batch and the acknowledgement.
@@ -119,7 +119,7 @@ class StateCoordinator:
         )
 
     @property
-    def looks_ahead(self) -> bool:
+    def uses_target(self) -> bool:
         """Whether the target assignment is used: for copies, or for delayed revocation."""
         return self.replicas is not None
 
@@ -145,11 +145,11 @@ class StateCoordinator:
     def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
         """Return the assignment for the runners: the coordinator's, plus tasks whose revocation is delayed."""
         self._snapshot = snapshot
-        # Running and not assigned: revoked. `hold` decides which of them still run for a while; acknowledging an
+        # Running and not assigned: revoked. `delay` decides which of them still run for a while; acknowledging an
         # assignment waits for the release of the others.
         held = self._running() - task_ids(snapshot.active)
-        self._kept_back = self._handover.hold(held) if not self._runtime.is_stopping else frozenset()
-        return self._wider(snapshot)
+        self._delayed = self._handover.delay(held) if not self._runtime.is_stopping else frozenset()
+        return self._with_delayed(snapshot)
 
     def targeted(self, target: TargetAssignment) -> None:
         self._target = (target, time.monotonic())
@@ -157,10 +157,10 @@ class StateCoordinator:
     def lost(self) -> None:
         self._snapshot = None
         self._target = None
-        self._kept_back = frozenset()
+        self._delayed = frozenset()
         self._handover.clear()
 
-    def turn(self, link: GuardianLink) -> AssignmentSnapshot | None:
+    def poll(self, link: GuardianLink) -> AssignmentSnapshot | None:
         """Follow copies, report positions, clean up.
 
         Returns:
@@ -172,20 +172,20 @@ class StateCoordinator:
         if time.monotonic() - self._cleaned_at > CLEANUP_S:
             self._cleaned_at = time.monotonic()
             self._clean_up()
-        held = self._handover.held()
-        if self._snapshot is None or held == self._kept_back:
+        held = self._handover.delayed()
+        if self._snapshot is None or held == self._delayed:
             return None
-        self._kept_back = held
-        return self._wider(self._snapshot)
+        self._delayed = held
+        return self._with_delayed(self._snapshot)
 
     def _log_restores(self) -> None:
         """Log a line every few seconds, so that a long restore without progress bars does not look like a hang."""
         now = time.monotonic()
         opening = {task: copy for task, copy in self.copies().items() if task[1] in self._opening(task[0])}
         if not opening:
-            self._told_at = now
-        elif now - self._told_at > TELL_S:
-            self._told_at = now
+            self._logged_at = now
+        elif now - self._logged_at > LOG_S:
+            self._logged_at = now
             for (name, partition), copy in sorted(opening.items()):
                 log.info(
                     "restoring %s_%d: %d records, %d to come, %.0f records/s",
@@ -195,13 +195,13 @@ class StateCoordinator:
     def _opening(self, name: str) -> list[int]:
         return self._runtime.runners[name].opening() if name in self._runtime.runners else []
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Release all tasks, because the application ends."""
         self._handover.clear()
 
-    def _wider(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
+    def _with_delayed(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
         held: dict[str, list[int]] = {}
-        for name, partition in self._kept_back:
+        for name, partition in self._delayed:
             held.setdefault(name, []).append(partition)
         more: Tasks = {name: tuple(partitions) for name, partitions in held.items()}
         return replace(snapshot, active=union(snapshot.active, more)) if held else snapshot
@@ -225,12 +225,12 @@ class StateCoordinator:
         snapshot = self._snapshot
         wanted: set[Task] = set()
         if snapshot is not None:
-            wanted |= task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._to_come(snapshot)
+            wanted |= task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._incoming(snapshot)
         # Without tasks that run or are opened here: a replay takes the store over, and two owners in one process would
         # take it from each other without end.
         self.replicas.follow(task for task in wanted - self._in_use() if task[0] in self._stores)
 
-    def _to_come(self, snapshot: AssignmentSnapshot) -> frozenset[Task]:
+    def _incoming(self, snapshot: AssignmentSnapshot) -> frozenset[Task]:
         if self._target is None or time.monotonic() - self._target[1] > TARGET_AGE_S:
             return frozenset()
         return task_ids(self._target[0].active) - task_ids(snapshot.active)
@@ -265,12 +265,12 @@ class StateCoordinator:
         snapshot = self._snapshot
         # 2. News: a task on its way here has got a copy, or its copy became current. The present owner delays the
         #    revocation until it reads this from the group, so every second of waiting here delays the move.
-        awaited = self._to_come(snapshot) if snapshot is not None else set()
+        awaited = self._incoming(snapshot) if snapshot is not None else set()
         news = bool(awaited & (current - self._current)) or bool(awaited & (set(copies) - set(self._dormant)))
         in_use = self._in_use()
         # 3. Stores of tasks that have just moved away: reported at once as well, so that the assignor can give such a
         #    task back to the member that has its state.
-        left = self._left_behind(in_use)
+        left = self._moved_away(in_use)
         self._dormant |= left
         news = news or bool(left)
         now = time.monotonic()
@@ -285,7 +285,7 @@ class StateCoordinator:
             ends = {task: copy.end for task, copy in copies.items() if task in self._dormant}
             link.report_offsets(self._dormant, ends, at_once=news)
 
-    def _left_behind(self, in_use: set[Task]) -> dict[Task, int]:
+    def _moved_away(self, in_use: set[Task]) -> dict[Task, int]:
         """Return the positions of stores whose tasks have just moved away. Requested now, available on a later call."""
         if self.replicas is None:
             return {}
@@ -294,8 +294,8 @@ class StateCoordinator:
         self._ran = running
         if gone:
             # The replica process looks at the files, because mapping a damaged one may kill the process that does.
-            self.replicas.look(gone)
-        return {task: at for task, at in self.replicas.looked().items() if task not in in_use}
+            self.replicas.request_offsets(gone)
+        return {task: at for task, at in self.replicas.take_offsets().items() if task not in in_use}
 
     # -- tasks that went away -----------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class StateCoordinator:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        here = self._in_use() | task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._to_come(snapshot)
+        here = self._in_use() | task_ids(snapshot.standby) | task_ids(snapshot.warmup) | self._incoming(snapshot)
         for task, freed in self._runtime.directory.clean_up(here, self._cleanup_delay_s):
             self._dormant.pop(task, None)
             log.info("the state of %s_%d is deleted, the task went away: %d bytes", *task, freed)

@@ -22,8 +22,8 @@ __all__ = ["client_for", "forget_client", "reach_by", "store_for", "store_path"]
 
 _clients: dict[str, NetworkClient] = {}
 _access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
-LOOK_S = 30.0
-_looked = 0.0
+CHECK_S = 30.0
+_checked_s = 0.0
 _stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
 
 
@@ -58,7 +58,7 @@ def store_path(state_dir: str | Path, subtopology_id: str, partition: int, spec:
 
 def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     """Return the open store at `path`, opened again if its files or its identity have changed."""
-    _let_go()
+    _close_stale()
     known = _stores.get(path)
     if known is not None:
         # Another worker may have set the files aside, or a changelog was created again: then the path is another store.
@@ -70,12 +70,12 @@ def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     return store
 
 
-def _let_go() -> None:
+def _close_stale() -> None:
     """Now and then, close what was deleted or set aside: an open file keeps its room on the disk."""
-    global _looked
-    if time.monotonic() - _looked < LOOK_S:
+    global _checked_s
+    if time.monotonic() - _checked_s < CHECK_S:
         return
-    _looked = time.monotonic()
+    _checked_s = time.monotonic()
     for path, (_, store) in list(_stores.items()):
         if not store.is_current:
             store.close()
