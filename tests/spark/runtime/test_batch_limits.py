@@ -21,7 +21,7 @@ def run(controller, cost_ms, *, record_bytes=100, overhead_ms=50, hidden_ms=0, b
         fitting = max(1, -(-controller.bytes // record_bytes))  # a fetch ends behind the record that fills it
         records = min(controller.records, fitting, backlog)
         spent = overhead_ms + hidden_ms + records * cost_ms
-        controller.took(
+        controller.update(
             BatchMeasure(
                 largest_records=records,
                 largest_bytes=records * record_bytes,
@@ -99,7 +99,7 @@ def test_partition_of_large_records_is_bounded_by_its_own_bytes():
 def test_never_less_than_a_record():
     controller = limits(most_records=10, most_bytes=1000)
     for _ in range(50):
-        controller.took(BatchMeasure(largest_records=1, largest_bytes=10**8, spent_ms=10**7))
+        controller.update(BatchMeasure(largest_records=1, largest_bytes=10**8, spent_ms=10**7))
     assert controller.records == 1
     assert controller.bytes >= 1
 
@@ -107,7 +107,7 @@ def test_never_less_than_a_record():
 def test_the_record_limit_holds_when_bytes_do_not_end_fetches():
     controller = limits(bytes_end_fetches=False)
     run(controller, 0.001)
-    controller.took(BatchMeasure(largest_records=1000, largest_bytes=1 << 30, spent_ms=500, overhead_ms=50))
+    controller.update(BatchMeasure(largest_records=1000, largest_bytes=1 << 30, spent_ms=500, overhead_ms=50))
     assert controller.records <= (64 << 20) / (1 << 20)
 
 
@@ -115,9 +115,9 @@ def test_the_transactions_deadline_comes_first():
     controller = limits(deadline_ms=3000)
     run(controller, 0.001)
     assert controller.records == 200_000
-    controller.took(BatchMeasure(largest_records=100_000, spent_ms=9000, succeeded=False))
+    controller.update(BatchMeasure(largest_records=100_000, spent_ms=9000, succeeded=False))
     assert controller.records == 100_000 * 1500 // 9000
-    controller.took(BatchMeasure(largest_records=2, spent_ms=90_000, succeeded=False))
+    controller.update(BatchMeasure(largest_records=2, spent_ms=90_000, succeeded=False))
     assert controller.records == 1
     assert controller.is_too_late(3100)
     assert not controller.is_too_late(2900)
@@ -126,14 +126,14 @@ def test_the_transactions_deadline_comes_first():
     assert max(ms for _, ms in told) <= 3000
     # what failed soon did so for another reason
     before = controller.records
-    controller.took(BatchMeasure(largest_records=before, spent_ms=100, succeeded=False))
+    controller.update(BatchMeasure(largest_records=before, spent_ms=100, succeeded=False))
     assert controller.records == before
 
 
 def test_constant_batch_overhead_does_not_shrink_batches_to_one_record():
     """After failures the limit is one record, and each batch is later than its deadline: not for that record."""
     controller = limits(deadline_ms=3333)
-    controller.took(BatchMeasure(largest_records=1, spent_ms=60_000, succeeded=False))
+    controller.update(BatchMeasure(largest_records=1, spent_ms=60_000, succeeded=False))
     assert controller.records == 1
     told = run(controller, 0.1, overhead_ms=4900, batches=12)
     assert told[-1][0] > 5000, told
@@ -159,7 +159,7 @@ def test_limits_stay_inside_their_settings(batches, most_records, most_bytes, ta
         bytes_end_fetches=ends,
     )
     for records, size, spent, overhead, succeeded in batches:
-        controller.took(
+        controller.update(
             BatchMeasure(
                 largest_records=records,
                 largest_bytes=size,

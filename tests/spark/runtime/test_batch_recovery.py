@@ -83,7 +83,7 @@ def test_tasks_of_a_topic_that_was_recreated_are_opened_anew(clock, cause):
 
 
 def test_records_of_a_recreated_topic_are_searched_anew(clock):
-    """As `test_driver_evaluation` shows on Spark, `screen` passes over what was searched already."""
+    """As `test_driver_evaluation` shows on Spark, `search_ahead` passes over what was searched already."""
     searched: list[Any] = []
 
     def find_bad_records(plan, **_):
@@ -95,15 +95,15 @@ def test_records_of_a_recreated_topic_are_searched_anew(clock):
     flights = CompiledSubtopology(subtopology_id="flights", sources=(), branches=())
     recovery = BatchRecovery(flights, jobs, tasks={}, reopen=unused, tick=unused, now_s=clock)
 
-    def screen(topic_id, end):
+    def search_ahead(topic_id, end):
         found = InputRange(topic="flights", partition=0, start=0, end=end, topic_id=topic_id)
         slot = SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=(found,)),))
-        recovery.screen(replace(PLAN, slots=(slot,)))
+        recovery.search_ahead(replace(PLAN, slots=(slot,)))
 
-    screen("old", 100)
-    screen("old", 100)
+    search_ahead("old", 100)
+    search_ahead("old", 100)
     assert len(searched) == 1, "searched already"
-    screen("new", 80)
+    search_ahead("new", 80)
     assert [found.end for found in searched[1]] == [80]
 
 
@@ -192,10 +192,10 @@ def test_micro_batches_are_guarded_while_there_are_bad_records():
     jobs = GuardingJobs([[BAD_RECORD], [], [BAD_RECORD]])
     recovery = skipping_recovery(jobs)
     assert not recovery.guards
-    assert not recovery.screens
+    assert not recovery.searches_ahead
     assert recovery.recover(of_records(0, 9), failed(spark=CAST)), "the same records again, guarded"
     assert recovery.guards
-    assert not recovery.screens
+    assert not recovery.searches_ahead
     assert not jobs.searches
     for _ in range(3 + GUARDED_BATCHES):
         assert recovery.guards
@@ -219,8 +219,8 @@ def test_a_guarded_micro_batch_that_fails_runs_in_the_plain_form():
     overflow = HeadraceError("arithmetic-overflow", "the sum has no room")
     assert recovery.recover(of_records(0, 9), failed(overflow))
     assert not recovery.guards
-    assert recovery.screens
-    recovery.screen(of_records(0, 9))
+    assert recovery.searches_ahead
+    recovery.search_ahead(of_records(0, 9))
     assert jobs.searches == 1
     for _ in range(UNGUARDED_BATCHES):
         assert not recovery.guards

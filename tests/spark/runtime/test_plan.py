@@ -138,7 +138,7 @@ def test_records_that_a_table_already_has_are_read_in_separate_batches():
     )
     told = []
     while (plan := task.plan(1000)).records:
-        told.append((plan.had, [(found.start, found.end) for found in plan.ranges]))
+        told.append((plan.complete_tables, [(found.start, found.end) for found in plan.ranges]))
         for found in plan.ranges:
             task.positions[found.topic, found.partition] = found.end
     assert told == [

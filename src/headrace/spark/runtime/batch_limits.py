@@ -90,7 +90,7 @@ class BatchLimits:
         """Whether a batch that took so long missed its deadline."""
         return 0 < self._deadline_ms < spent_ms
 
-    def took(self, batch: BatchMeasure) -> None:
+    def update(self, batch: BatchMeasure) -> None:
         """Adjust the limits to a completed batch."""
         if not batch.succeeded:
             self._shrink_after_failure(batch)

@@ -64,7 +64,7 @@ class BatchRecovery:
         self._now_s = now_s
         self._refused_since: float | None = None
         self._stops: dict[tuple[str, int], RecordError] = {}
-        self._screens = False
+        self._searches_ahead = False
         self._guarded_batches = 0  # left before micro-batches are no longer guarded
         self._unguarded_batches = 0  # that have to succeed before one is guarded again
         self._bad_expected: tuple[InputRange, ...] = ()  # of a micro-batch that failed
@@ -81,13 +81,13 @@ class BatchRecovery:
 
     def process_guarded(self, plan: MicroBatchPlan) -> list[StageReport]:
         """Process a micro-batch and skip the records that Spark SQL cannot process. Raises BatchFailed."""
-        reports, found = self._jobs.process_guarded(plan, bad_expected=self._expects_bad(plan), tick=self._tick)
+        reports, found = self._jobs.process_guarded(plan, bad_expected=self._expects_bad_records(plan), tick=self._tick)
         self._bad_expected = ()
         self._guarded_batches = GUARDED_BATCHES if found else self._guarded_batches - 1
-        self._log_passed_over(found)
+        self._log_skipped(found)
         return reports
 
-    def _expects_bad(self, plan: MicroBatchPlan) -> bool:
+    def _expects_bad_records(self, plan: MicroBatchPlan) -> bool:
         ranges = {(r.topic, r.partition): r for task in plan.tasks for r in task.ranges}
         return bool(self._bad_expected) and all(
             (found := ranges.get((r.topic, r.partition))) is not None and found.start <= r.start and r.end <= found.end
@@ -95,15 +95,15 @@ class BatchRecovery:
         )
 
     @property
-    def screens(self) -> bool:
+    def searches_ahead(self) -> bool:
         """Whether to search the next records before they are processed: the last ones had bad ones among them, and the
         micro-batch cannot be guarded.
 
         It costs what a failed attempt costs, without the attempt.
         """
-        return self._screens and not self.guards
+        return self._searches_ahead and not self.guards
 
-    def screen(self, plan: MicroBatchPlan) -> None:
+    def search_ahead(self, plan: MicroBatchPlan) -> None:
         """Find the records of a plan that is about to be made which Spark SQL cannot process; pass over them."""
         # Records that an earlier search has looked through are not searched again, if a failed commit brings them back.
         fresh = {task.partition: self._not_searched(task.ranges) for task in plan.tasks}
@@ -114,12 +114,12 @@ class BatchRecovery:
         try:
             found = self._jobs.find_bad_records(plan, most=MOST_UNDIGESTIBLE, thorough=False, tick=self._tick)
         except (BatchFailed, Py4JError, LookupError) as error:  # the micro-batch itself has to tell
-            self._screens = False
+            self._searches_ahead = False
             log.info("%s: records were not looked through: %s", plan.subtopology_id, str(error)[:200])
             return
         self._note_searched(plan, found, MOST_UNDIGESTIBLE)
-        self._screens = bool(found)
-        self._pass_over(found)
+        self._searches_ahead = bool(found)
+        self._skip_records(found)
 
     def _not_searched(self, ranges: tuple[InputRange, ...]) -> tuple[InputRange, ...]:
         moved = (
@@ -131,7 +131,7 @@ class BatchRecovery:
         if len(found) < most:
             self._searched |= {(r.topic, r.partition, r.topic_id): r.end for task in plan.tasks for r in task.ranges}
 
-    def narrowed(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
+    def next_slots(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         """Return the slots to process now: the next prefix while a search is under way, else all of `slots`."""
         if self._search is None:
             return slots
@@ -163,7 +163,7 @@ class BatchRecovery:
         if self.guards and _runs_unguarded(failed):
             batch_id = plan.batch.batch_id
             log.info("%s: batch %d runs again without a guard: %s", plan.subtopology_id, batch_id, failed.reason[:200])
-            self._unguarded_batches, self._screens = UNGUARDED_BATCHES, True
+            self._unguarded_batches, self._searches_ahead = UNGUARDED_BATCHES, True
             return True
         # A worker may be lost for any reason: a single record is blamed for it after some tries.
         # 3. A search by prefixes is under way: this prefix failed, so the records to blame are in it.
@@ -175,7 +175,7 @@ class BatchRecovery:
         if failed.cause is None and kind_of(failed.error) == "sql":
             if self._begin_to_guard(plan):
                 return True
-            if self._look_for_records(plan):
+            if self._find_records(plan):
                 return True
         # 5. An aggregate or a sink failed: run once more with steps that name records instead of writing.
         behind_sql = failed.cause or failed.stumble
@@ -214,7 +214,7 @@ class BatchRecovery:
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
             return False
         # A record may as well kill each worker that meets it.
-        if failed.is_a_lost_worker and self._look_for_records(plan):
+        if failed.is_a_lost_worker and self._find_records(plan):
             return True
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
@@ -255,7 +255,7 @@ class BatchRecovery:
             reason=failed.reason,
             code=code,
         )
-        self._pass_over([bad])
+        self._skip_records([bad])
         return True
 
     def check_stops(self) -> None:
@@ -280,7 +280,7 @@ class BatchRecovery:
             self._refused_since = now
         return now - self._refused_since < BROKER_PATIENCE_S
 
-    def _look_for_records(self, plan: MicroBatchPlan) -> bool:
+    def _find_records(self, plan: MicroBatchPlan) -> bool:
         """Whether records were found that Spark cannot process."""
         if not plan.slots:
             return False
@@ -306,8 +306,8 @@ class BatchRecovery:
             log.warning("%s: searching by halves, this Spark is unknown: %r", plan.subtopology_id, str(error)[:200])
             found = find_bad_records(plan.slots, self._prober(plan), most_per_task=most)
         self._note_searched(plan, found, most)
-        self._screens = bool(found) and most == MOST_UNDIGESTIBLE
-        self._pass_over(found)
+        self._searches_ahead = bool(found) and most == MOST_UNDIGESTIBLE
+        self._skip_records(found)
         return bool(found)
 
     def _trace_records(self, plan: MicroBatchPlan, cause: HeadraceError) -> bool:
@@ -320,7 +320,7 @@ class BatchRecovery:
         except BatchFailed as failed:
             log.warning("%s: it was not traced: %s", plan.subtopology_id, failed.reason[:200])
             return False
-        self._pass_over(found)
+        self._skip_records(found)
         return bool(found)
 
     def _prober(self, plan: MicroBatchPlan) -> Probe:
@@ -334,7 +334,7 @@ class BatchRecovery:
 
         return probe
 
-    def _pass_over(self, found: Sequence[BadRecord]) -> None:
+    def _skip_records(self, found: Sequence[BadRecord]) -> None:
         """Skip these records in the next plans, or stop at them, as the policies of their sources require."""
         left_out = []
         for bad in found:
@@ -344,10 +344,10 @@ class BatchRecovery:
                 left_out.append(bad)
             else:
                 self._stop_at(_undigestible(bad, source))
-        self._log_passed_over(left_out)
+        self._log_skipped(left_out)
 
     @staticmethod
-    def _log_passed_over(bad_records: Sequence[BadRecord]) -> None:
+    def _log_skipped(bad_records: Sequence[BadRecord]) -> None:
         for bad in bad_records[:MOST_LOGGED]:
             log.warning("%s-%d@%d is passed over: %s", bad.topic, bad.partition, bad.offset, bad.reason)
         if len(bad_records) > MOST_LOGGED:

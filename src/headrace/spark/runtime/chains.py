@@ -357,7 +357,7 @@ class ChainBuilder:
                 name=f"dead-letters-{index}",
                 slots=self._slots,
                 steps=(),
-                source=replace(self._fetch_step(source, with_key=False, accounts=True), only_buries=True),
+                source=replace(self._fetch_step(source, with_key=False, accounts=True), only_dead_letters=True),
             )
             for index, source in enumerate(self._subtopology.sources)
             if isinstance(source.on_error, DeadLetter)

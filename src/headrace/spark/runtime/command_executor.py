@@ -69,7 +69,7 @@ class CommandExecutor:
         self.tables = TableSinks(runtime.group_id, subtopology)
         internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
         self._purge = RepartitionPurge(self._admin, internal)
-        self.last_turn = time.monotonic()
+        self.last_active_s = time.monotonic()
         self.batch_since: float | None = None  # start of the micro-batch under way
         # The current micro-batch, or the last one:
         self._plan: MicroBatchPlan | None = None
@@ -82,7 +82,7 @@ class CommandExecutor:
 
     def tick(self) -> None:
         """Note progress, so that a stuck runner is noticed."""
-        self.last_turn = time.monotonic()
+        self.last_active_s = time.monotonic()
 
     def next_batch(self) -> BatchKey:
         return BatchKey(incarnation=self._runtime.incarnation, batch_id=next(self._batch_ids))
@@ -209,12 +209,12 @@ class CommandExecutor:
             # 1. Ranges: from the tasks' positions to the ends seen, within the limits.
             slots = plan_slots(tasks, self.limits.records)
             # 2. Bad records arrived lately and cannot be guarded: look through the next ones first.
-            if self._recovery.screens:
+            if self._recovery.searches_ahead:
                 # Reads and writes nothing; no transaction is open for it.
-                self._recovery.screen(self._planned(run.assignment, slots))
+                self._recovery.search_ahead(self._planned(run.assignment, slots))
                 slots = plan_slots(tasks, self.limits.records)
             # 3. Producer identities, before the plan, which carries them to the stages.
-            slots = self._commit.begin(self._recovery.narrowed(slots))
+            slots = self._commit.begin(self._recovery.next_slots(slots))
             plan = self._plan = self._limited(self._planned(run.assignment, slots))
         except (CannotConnect, BrokerError) as error:
             yield self._failed(error)
@@ -315,7 +315,7 @@ class CommandExecutor:
 
     def _measure(self, plan: MicroBatchPlan, committed: dict[int, TaskReport]) -> None:
         timing = BatchTiming(started=self._started, processed=self._processed, committed=time.monotonic())
-        self.limits.took(measure(plan, self._reached, self._reports, timing, succeeded=bool(committed)))
+        self.limits.update(measure(plan, self._reached, self._reports, timing, succeeded=bool(committed)))
         if committed:
             self.progress.add(plan, committed, self._reports, timing, list(self._tasks.values()))
         if len(committed) == len(plan.tasks):
@@ -345,7 +345,7 @@ class CommandExecutor:
         self.progress.totals.failed += 1
         if not self._recovery.recover(plan, failure):
             spent_ms = (time.monotonic() - self._started) * 1000
-            self.limits.took(BatchMeasure(largest_records=_largest(plan), spent_ms=spent_ms, succeeded=False))
+            self.limits.update(BatchMeasure(largest_records=_largest(plan), spent_ms=spent_ms, succeeded=False))
         yield events.Recovered(batch=recover.batch, reopen=frozenset(self._reopen))
 
     @property

@@ -63,7 +63,7 @@ class FetchStep:
     first_topic: int = 0  # number of the first of `topics` among those of the subtopology
     with_timestamp: bool = False  # whether an operator needs the timestamps of the records
     traced: bool = False  # whether rows carry the topic and offset of their records
-    only_buries: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
+    only_dead_letters: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
 
     def tables(self, context: StageContext) -> Iterator[pa.Table]:
         yield from _Fetch(self, context).tables()
@@ -159,7 +159,7 @@ class _Fetch:
         # Counted before anything is left out, once for all chains of this source.
         self._account(where).records_in += records.num_rows
         records = self._without_skipped(found, records)
-        if not records.num_rows or self._step.only_buries:
+        if not records.num_rows or self._step.only_dead_letters:
             return
         started = time.perf_counter()
         rows = self._decoded(where, records)
@@ -176,7 +176,7 @@ class _Fetch:
         policy = self._step.source.on_error
         if isinstance(policy, DeadLetter) and out.any():
             reasons = [found.dead.get(str(offset), "undigestible") for offset in offsets[out].tolist()]
-            self._bury(policy, (found.topic, found.partition), records.filter(pa.array(out)), reasons)
+            self._write_dead_letters(policy, (found.topic, found.partition), records.filter(pa.array(out)), reasons)
         return records.filter(pa.array(~out))
 
     def _decoded(self, where: tuple[str, int], records: pa.Table) -> pa.Table:
@@ -227,17 +227,21 @@ class _Fetch:
             )
         self._account(where).skipped += len(bad_rows)
         if isinstance(source.on_error, DeadLetter):
-            self._bury(source.on_error, where, records.filter(pa.array(bad)), [row.reason for row in bad_rows])
+            self._write_dead_letters(
+                source.on_error, where, records.filter(pa.array(bad)), [row.reason for row in bad_rows]
+            )
 
-    def _bury(self, policy: DeadLetter, where: tuple[str, int], records: pa.Table, reasons: list[str]) -> None:
-        """The raw records go to the dead-letter topic, with headers that say where they came from and why."""
+    def _write_dead_letters(
+        self, policy: DeadLetter, where: tuple[str, int], records: pa.Table, reasons: list[str]
+    ) -> None:
+        """Write raw records to the dead-letter topic, with headers for their origin and the reason."""
         if self._context.plan.probe or not self._step.accounts:
             return
         self._account(where).dead += records.num_rows
         names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
         # a `foreachBatch` function may run its frame several times
         # Names of this attempt's dead letters, in a file: the function may run its frame in other processes.
-        known = self._context.stage_reports.buried(self._context.slot.slot)
+        known = self._context.stage_reports.dead_letters(self._context.slot.slot)
         fresh = [index for index, name in enumerate(names) if name not in known]
         if not fresh:
             return
@@ -253,7 +257,7 @@ class _Fetch:
             headers=headers,
         )
         producer.flush()
-        self._context.stage_reports.write_buried(self._context.slot.slot, known.union(names))
+        self._context.stage_reports.write_dead_letters(self._context.slot.slot, known.union(names))
 
 
 def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> pa.Table:
@@ -338,20 +342,20 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
 def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
     source = step.source
     if isinstance(source, RepartitionSource):
-        return ("key", "value", "offset") if _buries(source) else ("value", "offset")
+        return ("key", "value", "offset") if _has_dead_letters(source) else ("value", "offset")
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:
         return ("key", "value", "offset", "timestamp", "headers")
-    keyed = step.with_key or _buries(source)
+    keyed = step.with_key or _has_dead_letters(source)
     if source.value_format != "raw":
         return ("key", "value", "offset") if keyed else ("value", "offset")
     if not set(named) <= {"key", "value", "offset"}:
         return ("key", "value", "offset", "timestamp")
-    used = {"offset", *named, *(("key",) if keyed else ()), *(("value",) if _buries(source) else ())}
+    used = {"offset", *named, *(("key",) if keyed else ()), *(("value",) if _has_dead_letters(source) else ())}
     return tuple(name for name in ("key", "value", "offset") if name in used)
 
 
-def _buries(source: Source) -> bool:
+def _has_dead_letters(source: Source) -> bool:
     """Whether records are set aside whole, as they came."""
     return isinstance(source.on_error, DeadLetter)
 

@@ -46,7 +46,7 @@ class TaskPlan:
     committed: BatchKey | None = (
         None  # the batch that the driver knows as committed; a prepared one counts if it is this
     )
-    had: tuple[str, ...] = ()  # tables that have the rows of these ranges already
+    complete_tables: tuple[str, ...] = ()  # tables that have the rows of these ranges already
 
     @property
     def records(self) -> int:
@@ -119,7 +119,9 @@ def _slot(facts: dict[str, Any]) -> SlotPlan:
 def _task(facts: dict[str, Any]) -> TaskPlan:
     ranges = tuple(InputRange(**{**found, "skipped": tuple(found["skipped"])}) for found in facts["ranges"])
     committed = BatchKey(**facts["committed"]) if facts["committed"] else None
-    return TaskPlan(**{**facts, "ranges": ranges, "committed": committed, "had": tuple(facts["had"])})
+    return TaskPlan(
+        **{**facts, "ranges": ranges, "committed": committed, "complete_tables": tuple(facts["complete_tables"])}
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +141,7 @@ class TaskReport:
     changelog_records: int = 0
     late_rows: int = 0
     watermarks_ms: dict[str, int] = field(default_factory=dict)  # event time in ms, by the operator's store
-    sunk: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
+    table_rows: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
     def add(self, other: TaskReport) -> None:
@@ -147,7 +149,7 @@ class TaskReport:
         # Each input is reported by exactly one fetch stage, so nothing is overwritten.
         self.reached |= other.reached
         self.notes += other.notes
-        self.sunk |= other.sunk
+        self.table_rows |= other.table_rows
         self.watermarks_ms |= other.watermarks_ms
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -75,11 +75,11 @@ class StageReports:
         ]
         return pa.concat_tables(found).combine_chunks() if found else None
 
-    def write_buried(self, slot: int, names: Iterable[str]) -> None:
+    def write_dead_letters(self, slot: int, names: Iterable[str]) -> None:
         """Write the names of this attempt's records that are in the dead-letter topic already."""
         self._write(f"{slot}.buried", json.dumps(sorted(names)))
 
-    def buried(self, slot: int) -> frozenset[str]:
+    def dead_letters(self, slot: int) -> frozenset[str]:
         return frozenset(name for text in self._read(f".{slot}.buried") for name in json.loads(text))
 
     @contextlib.contextmanager

@@ -92,7 +92,7 @@ class _TableSink:
         for partition in np.unique(tasks).tolist():
             task = self._tasks[partition]
             # The range lies before the table's own position: it was written before the group's offsets were set back.
-            if self._sink.name not in task.had:
+            if self._sink.name not in task.complete_tables:
                 mine = tasks == partition
                 self._write(task, rows if mine.all() else rows.filter(pa.array(mine)))
         self._context.timed("table", started)
@@ -116,4 +116,4 @@ class _TableSink:
             writer.write(rows)
         report = self._context.report(task.partition)
         report.records_out += rows.num_rows
-        report.sunk[self._sink.name] = report.sunk.get(self._sink.name, 0) + rows.num_rows
+        report.table_rows[self._sink.name] = report.table_rows.get(self._sink.name, 0) + rows.num_rows

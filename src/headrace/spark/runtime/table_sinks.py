@@ -152,7 +152,7 @@ def _written(plan: MicroBatchPlan, reports: Mapping[int, TaskReport]) -> Iterabl
     """(part with its ends, the table's name) of what was written."""
     for task in plan.tasks:
         report = reports.get(task.partition)
-        for name in report.sunk if report is not None else ():
+        for name in report.table_rows if report is not None else ():
             part = part_of(plan, task)
             ends = {
                 input_name(r.topic, r.partition, r.topic_id): report.reached.get(name_of(r.topic, r.partition), r.start)  # type: ignore[union-attr]

@@ -39,7 +39,7 @@ class RunningTask:
         """Return the next input: every input partition, with an empty range if it has no new records."""
         ranges = tuple(self._range(where, start, max_records) for where, start in sorted(self.positions.items()))
         ranges, had = self._alike(ranges) if self.ahead else (ranges, ())
-        return TaskPlan(partition=self.partition, ranges=ranges, committed=self.committed, had=had)
+        return TaskPlan(partition=self.partition, ranges=ranges, committed=self.committed, complete_tables=had)
 
     def _alike(self, ranges: tuple[InputRange, ...]) -> tuple[tuple[InputRange, ...], tuple[str, ...]]:
         """Ranges that the same tables have already, each as a whole; the others wait for the next micro-batch."""
