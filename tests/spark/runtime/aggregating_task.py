@@ -92,7 +92,7 @@ class AggregatingTask:
         self.store.load(writer, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), len(self.changelog))
         over = self.store.position()
         assert over is not None
-        self.store.place(self.committed, {}, over=over)
+        self.store.assign_position(self.committed, {}, over=over)
 
     def play(self, rows: pa.Table, cuts: Sequence[tuple[int, str]], *, tables: int = 1) -> list[dict[str, Any]]:
         """Run rows cut as told: (rows, "commit", "undo" or "restore"), and the rest; return the newest row per group.
