@@ -74,7 +74,7 @@ class Characters:
 
     def __contains__(self, character: str) -> bool:
         found = self._has(character)
-        # RE2 folds single characters only. Python's `"ß".upper()` is two: compared with a range, "SS" would be in [A-Z].
+        # RE2 folds single characters only. Python's `"ß".upper()` is two, and "SS" would compare as a member of [A-Z].
         if self.any_case and not found:
             others = {character.lower(), character.upper(), character.casefold()}
             found = any(len(other) == 1 and self._has(other) for other in others)
