@@ -198,7 +198,11 @@ REFUSED = {
     ),
     "a union behind a watermark": (lambda s: marked(s).unionByName(s), "not-supported-here", "withWatermark"),
     "a union behind it": (lambda s: s.unionByName(unique(s)), "not-supported-here", "behind drop"),
-    "a group behind a watermark": (lambda s: marked(s).groupBy("id"), "not-supported-here", "windows"),
+    "a group without a window behind a watermark": (
+        lambda s: marked(s).groupBy("id"),
+        "not-supported-here",
+        "needs a window",
+    ),
     "a group behind it": (lambda s: unique(s).groupBy("id"), "not-supported-here", "behind drop"),
     "a second one": (
         lambda s: unique(s).dropDuplicatesWithinWatermark(KEY),

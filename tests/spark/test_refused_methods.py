@@ -58,7 +58,11 @@ NOT_HERE = {
     "coalesce": lambda s: s.coalesce(1),
     "join": lambda s: s.join(s, "n"),
     "union": lambda s: s.union(s),
-    "F.window": lambda s: s.groupBy(F.window("t", "1 hour")).count(),
+    "F.session_window": lambda s: s.groupBy(F.session_window("t", "1 hour")).count(),
+    "a window of processing time": lambda s: s.groupBy(F.window(F.current_timestamp(), "1 hour")).count(),
+    "a window over another column than the watermark": lambda s: (
+        s.withColumn("u", F.expr("t + interval 1 hour")).withWatermark("t", "1 hour").groupBy(F.window("u", "1 hour"))
+    ),
     "a subquery": lambda s: s.withColumn("x", F.expr("(select max(id) from range(3))")),
     "where behind agg": lambda s: s.groupBy("n").count().where("count > 1"),
     "dropna behind agg": lambda s: s.groupBy("n").count().na.drop(),
@@ -72,7 +76,11 @@ NOT_HERE = {
     "nested star": lambda s: s.select(F.struct("*")),
     "a hidden name": lambda s: s.withColumn("__headrace_task", F.lit(1)),
     "_kafka overwritten": lambda s: s.withColumn("_kafka", F.lit(1)),
-    "append": lambda s: s.to_topic("out", output_mode="append"),
+    "complete": lambda s: s.to_topic("out", output_mode="complete"),
+    "append without a window": lambda s: s.groupBy("n").count().to_topic("out", output_mode="append"),
+    "append without a watermark": lambda s: (
+        s.groupBy(F.window("t", "1 hour")).count().to_topic("out", output_mode="append")
+    ),
     "a key that is not the group": lambda s: s.groupBy("origin", "carrier").count().to_topic("out", key="origin"),
     "applyInPandas": lambda s: s.groupBy("n").applyInPandas(lambda f: f, "n int"),
     "a map with numbers for keys in JSON": lambda s: s._app.stream("prices", schema="prices map<int, double>"),

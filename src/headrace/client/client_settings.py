@@ -223,6 +223,14 @@ _ROWS: Final = (
         "a row whose event time is further ahead of its record's timestamp does not move the watermark",
     ),
     _int(
+        "headrace.watermark.idle.timeout.ms",
+        None,
+        0,
+        0,
+        "time without records after which a partition of a source does not hold back windows any more; 0: never. "
+        "Records that it has later are dropped where their windows are closed",
+    ),
+    _int(
         "headrace.heartbeat.max.interval.ms",
         500,
         1,

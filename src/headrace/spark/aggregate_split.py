@@ -24,11 +24,12 @@ from headrace.spark.spark_internals import (
     class_of,
     expression_id,
     is_instance,
+    parse_expression,
     sequence,
     unresolved_column,
     with_children,
 )
-from headrace.spark.topology.nodes import Buffer, BufferFunction, ProjectForGroup
+from headrace.spark.topology.nodes import WINDOW_COLUMN, Buffer, BufferFunction, ProjectForGroup
 from headrace.spark.unsupported import refusal
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -108,13 +109,30 @@ def aggregate_limits() -> tuple[tuple[str, ...], dict[str, str], dict[str, str]]
     return _SUPPORTED, dict(_UNMERGEABLE), dict(_PLANNED)
 
 
-def split_aggregate(before: DataFrame, aggregated: DataFrame, where: str) -> AggregateSplit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowGroup:
+    """The grouping column that is a window, `WINDOW_COLUMN`: it is grouped by its start."""
+
+    position: int  # among the grouping columns
+    expression: str  # canonical text of the start
+    sql: str  # the window as users see it, over the grouping value
+
+
+def split_aggregate(
+    before: DataFrame, aggregated: DataFrame, where: str, window: WindowGroup | None = None
+) -> AggregateSplit:
     """Return the split of `aggregated`, which is `before.groupBy(..).agg(..)`.
+
+    Args:
+        before: The rows that are grouped.
+        aggregated: Their aggregate.
+        where: "file:line" of the user's call.
+        window: The grouping column that is a window, if one is.
 
     Raises:
         TopologyError: aggregate-not-mergeable, not-supported-here.
     """
-    return _Splitter(before, where).split(aggregated)
+    return _Splitter(before, where, window).split(aggregated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +148,10 @@ class _Input:
 
 
 class _Splitter:
-    def __init__(self, before: DataFrame, where: str) -> None:
+    def __init__(self, before: DataFrame, where: str, window: WindowGroup | None) -> None:
         self._before = before
         self._where = where
+        self._window = window
         self._spark = before.sparkSession
         self._canonical = CanonicalExpressions(before)
         self._groups: list[Any] = []
@@ -147,8 +166,8 @@ class _Splitter:
         if not plan.child().equals(analysed(self._before)):
             raise self._refuse(
                 "not-supported-here",
-                "windows in groupBy come in a later release",
-                "group by F.date_trunc('hour', 'time') for a row per hour",
+                "this kind of window in groupBy comes in a later release",
+                "F.window(..) works now, and F.date_trunc('hour', 'time') gives a row per hour",
             )
         self._groups = sequence(plan.groupingExpressions())
         self._check_no_python_function()
@@ -162,7 +181,8 @@ class _Splitter:
                 "set spark.sql.retainGroupColumns to true",
             )
         group_columns = tuple(
-            (str(out.name()), str(group.dataType().json())) for out, group in zip(outputs, self._groups, strict=False)
+            (str(out.name()), '"timestamp"' if self._is_window(index) else str(group.dataType().json()))
+            for index, (out, group) in enumerate(zip(outputs, self._groups, strict=False))
         )
         self._check_group_types(group_columns)
         try:
@@ -181,21 +201,21 @@ class _Splitter:
             buffers=tuple(self._buffers.values()),
             results=results,
             output_schema_json=aggregated.schema.json(),
-            bare=all(sql in names for _, sql in results),
+            bare=all(sql in names or (self._window is not None and sql == self._window.sql) for _, sql in results),
             source_key=self._leaf_column(self._groups[0]) if len(self._groups) == 1 else None,
         )
         self._check_against_spark(split, aggregated.schema)
         return split
 
     def _projection(self, group_columns: tuple[tuple[str, str], ...]) -> ProjectForGroup:
-        key_sql = tuple((f"g{i}", str(group.sql())) for i, group in enumerate(self._groups))
+        key_sql = tuple((f"g{i}", self._group_sql(i)) for i in range(len(self._groups)))
         inputs = self._inputs.values()
         input_sql = tuple((found.name, found.sql) for found in inputs)
         columns = tuple((f"g{i}", kind) for i, (_, kind) in enumerate(group_columns))
         columns += tuple((found.name, found.kind) for found in inputs)
         origins = [(f"g{i}", self._leaf_column(group)) for i, group in enumerate(self._groups)]
         origins += [(found.name, self._leaf_column(found.expression)) for found in inputs]
-        expressions = [self._canonical.text(group) for group in self._groups] + [found.canonical for found in inputs]
+        expressions = [self._group_text(i) for i in range(len(self._groups))] + [found.canonical for found in inputs]
         source_columns = tuple((name, origin) for name, origin in origins if origin is not None)
         bare = only_projects(self._before) and len(source_columns) == len(origins)
         return ProjectForGroup(
@@ -206,6 +226,19 @@ class _Splitter:
             source_columns=source_columns if bare else (),
             expressions=tuple(expressions),
         )
+
+    def _is_window(self, index: int) -> bool:
+        return self._window is not None and self._window.position == index
+
+    def _group_sql(self, index: int) -> str:
+        """Return the SQL of a grouping value over the columns before the aggregate."""
+        return f"`{WINDOW_COLUMN}`.`start`" if self._is_window(index) else str(self._groups[index].sql())
+
+    def _group_text(self, index: int) -> str:
+        """Return the canonical text of a grouping value."""
+        if self._window is not None and self._is_window(index):
+            return self._window.expression
+        return self._canonical.text(self._groups[index])
 
     def _order_by_canonical_text(self) -> None:
         """Name inputs and buffers in an order that does not depend on where they stand in the program."""
@@ -227,6 +260,8 @@ class _Splitter:
         """`expression` with aggregates and grouping values replaced by the columns that will hold them."""
         for index, group in enumerate(self._groups):
             if expression.semanticEquals(group):
+                if self._window is not None and self._is_window(index):
+                    return parse_expression(self._spark, self._window.sql)
                 return self._column(f"g{index}")
         if class_of(expression) == "AggregateExpression":
             return self._column(self._buffer(expression).name)
@@ -330,8 +365,8 @@ class _Splitter:
             )
 
     def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:
-        for (name, _), group in zip(group_columns, self._groups, strict=True):
-            if not is_groupable(group):
+        for index, ((name, _), group) in enumerate(zip(group_columns, self._groups, strict=True)):
+            if not self._is_window(index) and not is_groupable(group):
                 raise self._refuse(
                     "not-supported-here",
                     f'"{name}" is of type {group.dataType().simpleString()}; that is no key',

@@ -92,6 +92,7 @@ class ApplicationDeclaration:
             self._template_of_source,
             where=self._where,
             max_ahead_ms=int(self.config["headrace.event.time.max.ahead.ms"]),
+            idle_timeout_ms=int(self.config["headrace.watermark.idle.timeout.ms"]),
         )
 
     def network_client(self, client_id: str, **settings: Any) -> NetworkClient:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from headrace.errors import TopologyError
 from headrace.spark.event_time import KeyedDeduplication, without_watermark
 from headrace.spark.frames import apply_calls, quoted
+from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.stream import Stream
@@ -35,6 +36,8 @@ from headrace.spark.topology.nodes import (
     TableSink,
     TopicSink,
     TopicSource,
+    Watermark,
+    WindowedAggregate,
 )
 from headrace.spark.unsupported import refusal
 
@@ -134,6 +137,7 @@ def compile_outputs(
     *,
     where: str,
     max_ahead_ms: int,
+    idle_timeout_ms: int = 0,
 ) -> CompiledTopology:
     """Return the topology of an application with these outputs.
 
@@ -143,6 +147,7 @@ def compile_outputs(
         template_of_source: an empty frame with the columns that a source's rows have.
         where: the line of the user's program that an error without a better place names.
         max_ahead_ms: by how much an event time may exceed its record's timestamp and still move the watermark.
+        idle_timeout_ms: after which a silent upstream task does not hold back windows any more; 0: never.
 
     Raises:
         TopologyError: nothing leaves the application, or two of its parts share a name.
@@ -154,7 +159,7 @@ def compile_outputs(
             "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
             where,
         )
-    building = _Building(app_name, template_of_source, max_ahead_ms)
+    building = _Building(app_name, template_of_source, max_ahead_ms, idle_timeout_ms)
     for output in outputs:
         building.add(output)
     return building.finished()
@@ -162,10 +167,14 @@ def compile_outputs(
 
 class _Building:
     def __init__(
-        self, app_name: str, template_of_source: Callable[[TopicSource], DataFrame], max_ahead_ms: int
+        self,
+        app_name: str,
+        template_of_source: Callable[[TopicSource], DataFrame],
+        max_ahead_ms: int,
+        idle_timeout_ms: int,
     ) -> None:
         self._app_name, self._template_of_source = app_name, template_of_source
-        self._max_ahead_ms = max_ahead_ms
+        self._max_ahead_ms, self._idle_timeout_ms = max_ahead_ms, idle_timeout_ms
         self._sources: dict[str, TopicSource] = {}
         self._needed: dict[str, dict[str, None]] = {}
         self._branches: dict[str, list[Branch]] = {}
@@ -190,25 +199,32 @@ class _Building:
         declared = table._state
         name = declared.name
         operator = declared.node(self._internal(name, "changelog"))
+        watermark = self._watermark(declared)
+        if isinstance(operator, WindowedAggregate):
+            operator = self._closing(operator, sink)
         for arm in declared.arms:
             projection = _of_arm(declared)
             frame = apply_calls(self._template_of_source(arm.source), arm.calls)
+            event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
             projected = frame.selectExpr(
-                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
             )
             needed = columns_read(projected)
+            before = arm.calls if watermark is not None else without_watermark(arm.calls)
             leaving: Sink
             if declared.repartitioned:
                 leaving = RepartitionSink(
                     topic=self._internal(name, "repartition"),
                     columns=projection.columns,
                     expressions=projection.expressions,
+                    watermark=watermark,
+                    source_topics=() if watermark is None else arm.source.topics,
                 )
-                branch = Branch(source_index=0, before=arm.calls, projection=projection, sink=leaving)
+                branch = Branch(source_index=0, before=before, projection=projection, watermark=watermark, sink=leaving)
             else:
                 branch = Branch(
                     source_index=0,
-                    before=arm.calls,
+                    before=before,
                     projection=projection,
                     operator=operator,
                     after=table._calls,
@@ -223,12 +239,35 @@ class _Building:
                 expressions=projection.expressions,
                 on_error=_common_policy([arm.source.on_error for arm in declared.arms]),
                 origins=tuple(sorted({topic for arm in declared.arms for topic in arm.source.topics})),
+                has_watermarks=watermark is not None,
             )
             self._behind[name] = CompiledSubtopology(
                 subtopology_id=name,
                 sources=(source,),
                 branches=(Branch(source_index=0, operator=operator, after=table._calls, sink=sink),),
             )
+
+    def _closing(self, node: WindowedAggregate, sink: Leaving) -> WindowedAggregate:
+        """Return an aggregate whose windows close with what its sink and the settings say about closing."""
+        appends = isinstance(sink, TopicSink) and sink.output_mode == "append"
+        return replace(node, output_mode="append" if appends else "update", idle_timeout_ms=self._idle_timeout_ms)
+
+    def _watermark(self, declared: KeyedState) -> Watermark | None:
+        """Return the clock in front of an aggregate whose windows close."""
+        if not isinstance(declared, KeyedAggregate) or declared.closing is None or declared.window is None:
+            return None
+        closing = declared.closing
+        return Watermark(
+            name=f"{declared.name}-watermark",
+            source=closing.source,
+            window=declared.window.window,
+            event_time_expression=closing.event_time_expression,
+            delay_us=closing.delay_us,
+            max_ahead_us=self._max_ahead_ms * 1000,
+            announces_each_batch=self._idle_timeout_ms > 0,
+            changelog_topic=self._internal(declared.name, "watermark-changelog"),
+            where=declared.where,
+        )
 
     def _deduplication(self, declared: KeyedDeduplication) -> Deduplication:
         return Deduplication(

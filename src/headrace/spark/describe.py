@@ -22,6 +22,8 @@ from headrace.spark.topology.nodes import (
     TableSink,
     TopicSink,
     TopicSource,
+    Watermark,
+    WindowedAggregate,
 )
 
 
@@ -78,6 +80,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
         document["calls_between"] = [call.method for call in branch.between]
     if branch.projection is not None:
         document["group_by"] = [sql for _, sql in branch.projection.key_sql]
+    if branch.watermark is not None:
+        document["watermark"] = _watermark(branch.watermark)
     if branch.operator is not None:
         key, document_of, _ = _OPERATORS[type(branch.operator)]
         document[key] = document_of(branch.operator)
@@ -97,8 +101,18 @@ def _deduplication(deduplication: Deduplication) -> dict[str, Any]:
     }
 
 
-def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
+def _watermark(watermark: Watermark) -> dict[str, Any]:
     return {
+        "name": watermark.name,
+        "event_time": watermark.event_time_expression,
+        "delay_ms": watermark.delay_us / 1000,
+        "max_ahead_ms": watermark.max_ahead_us / 1000,
+        "changelog": watermark.changelog_topic,
+    }
+
+
+def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "name": aggregate.name,
         "keys": [name for name, _ in aggregate.group_columns],
         "buffers": [
@@ -107,15 +121,34 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
         "columns": [name for name, _ in aggregate.results],
         "changelog": aggregate.changelog_topic,
     }
+    if aggregate.window is not None:
+        window = aggregate.window
+        document["window"] = {"size_ms": window.size_us / 1000, "slide_ms": window.slide_us / 1000}
+    if isinstance(aggregate, WindowedAggregate):
+        document["window"] |= {
+            "closes_by": list(aggregate.watermark_sources),
+            "idle_timeout_ms": aggregate.idle_timeout_ms,
+        }
+    return document
 
 
 def _aggregate_line(aggregate: Aggregate) -> str:
-    return ", ".join(name for name, _ in aggregate.results)
+    columns = ", ".join(name for name, _ in aggregate.results)
+    if aggregate.window is None:
+        return columns
+    window = aggregate.window
+    kind = f"windows of {timedelta(microseconds=window.size_us)}"
+    if window.slide_us != window.size_us:
+        kind += f" each {timedelta(microseconds=window.slide_us)}"
+    if isinstance(aggregate, WindowedAggregate):
+        return f"{columns}; {kind}, which close by the watermark of {', '.join(aggregate.watermark_sources)}"
+    return f"{columns}; {kind}, kept for ever"
 
 
 # For each kind of operator with keys: its name in JSON, its document, and its line of text.
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
+    WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
 }
 
 
@@ -151,6 +184,8 @@ def _text(compiled: CompiledTopology) -> list[str]:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.between)}")
             if branch.projection is not None:
                 lines.append(f"  groups   by {', '.join(sql for _, sql in branch.projection.key_sql)}")
+            if branch.watermark is not None:
+                lines += _watermark_lines(branch.watermark)
             if branch.operator is not None:
                 lines.append(
                     f"  keeps    {branch.operator.name}: {_OPERATORS[type(branch.operator)][2](branch.operator)}"
@@ -168,6 +203,14 @@ def _deduplication_lines(deduplication: Deduplication) -> list[str]:
     return [
         f"  keeps    {deduplication.name}: first row by {keys} within {delay} of {deduplication.event_time_expression}",
         f"           changelog {deduplication.changelog_topic}",
+    ]
+
+
+def _watermark_lines(watermark: Watermark) -> list[str]:
+    time = f"newest {watermark.event_time_expression} less {timedelta(microseconds=watermark.delay_us)}"
+    return [
+        f"  keeps    {watermark.name}: {time}; drops rows of closed windows",
+        f"           changelog {watermark.changelog_topic}",
     ]
 
 
@@ -206,7 +249,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
-            for state in (branch.deduplication, branch.operator):
+            for state in (branch.deduplication, branch.watermark, branch.operator):
                 if state is not None:
                     store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
                     lines.append(f'  {store}[("{state.name}")]')

@@ -1,9 +1,12 @@
-"""Event time of a stream: what `withWatermark` and `dropDuplicatesWithinWatermark` accept, and what they declare.
+"""Event time of a stream: what `withWatermark` and the operators behind it accept, and what they declare.
 
-Rows that have the same key must come to one task, in an order that is the same in every run. That holds for the
-records of one partition, so the key of the records has to be part of the deduplication key. A repartition topic in
-front of the operator would break it: its records come from several upstream tasks, and how these interleave, and with
-it which rows are late, would depend on timing.
+Deduplication. Rows that have the same key must come to one task, in an order that is the same in every run. That holds
+for the records of one partition, so the key of the records has to be part of the deduplication key. A repartition topic
+in front of the operator would break it: its records come from several upstream tasks, and how these interleave, and
+with it which rows are late, would depend on timing.
+
+Windows. Whether a row is late is decided in front of the repartition topic, by the watermark of the row's own source
+partition. So a slow upstream task makes no record of the others late.
 """
 
 from __future__ import annotations
@@ -26,7 +29,15 @@ from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall, TopicSource
 from headrace.spark.unsupported import refusal, translated
 
-__all__ = ["KeyedDeduplication", "check_watermark", "has_watermark", "keyed_deduplication", "without_watermark"]
+__all__ = [
+    "ClosingWindows",
+    "KeyedDeduplication",
+    "check_watermark",
+    "closing_windows",
+    "has_watermark",
+    "keyed_deduplication",
+    "without_watermark",
+]
 
 LONGEST_DELAY_US = 1000 * 366 * 86_400_000_000  # a thousand years: twice of it fits into Spark's timestamps
 _DECLARE_THE_KEY = 'declare the column that equals the key of the records: app.stream(.., key="{}")'
@@ -44,6 +55,16 @@ class KeyedDeduplication:
     where: str
     noun = "a deduplication"
     naming_call = "dropDuplicatesWithinWatermark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingWindows:
+    """How the windows of one aggregate close: by the watermark of its source."""
+
+    source: str
+    topics: tuple[str, ...]
+    event_time_expression: str
+    delay_us: int
 
 
 def has_watermark(dataframe: DataFrame) -> bool:
@@ -132,21 +153,46 @@ def keyed_deduplication(
     )
 
 
-def _only_source(ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str) -> tuple[TopicSource, str]:
+def closing_windows(
+    template: DataFrame, ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str
+) -> ClosingWindows:
+    """Return how windows over rows with a watermark close.
+
+    Args:
+        template: An empty frame with the columns of the rows.
+        ways: The sources of the rows, and the calls on them.
+        where: "file:line" of the user's call.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    source, delay = _only_source(ways, where, "windows that close")
+    [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
+    return ClosingWindows(
+        source=source.name,
+        topics=source.topics,
+        event_time_expression=CanonicalExpressions(template).text(event_time),
+        delay_us=interval_microseconds(template.sparkSession, delay),
+    )
+
+
+def _only_source(
+    ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str, operator: str = "a deduplication"
+) -> tuple[TopicSource, str]:
     """Return the source, and the delay of its watermark."""
     topics = [topic for source, _ in ways for topic in source.topics]
     if len(topics) > 1:
         raise refusal(
             "not-supported-here",
             f"rows of several topics ({', '.join(topics)}) have no common order, and lateness follows from it",
-            "write them to one topic with to_topic, and deduplicate that topic",
+            "write them to one topic with to_topic, and read that topic",
             where,
         )
     [(source, calls)] = ways
     if source.on_error != "fail":
         raise refusal(
             "not-supported-here",
-            "records that are passed over by on_error are not supported yet in front of a deduplication",
+            f"records that are passed over by on_error are not supported yet in front of {operator}",
             f'app.stream("{topics[0]}", .., on_error="fail"), and try_cast in the calls before it',
             where,
         )

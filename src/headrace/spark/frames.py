@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.spark.spark_internals import column_text
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, WINDOW_COLUMN, NarrowCall
 from headrace.spark.unsupported import is_hidden, refusal, visible
 
 
@@ -128,6 +128,11 @@ def _with_watermark(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) 
     return dataframe.withColumn(EVENT_TIME_COLUMN, F.col(call.args[0]))
 
 
+def _assign_window(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    """Give each row its window, and a row of several hopping windows one copy for each."""
+    return dataframe.withColumn(WINDOW_COLUMN, call.args[0])
+
+
 def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
     expanded: list[Any] = []
     for column in columns:
@@ -201,4 +206,5 @@ _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "toDF": _to_df,
     "join": _join,
     "withWatermark": _with_watermark,
+    "assignWindow": _assign_window,
 }

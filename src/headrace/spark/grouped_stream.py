@@ -6,20 +6,29 @@ from what is computed ("by-origin"), never from its position in the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api, unknown_attribute
-from headrace.spark.aggregate_split import AggregateSplit, split_aggregate
-from headrace.spark.frames import without_hidden
+from headrace.spark.aggregate_split import AggregateSplit, WindowGroup, split_aggregate
+from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
+from headrace.spark.frames import apply_calls, without_hidden
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, Aggregate, NarrowCall, ProjectForGroup
+from headrace.spark.time_windows import GroupedWindow, find_window
+from headrace.spark.topology.nodes import (
+    COORDINATES_COLUMN,
+    Aggregate,
+    NarrowCall,
+    OutputMode,
+    ProjectForGroup,
+    WindowedAggregate,
+)
 from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
 
 
@@ -34,6 +43,8 @@ class KeyedAggregate:
     call: NarrowCall  # agg, count, sum, .. with its arguments
     repartitioned: bool
     where: str
+    window: GroupedWindow | None = None
+    closing: ClosingWindows | None = None  # None: windows, if any, are kept for ever
 
     noun = "an aggregate"
     naming_call = "agg"
@@ -55,7 +66,7 @@ class KeyedAggregate:
     def node(self, changelog_topic: str) -> Aggregate:
         """Return its compiled form."""
         split = self.split
-        return Aggregate(
+        aggregate = Aggregate(
             name=self.name,
             group_columns=split.group_columns,
             buffers=split.buffers,
@@ -64,8 +75,13 @@ class KeyedAggregate:
             changelog_topic=changelog_topic,
             bare=split.bare,
             group_expressions=split.projection.expressions[: len(split.group_columns)],
+            window=None if self.window is None else self.window.window,
             where=self.where,
         )
+        if self.closing is None:
+            return aggregate
+        of_aggregate = {one.name: getattr(aggregate, one.name) for one in fields(aggregate)}
+        return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,))
 
     def as_batch(self, dataframe: DataFrame) -> DataFrame:
         """The same aggregate on a DataFrame without hidden columns: what `verify` compares with."""
@@ -78,7 +94,7 @@ class GroupedStream:
 
     def __init__(self, rows: StreamBase, arms: tuple[StreamSource, ...], cols: tuple[Any, ...], where: str) -> None:
         """`rows` of a stream, and the ways on which they come."""
-        self._rows, self._arms = rows, arms
+        self._rows, self._arms, self._where = rows, arms, where
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
         self._cols = cols
@@ -91,6 +107,14 @@ class GroupedStream:
             )
         with translated(where, rows._template.columns):
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
+        self._window = find_window(rows._template, cols, where)
+        if self._window is None and has_watermark(rows._template):
+            raise refusal(
+                "not-supported-here",
+                "groupBy behind withWatermark needs a window: without one, no group is ever complete",
+                'group by F.window("time", "10 minutes") as well, or leave withWatermark out',
+                where,
+            )
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
@@ -141,6 +165,12 @@ class GroupedStream:
             return refusing_method(name, REFUSED_GROUPED_METHODS[name])
         return unknown_attribute(self, name)
 
+    def _closing(self) -> ClosingWindows | None:
+        """Return how windows close: by the watermark of the rows, if they have one."""
+        if self._window is None or not has_watermark(self._rows._template):
+            return None
+        return closing_windows(self._rows._template, [(arm.source, arm.calls) for arm in self._arms], self._where)
+
     def _grouped_template(self) -> DataFrame:
         """Return the template with `_kafka` (a valid grouping column) but without the runtime's own columns."""
         template = self._rows._template
@@ -150,11 +180,15 @@ class GroupedStream:
 
     def _aggregate(self, method: str, args: tuple[Any, ...], name: str | None) -> StreamTable:
         where = call_site()
-        before = self._grouped_template()
+        before, group = self._grouped_template(), self._cols
+        arms, window = self._arms, self._window
+        if window is not None:
+            before, group = apply_calls(before, (window.call,)), window.grouped_columns(group)
+            arms = tuple(arm.followed_by(window.call) for arm in arms)
         with translated(where, before.columns):
-            aggregated = getattr(before.groupBy(*self._cols), method)(*args)
+            aggregated = getattr(before.groupBy(*group), method)(*args)
         _check_unique(aggregated.columns, where)
-        split = split_aggregate(before, aggregated, where)
+        split = split_aggregate(before, aggregated, where, _window_group(window))
         keyed = (
             len(self._arms) == 1
             and split.source_key is not None
@@ -162,12 +196,14 @@ class GroupedStream:
         )
         aggregate = KeyedAggregate(
             name=_state_name(name, split, where),
-            arms=self._arms,
+            arms=arms,
             split=split,
-            group=self._cols,
+            group=group,
             call=NarrowCall(method=method, args=args, where=where),
             repartitioned=not keyed,
             where=where,
+            window=window,
+            closing=self._closing(),
         )
         return StreamTable(
             self._rows._app,
@@ -193,6 +229,17 @@ class StreamTable(KeyedTable):
     def _aggregate(self) -> KeyedAggregate:
         assert isinstance(self._state, KeyedAggregate)
         return self._state
+
+    @property
+    def _output_modes(self) -> tuple[OutputMode, ...]:
+        """A table whose windows close has rows that are final."""
+        return ("update",) if self._aggregate.closing is None else ("update", "append")
+
+
+def _window_group(window: GroupedWindow | None) -> WindowGroup | None:
+    if window is None:
+        return None
+    return WindowGroup(position=window.position, expression=window.expression, sql=window.window.sql)
 
 
 def _state_name(name: str | None, split: AggregateSplit, where: str) -> str:

@@ -49,7 +49,8 @@ class Stream(StreamBase):
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:  # noqa: N803 PySpark's own names
         """As `DataFrame.withWatermark`: declare the event time of the rows, and how late they may be.
 
-        The watermark is kept for each partition of the topic by itself. `dropDuplicatesWithinWatermark` uses it.
+        The watermark is kept for each partition of the topic by itself. `dropDuplicatesWithinWatermark` and windows in
+        `groupBy` use it.
         Raises TopologyError: unresolved-column, refused-by-spark, not-supported-here.
         """
         where = call_site()
@@ -99,8 +100,8 @@ class Stream(StreamBase):
         if has_watermark(self._template):
             raise refusal(
                 "not-supported-here",
-                f"{method} behind withWatermark is not supported yet: windows come in a later release",
-                "leave withWatermark out, or deduplicate by it",
+                f"{method} behind withWatermark is not supported yet",
+                "leave withWatermark out, or group by F.window(..), or deduplicate by it",
                 where,
             )
 
@@ -144,10 +145,11 @@ class Stream(StreamBase):
     def groupBy(self, *cols: Any) -> GroupedStream:
         """Group the rows, like `DataFrame.groupBy`.
 
-        Rows are repartitioned unless they are grouped by the declared key.
+        Rows are repartitioned unless they are grouped by the declared key. One of the columns may be
+        `F.window("time", "10 minutes")`, tumbling or hopping; behind `withWatermark` such windows close.
         """
         where = call_site()
-        self._check_no_event_time("groupBy", where)
+        self._check_not_deduplicated("groupBy", where)
         return GroupedStream(self, self._arms, cols, where)
 
     groupby = groupBy

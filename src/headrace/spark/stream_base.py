@@ -282,6 +282,11 @@ class StreamBase:
     def _check_key(self, key: list[str], where: str) -> None:
         """Any column may be a stream's key."""
 
+    @property
+    def _output_modes(self) -> tuple[OutputMode, ...]:
+        """The output modes that sinks of these rows may have. Rows of a stream are final: both modes are the same."""
+        return ("update", "append")
+
     def _visible_quoted(self) -> list[str]:
         return [quoted(name) for name in self.columns]
 
@@ -306,7 +311,8 @@ class StreamBase:
                 not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does;
                 `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.
                 `headrace.Protobuf`: all columns as Protobuf, by a given schema.
-            output_mode: "update": one record each time a row changes.
+            output_mode: "update": one record each time a row changes; "append": one record for each group of windows
+                behind `withWatermark`, when its window closes.
             partitions: Permission to create a missing topic, with this many partitions.
 
         Raises:

@@ -44,6 +44,7 @@ from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
+from headrace.spark.verify_windows import closed_until, rows_on_time
 
 if TYPE_CHECKING:
     from headrace.spark.application_declaration import ApplicationDeclaration
@@ -174,7 +175,13 @@ class _Recomputation:
             return _undecided(topic, "table", "several outputs of this application write to it")
         gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
         if gone is not None:
-            return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates")
+            return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates or late")
+        if self._passes_over_silence(outputs[0].rows):
+            return _undecided(
+                topic,
+                kind,
+                "with headrace.watermark.idle.timeout.ms, it depends on the time of day which rows are late",
+            )
         nondeterministic = [_nondeterministic_columns(output.rows, self._app) for output in outputs]
         for columns, whole in nondeterministic:
             if whole:
@@ -190,27 +197,53 @@ class _Recomputation:
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             actual, outputs = _as_json(actual, outputs)
             if isinstance(outputs[0].rows, StreamTable):
-                rows = self._rows(outputs[0].rows._aggregate.arms)
-                return compare_table(self._app, outputs[0].rows, outputs[0].sink, rows, actual, ignored)  # type: ignore[arg-type]
+                return self._table(outputs[0], actual, ignored)
             expected = [(self._stream_rows(output), output.sink) for output in outputs]
             return compare_stream(topic, expected, actual, ignored)  # type: ignore[arg-type]
         except PySparkException as error:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
 
+    def _table(self, output: Output, actual: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
+        assert isinstance(output.rows, StreamTable)
+        assert isinstance(output.sink, TopicSink)
+        aggregate = output.rows._aggregate
+        closing, closed = aggregate.closing, None
+        if closing is None:
+            rows = self._rows(aggregate.arms)
+        else:
+            [source] = aggregate.arms
+            keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
+            rows = rows_on_time(keyed, closing, self._max_ahead_us)
+            if output.sink.output_mode == "append":
+                partitions = [partition for topic, partition in self._extent.ranges if topic in closing.topics]
+                closed = closed_until(keyed, closing, self._max_ahead_us, partitions)
+        return compare_table(self._app, output.rows, output.sink, rows, actual, ignored, closed_until_us=closed)
+
+    @property
+    def _max_ahead_us(self) -> int:
+        return int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
+
     def _arm(self, arm: StreamSource) -> DataFrame:
         rows = good_rows(self._frames[arm.source.name])
         if arm.deduplication is None:
             return apply_calls(rows, arm.calls)
-        max_ahead_us = int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
         keyed = apply_calls(with_places(rows, arm.source), arm.calls)
-        return apply_calls(first_rows(keyed, arm.deduplication, max_ahead_us), arm.later)
+        return apply_calls(first_rows(keyed, arm.deduplication, self._max_ahead_us), arm.later)
 
     def _gone_before(self, rows: StreamBase) -> Iterator[str]:
-        """Yield the partitions of deduplicated topics whose first records are deleted."""
+        """Yield the partitions of topics that are read in event time whose first records are deleted."""
+        topics: set[str] = set()
+        if isinstance(rows, StreamTable) and rows._aggregate.closing is not None:
+            topics.update(rows._aggregate.closing.topics)
         for arm in rows._arms if isinstance(rows, Stream) else ():
-            for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
-                if arm.deduplication is not None and topic in arm.source.topics and start > 0:
-                    yield f"{topic}-{partition} begins at offset {start:,}"
+            topics.update(arm.source.topics if arm.deduplication is not None else ())
+        for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
+            if topic in topics and start > 0:
+                yield f"{topic}-{partition} begins at offset {start:,}"
+
+    def _passes_over_silence(self, rows: StreamBase) -> bool:
+        timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
+        return isinstance(rows, StreamTable) and rows._aggregate.closing is not None and timeout_ms > 0
 
     def _rows(self, arms: Sequence[StreamSource]) -> DataFrame:
         """Return the rows of all arms; with several arms, the columns that they share."""

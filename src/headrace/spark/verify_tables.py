@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.plan_reader import leaf_of
 from headrace.spark.spark_internals import analysed, expression_id, sequence
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, TopicSink
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, WINDOW_COLUMN, TopicSink
 from headrace.spark.unsupported import is_hidden
 from headrace.spark.verdict import SinkVerdict
 from headrace.spark.verify_bounds import TOLERANCE, corners, group_figures, span
@@ -66,6 +66,8 @@ def compare_table(
     rows: DataFrame,
     actual: DataFrame,
     ignored: frozenset[str],
+    *,
+    closed_until_us: int | None = None,
 ) -> SinkVerdict:
     """Compare a table's sink.
 
@@ -76,16 +78,30 @@ def compare_table(
         rows: The decodable input rows in front of `groupBy`.
         actual: The records of the sink's topic.
         ignored: Columns that cannot be recomputed.
+        closed_until_us: For a sink of complete windows: only those that end at or before this time are in it, once.
+            None for a sink that has each change.
     """
-    return _TableComparison(app, table, sink, rows, ignored).against(actual)
+    verdict = _TableComparison(app, table, sink, rows, ignored, closed_until_us).against(actual)
+    if closed_until_us is None:
+        return verdict
+    again = actual.count() - actual.select("key").distinct().count()
+    return replace(verdict, repeated=verdict.repeated + again)
 
 
 class _TableComparison:
     def __init__(
-        self, app: ApplicationDeclaration, table: StreamTable, sink: TopicSink, rows: DataFrame, ignored: frozenset[str]
+        self,
+        app: ApplicationDeclaration,
+        table: StreamTable,
+        sink: TopicSink,
+        rows: DataFrame,
+        ignored: frozenset[str],
+        closed_until_us: int | None,
     ) -> None:
         self._app, self._table, self._sink = app, table, sink
-        self._rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name != COORDINATES_COLUMN))
+        kept = (COORDINATES_COLUMN, WINDOW_COLUMN)
+        self._rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name not in kept))
+        self._closed_until_us = closed_until_us
         self._split = table._aggregate.split
         self._ignored = ignored
         self._group = [(f"{HIDDEN_PREFIX}g{i}", name) for i, (name, _) in enumerate(self._split.group_columns)]
@@ -120,6 +136,10 @@ class _TableComparison:
     def _expected(self) -> DataFrame:
         """The user's own calls on the batch, the grouping values carried along."""
         aggregated = self._table._aggregate.as_batch(self._rows)
+        window = self._table._aggregate.window
+        if self._closed_until_us is not None and window is not None:
+            end = F.unix_micros(F.col(quoted(window.name)).getField("end"))
+            aggregated = aggregated.where(end <= self._closed_until_us)
         copies = [F.col(quoted(name)).alias(hidden) for hidden, name in self._group]
         return apply_calls(aggregated.select("*", *copies), self._table._calls)
 
@@ -303,7 +323,9 @@ def _totals(pairs: DataFrame) -> _Totals:
 
 
 def _group_of(row: Row, group: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    return tuple(row[hidden] for hidden, _ in group)
+    """Return the grouping values of a row; of a window its start."""
+    values = (row[hidden] for hidden, _ in group)
+    return tuple(value["start"] if isinstance(value, Row) else value for value in values)
 
 
 def _within(found: Any, wanted: Any, places: list[Any], column: StructField) -> bool:

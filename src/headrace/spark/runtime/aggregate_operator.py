@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.bulk_load import order_of_keys
@@ -14,9 +16,9 @@ from headrace.spark.runtime.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange
 from headrace.spark.runtime.store import BatchKey
-from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate
+from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, TimeWindow
 
-__all__ = ["AggregateOperator", "RowMerging"]
+__all__ = ["AggregateOperator", "PartialRows", "RowMerging", "merge_stored", "window_column"]
 
 _ROW = "__headrace_row"
 ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
@@ -50,11 +52,17 @@ class RowMerging:
         [self.store] = operator.stores
         self.fingerprint = self.store.rows.fingerprint
         self._key_names = operator.key_names
+        self._window = operator.aggregate.window
         self._columns = pa.schema(list(zip(self.functions.group_names, self.functions.group_types, strict=True)))
 
     def grouped(self, rows: pa.Table) -> pa.Table:
         """Rows with groups in the types that keys are encoded with."""
         return _grouped_as(rows, self._columns)
+
+    def no_rows(self) -> pa.Table:
+        """Partial results of no group."""
+        columns = [*self._columns, *((column.name, column.type) for column in self.functions.state)]
+        return pa.schema(columns).empty_table()
 
     def with_hidden(self, finished: pa.Table, partition: int) -> pa.Table:
         """Finished rows with the columns that later steps need."""
@@ -63,24 +71,30 @@ class RowMerging:
             from headrace.spark.formats import encode_key as encode_sink_key
 
             groups = pa.Table.from_arrays(
-                [finished.column(name) for name in self.functions.group_names], names=list(self._key_names)
+                [self._shown(name, finished.column(name)) for name in self.functions.group_names],
+                names=list(self._key_names),
             )
             [batch] = groups.combine_chunks().to_batches()
             finished = finished.append_column(KEY_COLUMN, encode_sink_key(batch, self._key_names))
         return finished
 
+    def _shown(self, group: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return grouping values as users see them: a window with its start and its end."""
+        window = self._window
+        return values if window is None or window.group != group else window_column(window, values)
+
 
 class _Aggregate:
     def __init__(self, merging: RowMerging) -> None:
         self._merging = merging
-        self._partials: dict[int, _Partials] = {}
+        self._partials: dict[int, PartialRows] = {}
 
     def begin(self, batch: BatchKey) -> None:
         del batch
         self._partials = {}
 
     def on_rows(self, partition: int, rows: pa.Table) -> None:
-        partials = self._partials.setdefault(partition, _Partials(self._merging.functions))
+        partials = self._partials.setdefault(partition, PartialRows(self._merging.functions))
         partials.add(self._merging.grouped(rows))
 
     def end(self, partition: int) -> _Changes | None:
@@ -129,18 +143,40 @@ class _Merger:
 
     def _with(self, values: pa.Array) -> pa.Table:
         """The rows, each merged with the stored value beside it."""
-        rows, names = self._rows, [column.name for column in self._functions.state]
-        types = [column.type for column in self._functions.state]
-        stored = pa.table(decode_rows(values.drop_null(), types, self._fingerprint), names=names)
-        stored = stored.append_column(_ROW, pa.array(np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))))
-        numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
-        # Every row comes first in `numbered`, so the order stays.
-        merged = self._functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,))
-        columns = {name: rows.column(name) for name in self._functions.group_names}
-        return pa.table(columns | {name: merged.column(name) for name in names})
+        columns = self._functions.state
+        decoded = decode_rows(values.drop_null(), [column.type for column in columns], self._fingerprint)
+        stored = pa.table(decoded, names=[column.name for column in columns])
+        return merge_stored(self._functions, self._rows, stored, np.flatnonzero(values.is_valid()))
 
 
-class _Partials:
+def merge_stored(
+    functions: AggregateFunctions, rows: pa.Table, stored: pa.Table, row_of_stored: NDArray[np.int64]
+) -> pa.Table:
+    """Return partials merged with the stored partials of the same groups, in the order of `rows`.
+
+    Args:
+        functions: Of the aggregate.
+        rows: One row per group: grouping values and partial results.
+        stored: Stored partial results of some of the groups.
+        row_of_stored: For each row of `stored`, the number of its group in `rows`.
+    """
+    names = [column.name for column in functions.state]
+    stored = stored.select(names).append_column(_ROW, pa.array(row_of_stored.astype(np.int64)))
+    numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+    # Every row comes first in `numbered`, so the order stays.
+    merged = functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,))
+    columns = {name: rows.column(name) for name in functions.group_names}
+    return pa.table(columns | {name: merged.column(name) for name in names})
+
+
+def window_column(window: TimeWindow, starts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return windows as Spark shows them, structs of start and end, of their starts in microseconds."""
+    begins = starts.combine_chunks() if isinstance(starts, pa.ChunkedArray) else starts
+    ends = pc.add(begins.cast(pa.int64()), window.size_us).cast(begins.type)
+    return pa.chunked_array([pa.StructArray.from_arrays([begins, ends], names=["start", "end"])])
+
+
+class PartialRows:
     """The micro-batch's rows of one task as few tables of partials. Mutable."""
 
     def __init__(self, functions: AggregateFunctions) -> None:

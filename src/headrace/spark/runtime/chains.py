@@ -34,6 +34,7 @@ from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, St
 from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
+from headrace.spark.runtime.watermark_operator import WatermarkOperator
 from headrace.spark.static_join import StaticSide
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
@@ -285,8 +286,8 @@ class ChainBuilder:
         self._handed: list[tuple[Branch, int]] = []
         for index, branch in enumerate(subtopology.branches):
             if traced and not _is_traceable(branch):
-                # A record that only the sink refuses may be a duplicate, or not among the first ones of its key, and
-                # never get there: the search by prefixes, which processes them, tells.
+                # A record that only the sink refuses may be a duplicate, late, or not among the first ones of its key,
+                # and never get there: the search by prefixes, which processes them, tells.
                 continue
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
@@ -320,8 +321,9 @@ class ChainBuilder:
     @property
     def can_guard(self) -> bool:
         """Whether no record can fail in one chain and pass in another: all chains must skip the same records."""
-        read = [branch.source_index for branch in self._subtopology.branches]
-        return not self._handed and len(set(read)) == len(read)
+        branches = self._subtopology.branches
+        read = [branch.source_index for branch in branches]
+        return not self._handed and len(set(read)) == len(read) and all(map(_is_traceable, branches))
 
     def guarded_main(self, tracer: ChainBuilder, chains: list[GuardedChain]) -> DataFrame | None:
         """As `main`; the chains that can fail on a record are guarded and added to `chains`. None if one cannot be."""
@@ -433,6 +435,9 @@ class ChainBuilder:
         if branch.deduplication is not None and not branch.between:  # one stage less
             step = self._deduplicating(branch.deduplication, index)
             return self._sunk_rows(self._projected(branch, index), branch, index, step)
+        if branch.watermark is not None:  # its sink sends on what it found, so both are in one stage
+            step = StatefulStep(WatermarkOperator(branch.watermark), f"fetch-{index}")
+            return self._sunk_rows(self._projected(branch, index), branch, index, step)
         return self._sunk_rows(self._rows(branch, index), branch, index)
 
     def _sunk_rows(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
@@ -465,7 +470,8 @@ class ChainBuilder:
         frame = self._called(branch, fetched)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
-        hidden = [(name, name) for name in self._hidden if name in frame.columns]
+        carried = (*self._hidden, EVENT_TIME_COLUMN, TIMESTAMP_COLUMN) if branch.watermark is not None else self._hidden
+        hidden = [(name, name) for name in carried if name in frame.columns]
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, *hidden]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
 
@@ -483,7 +489,7 @@ class ChainBuilder:
         with_key = _needs_input_key(branch)
         schema = source_schema(source)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
-        if branch.deduplication is not None:
+        if _needs_timestamp(branch):
             schema = schema.add(TIMESTAMP_COLUMN, LongType())
         schema = self._with_hidden(schema)
         steps: list[Step] = []
@@ -495,7 +501,7 @@ class ChainBuilder:
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=replace(fetch, with_timestamp=branch.deduplication is not None),
+            source=replace(fetch, with_timestamp=_needs_timestamp(branch)),
             output=tuple(schema.names),
         )
         return self.from_slots(stage, schema)
@@ -599,7 +605,12 @@ def _stage_name(operator: KeyedOperator, index: int) -> str:
 
 def _is_traceable(branch: Branch) -> bool:
     """Whether what follows an operator of the branch can be traced to single records."""
-    return branch.deduplication is None and (branch.operator is None or can_trace(branch.operator))
+    return not _needs_timestamp(branch) and (branch.operator is None or can_trace(branch.operator))
+
+
+def _needs_timestamp(branch: Branch) -> bool:
+    """Whether an operator compares event times with the timestamps of the records."""
+    return branch.deduplication is not None or branch.watermark is not None
 
 
 def _with_key(branch: Branch) -> bool:

@@ -14,13 +14,12 @@ cannot change a result: a key is deleted when every row that could be its duplic
 
 The store has one entry per kept row, key `01 · span of event time · key of the row`, value its event time; and the
 newest event time under `CLOCK_KEY`. A span is as long as the delay, so the duplicates of a row lie in its own span and
-in the two beside it: three look-ups by key. Spans are big endian, so expired entries are the first ones of the store,
-and are found by a range scan. Rejected: a second index by time, which would double the changelog.
+in the two beside it: three look-ups by key. Entries are in the order of time (`time_keys`), so expired ones are found
+by a range scan.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,13 +31,13 @@ from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.bulk_load import order_of_keys
-from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
+from headrace.spark.runtime.byte_spans import Positions
 from headrace.spark.runtime.event_time_kernels import NO_TIME, find_duplicates, find_late
-from headrace.spark.runtime.row_kernels import copy_spans
 from headrace.spark.runtime.row_schema import StoreSpec, store_of_deduplication
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate
 from headrace.spark.runtime.store import StoreWrites
+from headrace.spark.runtime.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, Deduplication
 
 if TYPE_CHECKING:
@@ -48,9 +47,6 @@ __all__ = ["CLOCK_KEY", "MOST_EXPIRED", "DeduplicateOperator"]
 
 CLOCK_KEY = b"\x00newest event time"
 MOST_EXPIRED = 100_000  # keys that one micro-batch of a task deletes; the rest follows with the next ones
-LONGEST_KEY = 400  # longer ones are stored as digests here, since the store's own digests would lose the span in front
-_ENTRY, _END = b"\x01", b"\x02"
-_SPAN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class _Changes:
         declared = self._deduplication
         # 1. The clock, and which rows are late by it.
         stored = self._decoded(reader.values(pa.array([CLOCK_KEY], pa.binary())))
-        times = _microseconds(self._rows.column(EVENT_TIME_COLUMN))
+        times = microseconds(self._rows.column(EVENT_TIME_COLUMN))
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
         # Kafka's timestamps are milliseconds; -1 stands for none and stays negative.
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
@@ -150,7 +146,7 @@ class _Changes:
             self._rows.column(name).combine_chunks().take(pa.array(rows)).cast(arrow_type(kind))
             for name, kind in self._deduplication.key_columns
         ]
-        return _shortened(encode_key(columns))
+        return shortened_keys(encode_key(columns))
 
     def _expired(self, reader: StoreReader, newest: int) -> pa.Array:
         """Return entries that no later row can be a duplicate of: all of a span whose end is two delays behind."""
@@ -160,8 +156,7 @@ class _Changes:
         first_live = (newest - 2 * delay) // width
         if newest == NO_TIME or first_live < -(1 << 62):
             return pa.array([], pa.binary())
-        end = _ENTRY + (first_live + (1 << 63)).to_bytes(_SPAN_BYTES, "big")
-        return reader.keys_between(_ENTRY, end, MOST_EXPIRED)
+        return reader.keys_between(ENTRY, first_key_at(first_live), MOST_EXPIRED)
 
     def _decoded(self, values: pa.Array) -> Positions:
         """Return event times, `NO_TIME` where there is no value."""
@@ -198,44 +193,8 @@ class _Places:
         # 3. Equal places of different rows are looked up once; `places` leads each row to its own three.
         found, places = np.unique(numbers, return_inverse=True)
         before, own, after = places.reshape(3, -1).astype(np.int64)
-        names = _names(found_spans[found // max(1, len(distinct))], distinct, found % max(1, len(distinct)))
+        names = timed_keys(found_spans[found // max(1, len(distinct))], distinct, found % max(1, len(distinct)))
         return cls(names, before, own, after)
-
-
-def _names(spans: Positions, keys: pa.Array, key_numbers: Positions) -> pa.Array:
-    """Return the store's keys of (span, key) pairs."""
-    head = np.empty((len(spans), 1 + _SPAN_BYTES), np.uint8)
-    head[:, 0] = _ENTRY[0]
-    # Unsigned and big endian: the order of bytes is the order of numbers.
-    ordered = spans.view(np.uint64) ^ np.uint64(1 << 63)
-    head[:, 1:] = ordered.astype(">u8").view(np.uint8).reshape(-1, _SPAN_BYTES)
-    data, starts, sizes = spans_of(keys)
-    starts, sizes = starts[key_numbers], sizes[key_numbers]
-    ends = np.cumsum(sizes + head.shape[1])
-    begins = ends - sizes - head.shape[1]
-    body: Bytes = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    heads = np.arange(len(spans), dtype=np.int64) * head.shape[1]
-    copy_spans(body, begins, head.reshape(-1), heads, np.full(len(spans), head.shape[1], np.int64))
-    copy_spans(body, begins + head.shape[1], data, starts, sizes)
-    return array_of_spans(body, begins, ends - begins, pa.binary(), np.zeros(len(spans), np.bool_))
-
-
-def _shortened(keys: pa.Array) -> pa.Array:
-    """Return keys that fit a name of the store: long ones as digests, behind a byte that no key begins with."""
-    if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= LONGEST_KEY:
-        return keys
-    shortened = [
-        # No key begins with FE: a key of text is UTF-8, null is FF alone, any other begins with its format version
-        # (`rows.encode_key`).
-        b"\xfe" + hashlib.blake2b(key, digest_size=32).digest() if len(key) > LONGEST_KEY else key
-        for key in keys.to_pylist()
-    ]
-    return pa.array(shortened, pa.binary())
-
-
-def _microseconds(column: pa.ChunkedArray) -> Positions:
-    """Return event times as numbers, `NO_TIME` for null."""
-    return column.cast(pa.int64()).combine_chunks().fill_null(NO_TIME).to_numpy(zero_copy_only=False)
 
 
 def _width(delay_us: int) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["NO_TIME", "find_duplicates", "find_late", "warm_up"]
+__all__ = ["NO_TIME", "find_closed", "find_duplicates", "find_late", "warm_up"]
 
 NO_TIME = -(1 << 63)
 """In place of an event time: there is none."""
@@ -57,6 +57,34 @@ def find_late(
 
 
 @njit(cache=True, nogil=True)
+def find_closed(
+    times: Positions, ends: Positions, record_times: Positions, newest: int, delay: int, most_ahead: int
+) -> tuple[NDArray[np.bool_], int]:
+    """Return the mask of rows whose window was closed before them, and the newest event time after them.
+
+    As `find_late`, but a row is late only if its window is closed, which is Spark's rule for windows: a row older than
+    the watermark still counts while its window is open. A row never closes its own window, because a window ends after
+    the event times in it. So copies of a row in several hopping windows may follow one another.
+
+    Args:
+        times: Event time of each row, `NO_TIME` where it has none. All times are in microseconds.
+        ends: End of each row's window.
+        record_times: Timestamp of each row's record, negative where it has none.
+        newest: Newest event time of the rows before; `NO_TIME` without any.
+        delay: How far the watermark is behind the newest event time.
+        most_ahead: A row whose event time is further ahead of its record's timestamp does not move the watermark.
+    """
+    late = np.zeros(len(times), np.bool_)
+    for row in range(len(times)):
+        time = times[row]
+        late[row] = time == NO_TIME or (newest > NO_TIME + delay and ends[row] <= newest - delay)
+        is_ahead = record_times[row] >= 0 and time > record_times[row] + most_ahead
+        if time > newest and not is_ahead:
+            newest = time
+    return late, newest
+
+
+@njit(cache=True, nogil=True)
 def find_duplicates(
     times: Positions, before: Positions, own: Positions, after: Positions, kept: Positions, delay: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -84,4 +112,5 @@ def warm_up() -> None:
     """Compile, or load from the cache."""
     times, places = np.zeros(1, np.int64), np.zeros(1, np.int64)
     find_late(times, times, NO_TIME, 0, 0)
+    find_closed(times, times, times, NO_TIME, 0, 0)
     find_duplicates(times, places, places, places, np.full(1, NO_TIME, np.int64), 0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import RecordError, StateError
 from headrace.spark.arrow_types import arrow_types
@@ -22,6 +23,7 @@ from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import decode_rows
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.watermark_records import is_watermark, read_watermarks
 from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
@@ -156,6 +158,7 @@ class _Fetch:
 
     def _rows(self, where: tuple[str, int], records: pa.Table) -> Iterator[pa.Table]:
         found, task = self._ranges[where], self._owner[where]
+        records = self._without_watermarks(task, records)
         # Counted before anything is left out, once for all chains of this source.
         self._account(where).records_in += records.num_rows
         records = self._without_skipped(found, records)
@@ -166,6 +169,23 @@ class _Fetch:
         self._context.timed("decode", started)
         if rows.num_rows:
             yield rows.append_column(TASK_COLUMN, pa.array(np.full(rows.num_rows, task, np.int32)))
+
+    def _without_watermarks(self, task: int, records: pa.Table) -> pa.Table:
+        """Take the watermarks of upstream tasks out of the records of a repartition topic, into the task's report.
+
+        They need no place among the rows: a watermark says something about the rows behind it, and those of a
+        micro-batch are all merged before a window closes.
+        """
+        source = self._step.source
+        if not isinstance(source, RepartitionSource) or not source.has_watermarks:
+            return records
+        mask = is_watermark(records.column("key").combine_chunks())
+        if not pc.any(mask, min_count=0).as_py():
+            return records
+        values = records.filter(mask).column("value").to_pylist()
+        report = self._context.report(task)
+        report.upstream += [watermark.as_report() for watermark in read_watermarks(values)]
+        return records.filter(pc.invert(mask))
 
     def _without_skipped(self, found: InputRange, records: pa.Table) -> pa.Table:
         if not found.skipped:
@@ -342,7 +362,8 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
 def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
     source = step.source
     if isinstance(source, RepartitionSource):
-        return ("key", "value", "offset") if _has_dead_letters(source) else ("value", "offset")
+        with_key = _has_dead_letters(source) or source.has_watermarks
+        return ("key", "value", "offset") if with_key else ("value", "offset")
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:
         return ("key", "value", "offset", "timestamp", "headers")

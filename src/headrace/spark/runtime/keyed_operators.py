@@ -14,7 +14,8 @@ from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.record_tracing import TracedAggregateStep
 from headrace.spark.runtime.stages import Step
 from headrace.spark.runtime.stateful_operator import StatefulOperator
-from headrace.spark.topology.nodes import Aggregate, KeyedOperator
+from headrace.spark.runtime.window_operator import WindowOperator
+from headrace.spark.topology.nodes import Aggregate, KeyedOperator, WindowedAggregate
 
 __all__ = ["can_trace", "stateful_operator", "traced_step"]
 
@@ -29,7 +30,14 @@ def _aggregate(node: Aggregate, with_key: bool) -> AggregateOperator:
     return AggregateOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
 
 
-_KINDS: dict[type, _Kind] = {Aggregate: _Kind(_aggregate, TracedAggregateStep)}
+def _windows(node: WindowedAggregate, with_key: bool) -> WindowOperator:
+    return WindowOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
+
+
+_KINDS: dict[type, _Kind] = {
+    Aggregate: _Kind(_aggregate, TracedAggregateStep),
+    WindowedAggregate: _Kind(_windows),
+}
 
 
 def stateful_operator(node: KeyedOperator, with_key: bool) -> StatefulOperator:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.aggregate_operator import window_column
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.topology.nodes import (
     DELETED_COLUMN,
@@ -16,8 +17,11 @@ from headrace.spark.topology.nodes import (
     OFFSET_COLUMN,
     TASK_COLUMN,
     TOPIC_COLUMN,
+    WINDOW_COLUMN,
+    Aggregate,
     KeyedOperator,
     ProjectForGroup,
+    TimeWindow,
 )
 
 __all__ = ["BareProjection", "BareResults", "GuardedRowsStep"]
@@ -81,7 +85,7 @@ class BareProjection:
 
 @dataclass(frozen=True, slots=True)
 class BareResults:
-    """Results of an operator that only rename its output columns."""
+    """Results of an operator that only rename its output columns, and show its window."""
 
     operator: KeyedOperator
     with_key: bool
@@ -89,19 +93,26 @@ class BareResults:
 
     def start(self, context: StageContext) -> Operator:
         del context
-        pairs = [(name, sql.strip("`")) for name, sql in self.operator.results]
+        window = self.operator.window if isinstance(self.operator, Aggregate) else None
+        shown = None if window is None else window.sql
+        pairs = [(name, WINDOW_COLUMN if sql == shown else sql.strip("`")) for name, sql in self.operator.results]
         hidden = [TASK_COLUMN, KEY_COLUMN] if self.with_key else [TASK_COLUMN]
         hidden += [DELETED_COLUMN] if self.operator.deletes else []
         hidden += [TOPIC_COLUMN, OFFSET_COLUMN] if self.traced else []
-        return _Renamed([*pairs, *[(name, name) for name in hidden]], None)
+        return _Renamed([*pairs, *[(name, name) for name in hidden]], None, window)
 
 
 class _Renamed:
-    def __init__(self, pairs: Sequence[tuple[str, str]], schema: pa.Schema | None) -> None:
-        self._pairs, self._schema = pairs, schema
+    def __init__(
+        self, pairs: Sequence[tuple[str, str]], schema: pa.Schema | None, window: TimeWindow | None = None
+    ) -> None:
+        self._pairs, self._schema, self._window = pairs, schema, window
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         names = [name for name, _ in self._pairs]
+        if self._window is not None:
+            windows = window_column(self._window, table.column(self._window.group))
+            table = table.append_column(WINDOW_COLUMN, windows)
         renamed = pa.Table.from_arrays([table.column(source) for _, source in self._pairs], names=names)
         yield renamed if self._schema is None else fitted(renamed, self._schema)
 

@@ -141,6 +141,8 @@ class TaskReport:
     changelog_records: int = 0
     late_rows: int = 0
     watermarks_ms: dict[str, int] = field(default_factory=dict)  # event time in ms, by the operator's store
+    announced: dict[str, int] = field(default_factory=dict)  # watermark in µs to send on, by the operator's store
+    upstream: list[list[Any]] = field(default_factory=list)  # watermarks read from a repartition topic, in log order
     table_rows: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
@@ -151,6 +153,7 @@ class TaskReport:
         self.notes += other.notes
         self.table_rows |= other.table_rows
         self.watermarks_ms |= other.watermarks_ms
+        self.announced |= other.announced
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

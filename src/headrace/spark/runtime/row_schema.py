@@ -29,6 +29,8 @@ from headrace.spark.topology.nodes import (
     Deduplication,
     KeyedOperator,
     RepartitionSource,
+    Watermark,
+    WindowedAggregate,
 )
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "state_schema",
     "store_of",
     "store_of_deduplication",
+    "store_of_watermark",
     "stored_schema",
     "stores_of_branch",
 ]
@@ -194,8 +197,17 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
+def windowed_schema(aggregate: WindowedAggregate) -> RowSchema:
+    """The rows of an aggregate whose windows close: under keys in the order of time, and with their groups."""
+    start = RowColumn("key", "start of a window that closes", "int64")
+    return RowSchema((start, *state_schema(aggregate).columns))
+
+
 # Rows of the store and changelog of each kind of operator with keys.
-_STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {Aggregate: state_schema}
+_STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
+    Aggregate: state_schema,
+    WindowedAggregate: windowed_schema,
+}
 
 
 def store_of(operator: KeyedOperator) -> StoreSpec:
@@ -218,10 +230,22 @@ def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
     return StoreSpec(name=deduplication.name, changelog_topic=deduplication.changelog_topic, rows=rows)
 
 
+def store_of_watermark(watermark: Watermark) -> StoreSpec:
+    """The store of a watermark: one value, the newest event time. Another delay or window changes nothing in it."""
+    rows = RowSchema((RowColumn("newest", watermark.event_time_expression, "int64"),))
+    return StoreSpec(name=watermark.name, changelog_topic=watermark.changelog_topic, rows=rows)
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
-    first = (store_of_deduplication(branch.deduplication),) if branch.deduplication is not None else ()
-    return (*first, store_of(branch.operator)) if branch.operator is not None else first
+    stores: list[StoreSpec] = []
+    if branch.deduplication is not None:
+        stores.append(store_of_deduplication(branch.deduplication))
+    if branch.watermark is not None:
+        stores.append(store_of_watermark(branch.watermark))
+    if branch.operator is not None:
+        stores.append(store_of(branch.operator))
+    return tuple(stores)
 
 
 def input_schema(columns: tuple[tuple[str, str], ...], expressions: tuple[str, ...]) -> RowSchema:
@@ -243,17 +267,15 @@ def stored_schema(operator: KeyedOperator, source: object) -> StoredSchema:
 
 def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
     """Return the schemas that the program stores, by changelog topic."""
-    branches = [(part, branch) for part in compiled.subtopologies for branch in part.branches]
-    return {
-        branch.operator.changelog_topic: stored_schema(branch.operator, part.sources[branch.source_index])
-        for part, branch in branches
-        if branch.operator is not None
-    } | {
-        store.changelog_topic: StoredSchema(name=store.name, state=store.rows, inputs=None)
-        for store in (
-            store_of_deduplication(branch.deduplication) for _, branch in branches if branch.deduplication is not None
-        )
-    }
+    schemas: dict[str, StoredSchema] = {}
+    for part in compiled.subtopologies:
+        for branch in part.branches:
+            for store in stores_of_branch(branch):
+                schemas[store.changelog_topic] = StoredSchema(name=store.name, state=store.rows, inputs=None)
+            if branch.operator is not None:
+                stored = stored_schema(branch.operator, part.sources[branch.source_index])
+                schemas[branch.operator.changelog_topic] = stored
+    return schemas
 
 
 def judge_changelog(

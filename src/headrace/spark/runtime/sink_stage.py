@@ -8,7 +8,7 @@ failed may leave some behind that come again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,8 @@ from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
+from headrace.spark.runtime.watermark_records import UpstreamWatermark
+from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ class _TopicSink(_Sink):
 class _RepartitionSink(_Sink):
     def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
         super().__init__(step.sink.topic, context)
+        self._sink = step.sink
         names = [name for name, _ in step.sink.columns]
         self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
         self._groups = [name for name in names if name.startswith("g")]
@@ -133,3 +136,33 @@ class _RepartitionSink(_Sink):
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
         # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
         return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)
+
+    def finish(self) -> Iterable[pa.Table]:
+        """Flush the rows, then send the watermarks: a reader takes a watermark as "no more rows of these windows"."""
+        yield from super().finish()
+        if self._sink.watermark is None:
+            return
+        started = time.perf_counter()
+        watermarks = list(self._advanced(self._sink.watermark.name, self._sink.watermark.source))
+        if watermarks:
+            keys = pa.array([watermark.key for watermark in watermarks], pa.binary())
+            values = pa.array([watermark.value for watermark in watermarks], pa.binary())
+            for partition in range(self._partitions((self.topic,))):
+                self._producer.send(self.topic, partition, keys, values, timestamps_ms=now_ms())
+            self._producer.flush()
+        self._context.timed("flush", started)
+
+    def _advanced(self, store: str, source: str) -> Iterator[UpstreamWatermark]:
+        """Yield the watermarks of this slot's tasks that moved on in this micro-batch."""
+        tasks = self._partitions(self._sink.source_topics)
+        for task in self._context.slot.tasks:
+            time_us = self._context.report(task.partition).announced.get(store)
+            if time_us is not None:
+                yield UpstreamWatermark(
+                    source=source, task=task.partition, tasks=tasks, time_us=time_us, sent_ms=now_ms()
+                )
+
+    def _partitions(self, topics: Sequence[str]) -> int:
+        """Return the number of partitions of the largest of `topics`. Raises BrokerError: topic-missing."""
+        known = client_for(self._context.plan.bootstrap_servers).known_topics(topics).topics
+        return max(len(known[topic].partitions) for topic in topics)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.fetch_stage import input_name, name_of
-from headrace.spark.runtime.plan import TaskPlan
+from headrace.spark.runtime.plan import TaskPlan, TaskReport
 from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.sink_stage import now_ms, producer_for
 from headrace.spark.runtime.stages import Operator, StageContext
@@ -31,6 +31,7 @@ from headrace.spark.runtime.store import (
     TaskStore,
 )
 from headrace.spark.runtime.store_transaction import StoreTransaction
+from headrace.spark.runtime.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.worker_process import store_for, store_path
 from headrace.spark.topology.nodes import TASK_COLUMN
 
@@ -41,6 +42,7 @@ __all__ = [
     "StatefulStep",
     "StoreChange",
     "StoreUpdate",
+    "TakesWatermarks",
     "TaskChanges",
     "by_task",
     "open_store",
@@ -102,6 +104,14 @@ class RunningOperator(Protocol):
         """End the micro-batch of one task. None: its stores do not change, and no row follows."""
 
 
+@runtime_checkable
+class TakesWatermarks(Protocol):
+    """A running operator behind a repartition topic that carries the watermarks of its upstream tasks."""
+
+    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark]) -> None:
+        """Take the watermarks that came with the rows of one task, before its micro-batch ends."""
+
+
 class StatefulOperator(Protocol):
     """The pickled description of an operator with state."""
 
@@ -144,18 +154,22 @@ class _Stateful:
     def finish(self) -> Iterable[pa.Table]:
         # 1. First of all, because it fails if the fetch stage did not finish: PySpark ends the input of this stage
         #    without an error then, and half a micro-batch would be prepared.
-        reached = self._reached()
+        fetched = self._fetched()
         merged: list[_Merged] = []
         try:
             # 2. Merge task by task. Their changes are sent at once, so the network works while the next task is merged.
             for task in self._context.slot.tasks:
                 started = time.perf_counter()
+                report = fetched[task.partition]
+                if isinstance(self._operator, TakesWatermarks):
+                    upstream = [UpstreamWatermark.from_report(one) for one in report.upstream]
+                    self._operator.on_watermarks(task.partition, upstream)
                 changes = self._operator.end(task.partition)
                 self._context.timed(self._kind, started)
                 started = time.perf_counter()
                 one = _Merged(task.partition, changes, [])
                 merged.append(one)
-                self._merge(one, task, reached[task.partition])
+                self._merge(one, task, report.reached)
                 self._context.timed("state", started)
                 # 3. Open transactions hold their dirty pages in memory.
                 if sum(one.changed for one in merged) >= ENOUGH_OPEN:
@@ -167,16 +181,16 @@ class _Stateful:
                 for store in one.stores:
                     store.batch.abandon()
 
-    def _reached(self) -> dict[int, dict[str, int]]:
-        """Return how far each task's input was read.
+    def _fetched(self) -> dict[int, TaskReport]:
+        """Return the fetch stage's report of each task: how far its input was read, and upstream watermarks.
 
         A task without this report has a cut-off input: its fetch stage died.
         """
         if self._context.fetches:
-            return {task.partition: self._context.report(task.partition).reached for task in self._context.slot.tasks}
+            return {task.partition: self._context.report(task.partition) for task in self._context.slot.tasks}
         for report in self._context.upstream_reports():
             if report.stage == self._step.fetch_stage and report.slot == self._context.slot.slot:
-                return {task.partition: task.reached for task in report.tasks}
+                return {task.partition: task for task in report.tasks}
         raise HeadraceError("upstream-died", "the fetch stage of this slot did not finish; its batch is not prepared")
 
     def _merge(self, one: _Merged, task: TaskPlan, reached: dict[str, int]) -> None:
@@ -213,6 +227,8 @@ class _Stateful:
         report.late_rows += writes.late_rows
         if writes.watermark_ms is not None:
             report.watermarks_ms[change.store.name] = writes.watermark_ms
+        if writes.announced_us is not None:
+            report.announced[change.store.name] = writes.announced_us
         if len(writes.keys):
             producer_for(self._context).send(
                 change.store.changelog_topic, task.partition, writes.keys, writes.values, timestamps_ms=now_ms()

@@ -390,6 +390,7 @@ class StoreWrites:
     values: pa.Array
     late_rows: int = 0
     watermark_ms: int | None = None
+    announced_us: int | None = None  # watermark that the next step sends on
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

@@ -39,6 +39,10 @@ class SinkRows(Protocol):
     def dtypes(self) -> list[tuple[str, str]]:
         """(name, type), without the runtime's own columns."""
 
+    @property
+    def _output_modes(self) -> tuple[OutputMode, ...]:
+        """The output modes that a sink of these rows may have."""
+
     def _default_key_columns(self) -> tuple[str, ...]:
         """The key of a record where the sink names none."""
 
@@ -78,13 +82,7 @@ def topic_sink(
         name = value
     else:
         raise refused_format(value, where)
-    if output_mode != "update":
-        raise refusal(
-            "not-supported-here",
-            f"output_mode={output_mode!r} comes in a later release",
-            'output_mode is "update"',
-            where,
-        )
+    _check_output_mode(rows, output_mode, where)
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise refusal(
             "bad-value",
@@ -107,6 +105,23 @@ def topic_sink(
         partitions=partitions,
         where=where,
     )
+
+
+def _check_output_mode(rows: SinkRows, output_mode: str, where: str) -> None:
+    if output_mode == "append" and output_mode not in rows._output_modes:
+        raise refusal(
+            "not-supported-here",
+            'output_mode="append" needs rows that are final, and these may change with each record',
+            'withWatermark(..) and F.window(..) in groupBy give windows that close; or output_mode="update"',
+            where,
+        )
+    if output_mode not in ("update", "append"):
+        raise refusal(
+            "not-supported-here",
+            f"output_mode={output_mode!r} is not supported",
+            '"update": a record for each change of a row; "append": a record for each row that is final',
+            where,
+        )
 
 
 def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], where: str) -> ForeachBatchSink:

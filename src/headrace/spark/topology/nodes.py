@@ -31,6 +31,7 @@ KEY_COLUMN = "__headrace_key"  # binary: the key its record will have where the 
 OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while bad records are searched
 TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
 EVENT_TIME_COLUMN = "__headrace_event_time"  # timestamp: from withWatermark to the operator that needs it
+WINDOW_COLUMN = "__headrace_window"  # struct<start, end>: the window that a row is grouped by
 MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
@@ -42,7 +43,7 @@ CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 
 FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
-OutputMode: TypeAlias = Literal["update"]
+OutputMode: TypeAlias = Literal["update", "append"]
 BufferFunction: TypeAlias = Literal[
     "count",
     "sum",
@@ -109,6 +110,7 @@ class RepartitionSource:
     expressions: tuple[str, ...] = ()  # as in `ProjectForGroup`
     on_error: ErrorPolicy = "fail"  # that of the streams which write the topic, where all have the same
     origins: tuple[str, ...] = ()  # the topics that these streams read
+    has_watermarks: bool = False  # whether records with watermarks of upstream tasks lie between the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,51 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeWindow:
+    """Tumbling or hopping windows `[start, start + size)` of event time, one every `slide`. All times in microseconds.
+
+    A row is grouped by the start of its window; the end follows from it.
+    """
+
+    group: str  # "g0": the grouping value that holds the start
+    size_us: int
+    slide_us: int  # equals the size of tumbling windows
+    start_us: int  # start of one window
+
+    @property
+    def sql(self) -> str:
+        """Return a window as Spark shows it, as SQL over the grouping value.
+
+        Microseconds are added as numbers: an interval of days would be added in the session's time zone.
+        """
+        end = f"timestamp_micros((unix_micros({self.group}) + {self.size_us}))"
+        return f"named_struct('start', {self.group}, 'end', {end})"
+
+    def last_end(self, time_us: int) -> int:
+        """Return the latest end of a window that is not after `time_us`."""
+        first_end = self.start_us + self.size_us
+        return first_end + (time_us - first_end) // self.slide_us * self.slide_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """Clock of a source in front of windows, with its store: rows of closed windows are dropped.
+
+    Rows `g0.., i0..` with `EVENT_TIME_COLUMN` in, the rows on time out. The next step sends the watermark on.
+    """
+
+    name: str  # "by-window-watermark": the store's name
+    source: str  # name of the source whose rows it judges
+    window: TimeWindow
+    event_time_expression: str  # canonical text
+    delay_us: int
+    max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
+    announces_each_batch: bool  # whether the watermark is sent with each micro-batch, not only when windows close
+    changelog_topic: str
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
     """A keyed aggregate with its store: rows `g0.., i0..` in, one row per changed key out."""
 
@@ -159,6 +206,7 @@ class Aggregate:
     changelog_topic: str
     bare: bool = False  # every result is a g or b as it is: no Spark SQL is needed
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
+    window: TimeWindow | None = None  # that rows are grouped by, among other columns
     where: str = ""
 
     @property
@@ -171,6 +219,15 @@ class Aggregate:
     def deletes(self) -> bool:
         """Whether some of its rows are deletions, which `DELETED_COLUMN` marks."""
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedAggregate(Aggregate):
+    """An aggregate over windows that close by the watermarks of its sources. Groups of closed windows are deleted."""
+
+    watermark_sources: tuple[str, ...]
+    output_mode: OutputMode = "update"  # "append": one row per group, when its window closes
+    idle_timeout_ms: int = 0  # after which a silent upstream task does not hold back windows any more; 0: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +269,8 @@ class RepartitionSink:
     topic: str
     columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
     expressions: tuple[str, ...] = ()
+    watermark: Watermark | None = None  # sent to every partition of the topic
+    source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,8 +307,8 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `operator`, its
-    results, `after` on them, `sink`.
+    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `watermark`,
+    `operator`, its results, `after` on them, `sink`.
     """
 
     source_index: int
@@ -257,6 +316,7 @@ class Branch:
     deduplication: Deduplication | None = None
     between: tuple[NarrowCall, ...] = ()
     projection: ProjectForGroup | None = None  # None behind a RepartitionSource, whose rows are projected already
+    watermark: Watermark | None = None
     operator: KeyedOperator | None = None
     after: tuple[NarrowCall, ...] = ()
     sink: Sink
@@ -269,7 +329,8 @@ class Branch:
     @property
     def changelog_topics(self) -> tuple[str, ...]:
         """Return the changelog of each store of the branch."""
-        return tuple(node.changelog_topic for node in (self.deduplication, self.operator) if node is not None)
+        stores = (self.deduplication, self.watermark, self.operator)
+        return tuple(node.changelog_topic for node in stores if node is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,128 @@
+"""The clock in front of windows: rows of closed windows are dropped, and the watermark is sent on.
+
+It runs where rows are read, before they are repartitioned, so that whether a row is late depends on the rows before it
+in its own source partition and on nothing else: not on the other partitions, not on where micro-batches end, not on
+moves or crashes. The newest event time lies in a store of its own, whose changelog moves it with the task.
+
+Rejected: the metadata of committed offsets, where Kafka Streams keeps its stream time. It saves the store, but an
+operator would need positions, plans and openings to carry it; a store is undone and restored like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.spark.runtime.event_time_kernels import NO_TIME, find_closed
+from headrace.spark.runtime.row_schema import StoreSpec, store_of_watermark
+from headrace.spark.runtime.rows import decode_rows, encode_rows
+from headrace.spark.runtime.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.store import StoreWrites
+from headrace.spark.runtime.time_keys import microseconds
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, Watermark
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.store import BatchKey, StoreReader
+
+__all__ = ["WatermarkOperator"]
+
+_NEWEST_KEY = b"\x00newest event time"
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkOperator:
+    """A `StatefulOperator` with one store: the newest event time of the task."""
+
+    watermark: Watermark
+
+    @property
+    def name(self) -> str:
+        return "watermark"
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (store_of_watermark(self.watermark),)
+
+    def start(self) -> RunningOperator:
+        return _Watermarks(self)
+
+
+class _Watermarks:
+    def __init__(self, operator: WatermarkOperator) -> None:
+        self._operator = operator
+        self._rows: dict[int, list[pa.Table]] = {}
+
+    def begin(self, batch: BatchKey) -> None:
+        del batch
+        self._rows = {}
+
+    def on_rows(self, partition: int, rows: pa.Table) -> None:
+        self._rows.setdefault(partition, []).append(rows)
+
+    def end(self, partition: int) -> _Changes | None:
+        tables = self._rows.pop(partition, [])
+        return _Changes(self._operator, pa.concat_tables(tables).combine_chunks()) if tables else None
+
+
+class _Changes:
+    """Rows of one task in one micro-batch, judged when the clock is read."""
+
+    def __init__(self, operator: WatermarkOperator, rows: pa.Table) -> None:
+        self._watermark, self._rows = operator.watermark, rows
+        [self._store] = operator.stores
+        self._late: NDArray[np.bool_] = np.zeros(rows.num_rows, np.bool_)
+
+    @property
+    def stores(self) -> Sequence[StoreUpdate]:
+        return (StoreUpdate(store=self._store, update=self._update),)
+
+    def results(self) -> pa.Table:
+        rows = self._rows.drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN])
+        return rows if not self._late.any() else rows.filter(pa.array(~self._late))
+
+    def _update(self, reader: StoreReader) -> StoreWrites:
+        declared = self._watermark
+        stored = reader.values(pa.array([_NEWEST_KEY], pa.binary()))
+        before = NO_TIME
+        if stored.null_count == 0:
+            [found] = decode_rows(stored, [pa.int64()], self._store.rows.fingerprint)
+            before = int(found[0].as_py())
+        times = microseconds(self._rows.column(EVENT_TIME_COLUMN))
+        starts = microseconds(self._rows.column(declared.window.group))
+        record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
+        record_times = np.where(record_times < 0, record_times, record_times * 1000)
+        self._late, newest = find_closed(
+            times, starts + declared.window.size_us, record_times, before, declared.delay_us, declared.max_ahead_us
+        )
+        late = int(self._late.sum())
+        if newest == NO_TIME:
+            return StoreWrites(keys=NO_KEYS, values=NO_KEYS, late_rows=late)
+        watermark_ms = (newest - declared.delay_us) // 1000
+        announced = self._announced(before, newest)
+        if newest == before:
+            return StoreWrites(
+                keys=NO_KEYS, values=NO_KEYS, late_rows=late, watermark_ms=watermark_ms, announced_us=announced
+            )
+        return StoreWrites(
+            keys=pa.array([_NEWEST_KEY], pa.binary()),
+            values=encode_rows([pa.array([newest], pa.int64())], self._store.rows.fingerprint),
+            late_rows=late,
+            watermark_ms=watermark_ms,
+            announced_us=announced,
+        )
+
+    def _announced(self, before: int, newest: int) -> int | None:
+        """Return the watermark to send on, if it closes windows that it did not close before.
+
+        It is rounded down to the end of a window, so a task sends one record per slide and partition, not one per
+        micro-batch. A first watermark is always sent: readers count the tasks that have sent one.
+        """
+        declared = self._watermark
+        end = declared.window.last_end(newest - declared.delay_us)
+        is_new = before == NO_TIME or end > declared.window.last_end(before - declared.delay_us)
+        return end if is_new or declared.announces_each_batch else None

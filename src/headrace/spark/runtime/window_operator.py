@@ -1,0 +1,249 @@
+"""Aggregates over windows that close: rows `g0.., i0..` in; each group once when its window closes, or as it changes.
+
+Closing. Watermarks of the upstream tasks come with the rows (`watermark_records`). Windows that end at or before the
+least of them are complete: every row that was on time at its own source is merged. So the rows of a window do not
+depend on timing; only the moment of closing does. Nothing closes before every upstream task has sent a watermark.
+
+A row of a closed window is dropped. Upstream tasks let none through, except when records come twice (at least once), or
+when a silent task was passed over (`idle_timeout_ms`). Merged, it would begin the window anew and replace a complete
+row by one that counts a single record.
+
+The store has one entry per open group, whose key begins with the start of its window (`time_keys`), so closed windows
+are found by a range scan; and one per upstream task, key `00 · source/task`, its watermark. Values hold the group as
+well, because long keys are stored as digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.spark.runtime.aggregate_operator import AggregateOperator, PartialRows, RowMerging, merge_stored
+from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.event_time_kernels import NO_TIME
+from headrace.spark.runtime.row_schema import StoreSpec, store_of
+from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
+from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate
+from headrace.spark.runtime.store import StoreWrites
+from headrace.spark.runtime.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
+from headrace.spark.runtime.watermark_records import UpstreamWatermark
+from headrace.spark.topology.nodes import WindowedAggregate
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.store import BatchKey, StoreReader
+
+__all__ = ["WindowOperator", "least_watermark"]
+
+_CLOCK = b"\x00"
+_ALL = 1 << 62  # closed windows leave in one micro-batch, however many there are: there may be no later one
+_WATERMARK = {"time_us": pa.int64(), "tasks": pa.int32(), "sent_ms": pa.int64(), "first_ms": pa.int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOperator:
+    """A `StatefulOperator` with one store: partial results of the groups in open windows, and upstream watermarks."""
+
+    aggregate: WindowedAggregate
+    key_names: tuple[str, ...] | None = None  # as in `AggregateOperator`
+
+    @property
+    def name(self) -> str:
+        return "aggregate"
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (store_of(self.aggregate),)
+
+    def start(self) -> RunningOperator:
+        return _Windows(self)
+
+
+def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWatermark]) -> int:
+    """Return the time in µs up to which windows are complete, `NO_TIME` while a task has not sent a watermark.
+
+    Args:
+        aggregate: With the sources that send watermarks, and the time after which silence is passed over.
+        upstream: The newest watermark of each upstream task.
+    """
+    by_source: dict[str, dict[int, UpstreamWatermark]] = {source: {} for source in aggregate.watermark_sources}
+    for one in upstream:
+        by_source.setdefault(one.source, {})[one.task] = one
+    if any(not found for found in by_source.values()):
+        return NO_TIME
+    # By the clock of the senders, as it stands in the topic: the result does not depend on when this task runs.
+    newest_ms = max(one.sent_ms for one in upstream)
+    first_ms = min(one.first_ms for one in upstream)
+    times: list[int] = []
+    for found in by_source.values():
+        for task in range(max(one.tasks for one in found.values())):
+            seen = found.get(task)
+            silent_ms = newest_ms - (first_ms if seen is None else seen.sent_ms)
+            if 0 < aggregate.idle_timeout_ms < silent_ms:
+                continue
+            times.append(NO_TIME if seen is None else seen.time_us)
+    return min(times, default=NO_TIME)
+
+
+class _Windows:
+    def __init__(self, operator: WindowOperator) -> None:
+        self._operator = operator
+        self._merging = RowMerging(AggregateOperator(operator.aggregate, operator.key_names))
+        self._partials: dict[int, PartialRows] = {}
+        self._upstream: dict[int, list[UpstreamWatermark]] = {}
+
+    def begin(self, batch: BatchKey) -> None:
+        del batch
+        self._partials, self._upstream = {}, {}
+
+    def on_rows(self, partition: int, rows: pa.Table) -> None:
+        partials = self._partials.setdefault(partition, PartialRows(self._merging.functions))
+        partials.add(self._merging.grouped(rows))
+
+    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark]) -> None:
+        """Take the watermarks that came with the rows of a task."""
+        self._upstream.setdefault(partition, []).extend(upstream)
+
+    def end(self, partition: int) -> _Changes | None:
+        partials = self._partials.pop(partition, None)
+        upstream = self._upstream.pop(partition, [])
+        if partials is None and not upstream:
+            return None
+        rows = self._merging.no_rows() if partials is None else partials.combined()
+        return _Changes(self._operator.aggregate, self._merging, partition, rows, upstream)
+
+
+class _Changes:
+    """Groups of one task that a micro-batch has rows of, and the groups whose windows it closes."""
+
+    def __init__(
+        self,
+        aggregate: WindowedAggregate,
+        merging: RowMerging,
+        partition: int,
+        rows: pa.Table,
+        upstream: Sequence[UpstreamWatermark],
+    ) -> None:
+        assert aggregate.window is not None
+        self._aggregate, self._window, self._merging = aggregate, aggregate.window, merging
+        self._functions, self._partition = merging.functions, partition
+        groups = encode_key([rows.column(name) for name in self._functions.group_names])
+        keys = timed_keys(microseconds(rows.column(self._window.group)), shortened_keys(groups))
+        order = order_of_keys(keys)
+        self._rows, self._keys = (rows, keys) if order is None else (rows.take(order), keys.take(order))
+        self._upstream = upstream
+        self._leaving: pa.Table = self._rows.slice(0, 0)
+
+    @property
+    def stores(self) -> Sequence[StoreUpdate]:
+        return (StoreUpdate(store=self._merging.store, update=self._update),)
+
+    def results(self) -> pa.Table:
+        leaving = self._leaving
+        return self._merging.with_hidden(self._functions.finish(leaving), self._partition) if len(leaving) else leaving
+
+    def _update(self, reader: StoreReader) -> StoreWrites:
+        # 1. The clock before and after this micro-batch.
+        clock = self._clock(reader)
+        before = least_watermark(self._aggregate, list(clock.values()))
+        moved: dict[bytes, UpstreamWatermark] = {}
+        for one in self._upstream:
+            moved[one.key] = one.after(moved.get(one.key, clock.get(one.key)))
+        after = least_watermark(self._aggregate, list((clock | moved).values()))
+        # 2. The rows of this micro-batch, merged with what is stored; without those of windows closed before.
+        starts = microseconds(self._rows.column(self._window.group))
+        open_before = ~self._closed(starts, before)
+        rows, keys, starts = self._rows, self._keys, starts
+        if not open_before.all():
+            mask = pa.array(open_before)
+            rows, keys, starts = rows.filter(mask), keys.filter(mask), starts[open_before]
+        stored = reader.values(keys)
+        merged = self._merged(rows, stored)
+        # 3. The windows that close now: of these rows, and of the store's other entries.
+        closing = self._closed(starts, after)
+        others = self._closing_keys(reader, after, keys)
+        if self._aggregate.output_mode == "append":
+            self._leaving = pa.concat_tables([merged.filter(pa.array(closing)), self._decoded(reader.values(others))])
+        else:
+            self._leaving = merged
+        # 4. What the store keeps. An entry that only this micro-batch had, and that closes, never gets there.
+        return self._writes(keys, merged, closing, stored, others, moved, int((~open_before).sum()), after)
+
+    def _writes(
+        self,
+        keys: pa.Array,
+        merged: pa.Table,
+        closing: NDArray[np.bool_],
+        stored: pa.Array,
+        others: pa.Array,
+        moved: dict[bytes, UpstreamWatermark],
+        late_rows: int,
+        watermark_us: int,
+    ) -> StoreWrites:
+        fingerprint = self._merging.fingerprint
+        is_stored = stored.is_valid().to_numpy(zero_copy_only=False)
+        open_now = merged.filter(pa.array(~closing))
+        values = encode_rows([open_now.column(name) for name in self._stored_names], fingerprint)
+        deleted = pa.concat_arrays([keys.filter(pa.array(closing & is_stored)), others])
+        clock_keys = pa.array([_clock_key(one) for one in moved.values()], pa.binary())
+        clock_values = encode_rows(
+            [pa.array([getattr(one, name) for one in moved.values()], kind) for name, kind in _WATERMARK.items()],
+            fingerprint,
+        )
+        all_keys = pa.concat_arrays([clock_keys, keys.filter(pa.array(~closing)), deleted])
+        all_values = pa.concat_arrays([clock_values, values, pa.nulls(len(deleted), pa.binary())])
+        order = order_of_keys(all_keys)
+        if order is not None:
+            all_keys, all_values = all_keys.take(order), all_values.take(order)
+        watermark_ms = None if watermark_us == NO_TIME else watermark_us // 1000
+        return StoreWrites(keys=all_keys, values=all_values, late_rows=late_rows, watermark_ms=watermark_ms)
+
+    @property
+    def _stored_names(self) -> list[str]:
+        return [*self._functions.group_names, *(column.name for column in self._functions.state)]
+
+    def _merged(self, rows: pa.Table, stored: pa.Array) -> pa.Table:
+        if stored.null_count == len(stored):
+            return rows.select(self._stored_names)
+        numbers = np.flatnonzero(stored.is_valid().to_numpy(zero_copy_only=False))
+        return merge_stored(self._functions, rows, self._decoded(stored.drop_null()), numbers)
+
+    def _decoded(self, values: pa.Array) -> pa.Table:
+        """Return stored values as grouping values and partial results."""
+        types = [*self._functions.group_types, *(column.type for column in self._functions.state)]
+        return pa.table(decode_rows(values, types, self._merging.fingerprint), names=self._stored_names)
+
+    def _closed(self, starts: NDArray[np.int64], watermark_us: int) -> NDArray[np.bool_]:
+        if watermark_us == NO_TIME:
+            return np.zeros(len(starts), np.bool_)
+        return starts <= watermark_us - self._window.size_us
+
+    def _closing_keys(self, reader: StoreReader, watermark_us: int, but: pa.Array) -> pa.Array:
+        """Return the store's entries whose window closes by `watermark_us`, without those of `but`."""
+        if watermark_us == NO_TIME:
+            return pa.array([], pa.binary())
+        found = reader.keys_between(ENTRY, first_key_at(watermark_us - self._window.size_us + 1), _ALL)
+        return found.filter(pc.invert(pc.is_in(found, value_set=but)))
+
+    def _clock(self, reader: StoreReader) -> dict[bytes, UpstreamWatermark]:
+        """Return the stored watermark of each upstream task, by its record key."""
+        names = reader.keys_between(_CLOCK, ENTRY, _ALL)
+        columns = decode_rows(reader.values(names), list(_WATERMARK.values()), self._merging.fingerprint)
+        found = {}
+        for name, *values in zip(names.to_pylist(), *(column.to_pylist() for column in columns), strict=True):
+            source, _, task = name[len(_CLOCK) :].decode().rpartition("/")
+            time_us, tasks, sent_ms, since_ms = values
+            one = UpstreamWatermark(
+                source=source, task=int(task), tasks=tasks, time_us=time_us, sent_ms=sent_ms, since_ms=since_ms
+            )
+            found[one.key] = one
+        return found
+
+
+def _clock_key(watermark: UpstreamWatermark) -> bytes:
+    return _CLOCK + f"{watermark.source}/{watermark.task}".encode()

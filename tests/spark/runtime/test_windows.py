@@ -1,0 +1,198 @@
+"""Windows of event time in an application on our broker: results, lateness, closing, restarts and `verify`."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id string, kind string, n bigint, ts timestamp"
+SECOND = 1_000_000
+BASE = 1_700_000_000 * SECOND
+WINDOW, DELAY = 20, 10
+
+
+def events(count, seed=1):
+    """Rows of one event each 0.2 s, some up to 9 s behind, one in twenty 45 s behind, one in fifty without a time."""
+    chance = random.Random(seed)
+    found = []
+    for n in range(count):
+        behind = chance.choice([0, 0, 1, 5, 9]) if chance.random() > 0.05 else 45
+        time = None if chance.random() < 0.02 else BASE + (n * SECOND) // 5 - behind * SECOND
+        found.append({"id": f"id-{chance.randrange(40)}", "kind": chance.choice("abc"), "n": n, "ts": time})
+    return found
+
+
+def sent(broker, rows, topic="clicks"):
+    texts = [json.dumps({**row, "ts": None if row["ts"] is None else iso(row["ts"])}) for row in rows]
+    broker.produce(topic, texts, key=lambda value: json.loads(value)["id"])
+
+
+def iso(microseconds):
+    return datetime.fromtimestamp(microseconds / SECOND, UTC).isoformat()
+
+
+def micros(text):
+    return round(datetime.fromisoformat(text).timestamp() * SECOND)
+
+
+def expected(broker, topic="clicks", size=WINDOW, slide=None, delay=DELAY):
+    """(kind, start) → [count, sum of n] of the rows on time, how many were late, and until when windows are closed."""
+    slide = slide or size
+    partitions: dict[int, list] = {}
+    for record in broker.records(topic):
+        partitions.setdefault(record.partition, []).append(record)
+    groups: dict[tuple[str, int], list[int]] = {}
+    late, watermarks = 0, []
+    for records in partitions.values():
+        newest = None
+        for record in sorted(records, key=lambda record: record.offset):
+            row = json.loads(record.value)
+            if row["ts"] is None:
+                continue
+            time = micros(row["ts"])
+            start = time - time % (slide * SECOND)
+            while start + size * SECOND > time:
+                if newest is not None and start + size * SECOND <= newest - delay * SECOND:
+                    late += 1
+                else:
+                    group = groups.setdefault((row["kind"], start), [0, 0])
+                    group[0] += 1
+                    group[1] += row["n"]
+                start -= slide * SECOND
+            newest = time if newest is None else max(newest, time)
+        watermarks.append(newest - delay * SECOND)
+    return groups, late, min(watermarks)
+
+
+def counted(app, *, watermark=True, output_mode="update", window=None, **settings):
+    rows = app.stream("clicks", schema=SCHEMA, key="id", **settings)
+    if watermark:
+        rows = rows.withWatermark("ts", f"{DELAY} seconds")
+    window = F.window("ts", f"{WINDOW} seconds") if window is None else window
+    table = rows.groupBy(window, "kind").agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
+    table.to_topic("counts", partitions=2, output_mode=output_mode)
+    return app
+
+
+def results(broker, topic="counts"):
+    """Records in order: (kind, start) and its values."""
+    found = []
+    for record in sorted(broker.records(topic), key=lambda record: (record.partition, record.offset)):
+        value, key = json.loads(record.value), json.loads(record.key)
+        assert key["window"] == value["window"]
+        assert micros(value["window"]["end"]) - micros(value["window"]["start"]) == WINDOW * SECOND
+        found.append(((key["kind"], micros(key["window"]["start"])), [value["rows"], value["total"]]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"processing_guarantee": "at_least_once"},
+        {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
+    ],
+    ids=["exactly-once", "at-least-once", "resident"],
+)
+def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, make_app, running, settings):
+    broker.create_topics({"clicks": 3})
+    rows = events(900)
+    app = counted(
+        make_app("windows", **{"config": {"headrace.batch.max.records": 70}, **settings}), output_mode="append"
+    )
+    sent(broker, rows[:500])
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    sent(broker, rows[500:])
+    started.wait_until("caught-up", timeout=120)
+    groups, late, closed_until = expected(broker)
+    closed = {group: values for group, values in groups.items() if group[1] + WINDOW * SECOND <= closed_until}
+    assert 0 < late < 100
+    assert 0 < len(closed) < len(groups)
+    found = results(broker)
+    assert dict(found) == closed
+    assert len(found) == len(closed)
+    states = [state for row in started.recentProgress for state in row["stateOperators"]]
+    assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
+    started.stop()
+    assert app.verify().status == "equal"
+
+
+def test_updates_end_at_the_complete_rows_and_lost_stores_are_restored(broker, make_app, running):
+    broker.create_topics({"clicks": 3})
+    rows = events(900, seed=2)
+    settings = {"config": {"headrace.batch.max.records": 70}}
+    sent(broker, rows[:500])
+    with counted(make_app("windows", **settings)).start() as started:
+        started.wait_until("caught-up", timeout=120)
+    sent(broker, rows[500:])
+    app = counted(make_app("windows", instance="another-host", **settings))
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    groups, _, closed_until = expected(broker)
+    found = results(broker)
+    assert dict(found) == groups
+    assert len(found) > len(groups)
+    still_open = [group for group in groups if group[1] + WINDOW * SECOND > closed_until]
+    states = [state for row in started.recentProgress for state in row["stateOperators"]]
+    kept = states[-1]["numRowsTotal"]
+    assert kept <= len(still_open) + 2 * 3 + 3, "closed windows are deleted; three upstream watermarks, three clocks"
+    started.stop()
+    assert app.verify().status == "equal"
+    broker.produce("counts", [found[0] and json.dumps({"window": None, "kind": "a"})], key="{}")
+    assert app.verify().status == "differs"
+
+
+def test_windows_without_a_watermark_are_a_table_that_grows(broker, make_app, running):
+    broker.create_topics({"clicks": 3})
+    rows = events(300, seed=3)
+    sent(broker, rows)
+    app = make_app("hops")
+    clicks = app.stream("clicks", schema=SCHEMA)
+    hops = clicks.groupBy("kind", F.window("ts", "20 seconds", "15 seconds", "5 seconds").alias("hop")).count()
+    hops.select("kind", F.col("hop.start").alias("begin"), "count", "hop").to_topic("counts", partitions=2)
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    started.stop()
+    assert app.verify().status == "equal"
+    wanted: dict[tuple[str, int], int] = {}
+    for row in rows:
+        if row["ts"] is not None:
+            start = row["ts"] - (row["ts"] - 5 * SECOND) % (15 * SECOND)
+            for begin in (start, start - 15 * SECOND):
+                if begin + 20 * SECOND > row["ts"]:
+                    wanted[row["kind"], begin] = wanted.get((row["kind"], begin), 0) + 1
+    newest = {record.key: json.loads(record.value) for record in broker.records("counts")}
+    assert {(row["kind"], micros(row["begin"])): row["count"] for row in newest.values()} == wanted
+    assert all(row["begin"] == row["hop"]["start"] for row in newest.values())
+
+
+def test_a_silent_partition_is_passed_over_after_the_timeout(broker, make_app, running):
+    """Partition 2 has no record: no window closes before the timeout, and verify does not claim equality."""
+    broker.create_topics({"clicks": 2})
+    settings = {"config": {"headrace.watermark.idle.timeout.ms": 1_000}}
+    app = counted(make_app("windows", **settings), output_mode="append")
+    started = running(app)
+
+    def send(second):
+        row = {"id": "id", "kind": "a", "n": second, "ts": BASE + second * SECOND}
+        sent(broker, [row])
+        started.wait_until("caught-up", timeout=60)
+
+    for second in (0, 60):
+        send(second)
+    assert results(broker) == []
+    time.sleep(1.1)
+    send(120)
+    start = BASE - BASE % (WINDOW * SECOND)
+    assert sorted(group for group, _ in results(broker)) == [("a", start), ("a", start + 60 * SECOND)]
+    started.stop()
+    [sink] = app.verify().sinks
+    assert "headrace.watermark.idle.timeout.ms" in sink.undecided
