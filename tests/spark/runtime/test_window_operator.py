@@ -281,7 +281,7 @@ STEPS = st.lists(
     mode=st.sampled_from(["append", "update"]),
 )
 def test_results_do_not_depend_on_cuts_interleaving_undone_batches_and_restores(
-    events: list[Event], steps: list[tuple[str, int, str]], delay: int, window: TimeWindow, mode: str
+    events: list[Event], steps: list[tuple[str, int, str]], delay: int, window: TimeWindow, mode: OutputMode
 ) -> None:
     declared = replace(COUNTED, window=window, output_mode=mode)
     groups, late, closed = reference(events, window, delay * SECOND, 5 * SECOND)
