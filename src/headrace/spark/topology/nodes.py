@@ -167,7 +167,7 @@ class TimeWindow:
 
         Microseconds are added as numbers: an interval of days would be added in the session's time zone.
         """
-        end = f"timestamp_micros((unix_micros({self.group}) + {self.size_us}))"
+        end = f"timestamp_micros((unix_micros({self.group}) + {self.size_us}L))"  # as Spark writes a bigint
         return f"named_struct('start', {self.group}, 'end', {end})"
 
     def last_end(self, time_us: int) -> int:
