@@ -43,6 +43,7 @@ def test_windows_are_recognised_with_their_measures(clicks, window, name, measur
     operator = operator_of(table)
     assert type(operator) is Aggregate
     found = operator.window
+    assert found is not None
     assert found.group == "g1"
     assert (found.size_us, found.slide_us, found.start_us) == tuple(second * SECOND for second in measures)
     assert operator.name == f"by-id-{name}"
