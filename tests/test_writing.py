@@ -35,6 +35,7 @@ CLEAN_PAGES = (
     "docs/internals/coordinator.md",
     "docs/internals/hard-functions.md",
     "docs/internals/protocol.md",
+    "docs/internals/spark.md",
     "docs/internals/storage.md",
     "docs/internals/testing.md",
     "docs/internals/transactions.md",
