@@ -7,17 +7,11 @@ import time
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from tests.harness.spark_sessions import spark_fixture
 
 from headrace.spark.streams_app import StreamsApp
 
-
-@pytest.fixture(scope="session")
-def spark():
-    from headrace.spark.spark_session import session
-
-    built = session("headrace-tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
-    yield built
-    built.stop()
+spark = spark_fixture()
 
 
 @pytest.fixture

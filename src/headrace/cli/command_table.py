@@ -52,6 +52,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "top": _entry("top", _APPLICATION, "Watch a streams group: tasks, owners, lag."),
     "upgrade": _entry("upgrade", _APPLICATION, "Keep a group's positions for a changed topology."),
     "capacity": _entry("capacity", _APPLICATION, "Estimate what an application needs of Spark and Kafka."),
+    "nexmark": _entry("nexmark", _APPLICATION, "Run one query of the Nexmark benchmark, verified.", extra="spark"),
     "prepare": _entry("prepare", _APPLICATION, "Make applications start faster on this machine.", extra="spark"),
     "broker": _entry("broker", _SERVER, "Run the broker on one data directory."),
     "advise": _entry("advise", _SERVER, "Check a client's configuration and write a corrected file."),
