@@ -163,6 +163,8 @@ class _Splitter:
         plan = analysed(aggregated)
         if class_of(plan) != "Aggregate":
             raise self._refuse("not-supported-here", f"{class_of(plan)} stands around this aggregate", _TWO_STEPS)
+        # The child of the Aggregate must be the very rows that were grouped: anything in between (session windows, an
+        # Expand) makes other rows.
         if not plan.child().equals(analysed(self._before)):
             raise self._refuse(
                 "not-supported-here",
@@ -186,9 +188,12 @@ class _Splitter:
         )
         self._check_group_types(group_columns)
         try:
+            # 1. A first walk notes all buffers. Their names follow from all of them together, so results are written in
+            #    a second one.
             for out in outputs:
                 self._rebuilt(self._unaliased(out))  # notes the buffers; their names follow from all of them
             self._order_by_canonical_text()
+            # 2. The same walk with final names.
             results = tuple((str(out.name()), str(self._rebuilt(self._unaliased(out)).sql())) for out in outputs)
         except Py4JError as error:
             raise self._refuse(
@@ -204,6 +209,7 @@ class _Splitter:
             bare=all(sql in names or (self._window is not None and sql == self._window.sql) for _, sql in results),
             source_key=self._leaf_column(self._groups[0]) if len(self._groups) == 1 else None,
         )
+        # 3. Both halves are analysed again from their SQL text. Types are the check that the text means the same.
         self._check_against_spark(split, aggregated.schema)
         return split
 
@@ -265,6 +271,7 @@ class _Splitter:
                 return self._column(f"g{index}")
         if class_of(expression) == "AggregateExpression":
             return self._column(self._buffer(expression).name)
+        # Spark keeps such an expression for its text; what it computes is its replacement.
         if self._is(expression, "RuntimeReplaceable"):
             return self._rebuilt(expression.replacement())
         children = sequence(expression.children())
@@ -298,6 +305,7 @@ class _Splitter:
 
     def _counted(self, children: list[Any]) -> list[_Input]:
         if all(not child.nullable() for child in children):
+            # `count(x)` of a column that is never null counts rows, and needs no input.
             return []  # count(*), count(1): of rows
         if len(children) > 1:
             present = " AND ".join(f"({child.sql()} IS NOT NULL)" for child in children)
@@ -320,6 +328,7 @@ class _Splitter:
 
     def _filtered(self, kind: str, inputs: list[_Input], condition: Any) -> list[_Input]:
         """Inputs that are null where the condition does not hold: all functions skip null in the input chosen here."""
+        # All functions skip null in this input, so a FILTER needs no support of its own in any state.
         at = 1 if kind in _BY_ORDER else 0  # max_by keeps a null value and skips a null in the ordering column
         given = inputs[at] if inputs else None
         filtered = _Input(
@@ -333,6 +342,7 @@ class _Splitter:
     def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str) -> Buffer:
         for given in inputs:
             self._check_input(kind, given, shown)
+        # `avg(x)` written twice is one buffer.
         key = (kind, tuple(given.sql for given in inputs))
         known = self._buffers.get(key)
         if known is not None:

@@ -67,6 +67,7 @@ def announce_spark(master: str) -> None:
 
 
 def _is_configured(logger: logging.Logger) -> bool:
+    # A program that has set a level or a handler anywhere on the way to the root decides itself what is shown.
     own = [handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
     return bool(own or logging.getLogger().handlers) or logger.level != logging.NOTSET
 

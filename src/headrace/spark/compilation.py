@@ -159,6 +159,7 @@ def compile_outputs(
             "end a stream with .to_topic(..), .to_parquet(..) or .foreachBatch(..)",
             where,
         )
+    # Plain data from here on: nothing behind this function knows a Stream.
     building = _Building(app_name, template_of_source, max_ahead_ms, idle_timeout_ms)
     for output in outputs:
         building.add(output)
@@ -188,6 +189,8 @@ class _Building:
         for arm in output.rows._arms:
             branch = Branch(
                 source_index=0,
+                # The event time is a column that only operators read; without one it would be carried through every
+                # stage for nothing.
                 before=arm.calls if arm.deduplication is not None else without_watermark(arm.calls),
                 deduplication=None if arm.deduplication is None else self._deduplication(arm.deduplication),
                 between=arm.later,
@@ -204,6 +207,8 @@ class _Building:
             operator = self._closing(operator, sink)
         for arm in declared.arms:
             projection = _of_arm(declared)
+            # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
+            # drops the others.
             frame = apply_calls(self._template_of_source(arm.source), arm.calls)
             event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
             projected = frame.selectExpr(
@@ -231,6 +236,7 @@ class _Building:
                     sink=sink,
                 )
             self._add_branch(arm, branch, needed)
+        # Two subtopologies: the one of the source ends in the repartition topic, the one behind it has the store.
         if declared.repartitioned:
             projection = declared.projection
             source = RepartitionSource(
@@ -305,6 +311,8 @@ class _Building:
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}
         for name, source in self._sources.items():
+            # In the order of the source's columns, not of their use, so that a reordered program compiles to the same
+            # topology.
             order = [*self._template_of_source(source).columns]
             needed = tuple(column for column in order if column in self._needed[name])
             parts[name] = CompiledSubtopology(

@@ -121,6 +121,7 @@ class Listeners:
             self._ending = True
             self._lock.notify_all()
             thread = self._thread
+        # A listener may stop the application itself, in its own thread, which cannot wait for its own end.
         if thread is not None and thread is not threading.current_thread():
             thread.join(patience)
             if thread.is_alive():
@@ -132,6 +133,7 @@ class Listeners:
         with self._lock:
             if not self._listeners or self._ending:
                 return
+            # Progress may be dropped: the next event has newer figures. Start, end and task changes happen once.
             if method == "onQueryProgress" and len(self._events) >= MOST_WAITING:
                 self.left_out += 1
                 if self.left_out == 1:

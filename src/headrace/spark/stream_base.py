@@ -268,6 +268,8 @@ class StreamBase:
     def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
         where = call_site()
         call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=where)
+        # Applied to an empty DataFrame at once: Spark analyses the call now, and its error names this line. The
+        # recorded call is applied again to each micro-batch.
         with translated(where, self._template.columns):
             template = apply_calls(self._template, (call,))
             check_narrow(template, where, row_for_row=self._row_for_row)

@@ -108,6 +108,7 @@ def translated(where: str, columns: Sequence[str]) -> Iterator[None]:
 
 
 def _translate(error: Exception, where: str, columns: list[str]) -> TopologyError:
+    # Conditions and parameters are Spark's stable interface to its errors; the sentences change between releases.
     condition = str(getattr(error, "getCondition", lambda: "")() or "")
     parameters = dict(getattr(error, "getMessageParameters", dict)() or {})
     if condition.startswith("UNRESOLVED_COLUMN"):

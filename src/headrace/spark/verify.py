@@ -80,6 +80,8 @@ def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -
             f'{app.name} does not write to "{unknown[0]}"',
             "name sinks of the application, or none for all",
         )
+    # 1. The extent first, in one look: what the application has committed, and the ends of its sinks. Records that
+    #    arrive later are on neither side.
     with app.network_client("headrace-verify") as client:
         admin = Admin(client)
         sources = [
@@ -93,6 +95,7 @@ def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -
         extent = _extent(app, admin, sources, internal)
         topics = [output.sink.topic for output in chosen if isinstance(output.sink, TopicSink)]
         ends = {topic: _whole(admin, topic) for topic in topics}
+    # 2. What cannot be compared is named in the verdict.
     claims = list(extent.cannot_claim)
     claims += [
         f"{o.sink.name if isinstance(o.sink, TableSink) else f'foreachBatch({_name(o.sink)})'} "
@@ -161,6 +164,8 @@ class _Recomputation:
     def _load(self, source: TopicSource) -> tuple[int, int]:
         ranges = {where: span for where, span in self._extent.ranges.items() if where[0] in source.topics}
         records = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, ranges)
+        # Persisted: each sink is recomputed from the same decoded rows, and reading a topic twice could read it
+        # differently.
         decoded = decoded_by_spark(records, source).persist()
         self._frames[source.name] = decoded
         counted = decoded.agg(F.count("*"), F.count(BAD_COLUMN)).first()
@@ -173,6 +178,7 @@ class _Recomputation:
         kind = "table" if isinstance(outputs[0].rows, StreamTable) else "stream"
         if len(outputs) > 1 and any(isinstance(output.rows, StreamTable) for output in outputs):
             return _undecided(topic, "table", "several outputs of this application write to it")
+        # Operators in event time depend on every row before a row. Without the first records there is no recomputation.
         gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
         if gone is not None:
             return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates or late")
@@ -286,6 +292,8 @@ def _extent(
     waiting = 0
     for place in where:
         start, end = first[place].offset, last[place].offset
+        # A committed offset may lie before the log's start (retention) or behind its end (a topic that was created
+        # again).
         reached = max(start, min(end, committed.get(place, start)))
         ranges[place] = (start, reached)
         waiting += end - reached
@@ -300,6 +308,7 @@ def _extent(
     undecided = ""
     if not any(place in committed for place in where):
         undecided = f"{app.name} has committed nothing yet"
+    # Rows in a repartition topic are committed by the first subtopology and not yet in any sink.
     behind = _behind(admin, internal, committed)
     if behind:
         undecided = (
@@ -381,6 +390,8 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
                 if not found:
                     continue
                 # Only what the last call itself computes is surely used by nothing else.
+                # `withColumn("at", current_timestamp())` as the last call changes one column. Anywhere else a filter or
+                # a key may depend on it.
                 if node.equals(top) and class_of(expression) == "Alias" and str(expression.name()) in final:
                     columns.add(str(expression.name()))
                 else:

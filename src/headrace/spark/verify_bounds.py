@@ -122,6 +122,8 @@ def _sum(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     if figures[f"{name}_count"] == 0:
         return (None,)
     total, slack = figures[f"{name}_sum"], figures[f"{name}_size"] * TOLERANCE
+    # r records more, each at least the minimum and at most the maximum of the group. 0 is included: the repeated
+    # records may have been null.
     low = total + repeats * min(0, figures[f"{name}_min"])
     high = total + repeats * max(0, figures[f"{name}_max"])
     return (low - slack, high + slack) if isinstance(total, float) else tuple(dict.fromkeys((low, high)))
@@ -151,6 +153,8 @@ def _moments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     if not math.isfinite(variance):
         return (math.nan,)
     slack = _slack(count, variance, ends)
+    # A record adds at most its squared distance from the mean, and at least nothing; the divisor may have grown as
+    # well.
     far = max(ends[1] - mean, mean - ends[0])
     low = max(0.0, count * variance - slack) / (count + repeats - sample)
     high = (count * variance + repeats * far * far + slack) / (count - sample)

@@ -64,6 +64,7 @@ def first_rows(rows: DataFrame, deduplication: KeyedDeduplication, max_ahead_us:
     on_time = placed.where(time.isNotNull() & (newest.isNull() | (time >= newest - deduplication.delay_us)))
     # 3. The first rows of each key.
     keys = [quoted(name) for name, _ in deduplication.key_columns]
+    # By the task as well: the rule is per partition, and equal keys lie in one partition anyway.
     grouped = on_time.groupBy(TASK_COLUMN, *keys)
     return grouped.applyInArrow(_chooser(deduplication.delay_us), on_time.schema).drop(*_ADDED)
 
@@ -74,6 +75,7 @@ def _chooser(delay_us: int) -> Callable[[pa.Table], pa.Table]:
         kept: list[int] = []
         first = []
         for time in rows.column(_TIME).to_pylist():
+            # Kept times are sorted, so the nearest one at or above `time - delay` decides for both directions.
             near = bisect.bisect_left(kept, time - delay_us)
             is_first = near == len(kept) or kept[near] > time + delay_us
             first.append(is_first)

@@ -76,6 +76,7 @@ def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str])
 
 def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
     """Two multisets of (key, value)."""
+    # Multisets: equal records are counted on both sides and joined by their bytes.
     wanted = expected.groupBy("key", "value").agg(F.count("*").alias("wanted"))
     found = actual.groupBy("key", "value").agg(F.count("*").alias("found"))
     same = wanted["key"].eqNullSafe(found["key"]) & wanted["value"].eqNullSafe(found["value"])
@@ -160,5 +161,7 @@ def _canonical(value: Column, sink: TopicSink, schema: StructType, ignored: froz
     """Text that is equal when the typed values are: numbers and escapes are read and written once more."""
     if sink.value_format != "json":
         return F.hex(value) if sink.value_format == "raw" else value.cast("string")
+    # Read by the schema and written again by the same writer: 1.0 and 1.00, or two escapes of one character, become
+    # equal text.
     kept = StructType([field for field in schema.fields if field.name not in ignored])
     return F.coalesce(F.to_json(F.from_json(value.cast("string"), kept), JSON_OPTIONS), value.cast("string"))

@@ -115,16 +115,19 @@ class _TableComparison:
             self._parsed(value_of(expected, self._sink), schema).alias("wanted"),
             *hidden,
         )
+        # 1. A table's topic is compacted: the newest record of a key is its row, a null value is a deletion.
         newest = actual.groupBy("key").agg(F.max_by("value", F.struct("timestamp", "offset")).alias("value"))
         theirs = newest.where("value is not null").select("key", self._parsed(F.col("value"), schema).alias("found"))
         theirs = theirs.withColumn("there", F.lit(True))
         mine = mine.withColumn("here", F.lit(True))
+        # 2. Full outer join by the key bytes: rows on one side only are missing or extra.
         pairs = mine.join(theirs, mine["key"].eqNullSafe(theirs["key"]), "full_outer")
         pairs = pairs.select(
             F.coalesce(mine["key"], theirs["key"]).alias("key"), "wanted", "found", "here", "there", *hidden
         )
         pairs = pairs.withColumn("same", self._same(schema))
         totals = _totals(pairs)
+        # 3. The common case ends here, after one pass.
         if totals.equal == totals.expected == totals.found:
             return self._told(totals, _Findings(equal=totals.equal))
         pairs = pairs.persist()  # computed once more, and looked at several times
@@ -216,6 +219,8 @@ class _TableComparison:
         for index, row in enumerate(unequal):
             values = None if row.found is None or counter is None else row.found[counter]
             known = figures.get(_group_of(row, self._group))
+            # How many records more than recomputed are in the row's count: r of them were counted again, which bounds
+            # every other aggregate. Without a count of rows in the table r is unknown.
             if known is not None and counter is not None and values is not None:
                 surplus[index] = int(values) - int(known["rows"])
             elif known is not None and counter is None:
@@ -278,6 +283,7 @@ class _TableComparison:
         names = {name for name, sql in self._split.results if sql in counts}
         if self._sink.value_format != "json":
             return None
+        # By expression ids: a column of the same name may have been computed anew behind the aggregate.
         leaf = {expression_id(a): str(a.name()) for a in sequence(leaf_of(self._table._template).output())}
         for attribute in sequence(analysed(self._table._template).output()):
             if leaf.get(expression_id(attribute)) in names and str(attribute.name()) in self._sink.value_columns:
@@ -288,6 +294,8 @@ class _TableComparison:
         self, unequal: list[Row], figures: dict[tuple[Any, ...], dict[str, Any]], surplus: dict[int, int]
     ) -> dict[int, dict[str, list[Any]]]:
         """Each column's values at the corners of what `surplus` records counted again can do."""
+        # Results are expressions over buffers. They are evaluated by Spark at the corners of the buffers' bounds, with
+        # the user's own calls behind them.
         places: list[tuple[Any, ...]] = []
         for index, repeats in surplus.items():
             group = _group_of(unequal[index], self._group)

@@ -53,6 +53,7 @@ class ProgressDisplay:
     def _refresh(self) -> None:
         ended = False
         while not ended and not self._closing.is_set():
+            # Once more after the end, so that the last state shown is the final one.
             ended = self._is_stopped.wait(self._interval_seconds)
             self._output.show(self._read_snapshot())
 

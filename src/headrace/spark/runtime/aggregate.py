@@ -71,8 +71,12 @@ class AggregateFunctions:
             UserCodeError: arithmetic-overflow.
         """
         keys = list(by)
+        # 1. Columns that merge by a function of Arrow, all in one `group_by`. Without threads: the order of groups is
+        #    then that of their first rows, which `merge_stored` relies on.
         alone = [column for column in self.state if column.is_merged_alone]
         for column in alone:
+            # 2. Arrow's sums wrap around. Where that is possible, the sum is computed in a wider type and cast back,
+            #    and the cast reports the overflow. The test is cheap and rarely true.
             if column.merge == "sum" and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)
         merges = [(column.name, column.merge) for column in alone]
@@ -80,6 +84,8 @@ class AggregateFunctions:
         columns = {name: merged.column(name) for name in keys}
         for column in alone:
             columns[column.name] = _fitted(merged.column(f"{column.name}_{column.merge}"), column)
+        # 3. Partial results of several columns, such as count, mean and squared distances, in compiled loops over group
+        #    numbers.
         columns |= self._merged_together(partials, keys, merged.num_rows)
         return pa.table({name: columns[name] for name in (*keys, *(column.name for column in self.state))})
 
@@ -115,6 +121,7 @@ class AggregateFunctions:
 def _group_numbers(partials: pa.Table, keys: list[str]) -> Groups:
     """Number the groups in the order of their first rows."""
     columns = [partials.column(name) for name in keys]
+    # Several columns become one by their key bytes, which are equal for exactly those rows that Spark groups together.
     column = columns[0].combine_chunks() if len(keys) == 1 else encode_key(columns)
     encoded = column.dictionary_encode(null_encoding="encode")
     return Groups(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary))
@@ -136,6 +143,7 @@ def _may_overflow(column: Any) -> bool:
     ends = pc.min_max(column).as_py()
     if ends["min"] is None:
         return False
+    # Upper bound: the greatest magnitude times the number of rows. For decimals the digits are added instead.
     greatest = max(abs(ends["min"]), abs(ends["max"]))
     if is_decimal:
         return bool(greatest.adjusted() + 1 + len(str(len(column))) >= _DIGITS - column.type.scale)

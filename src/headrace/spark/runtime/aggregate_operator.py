@@ -103,6 +103,7 @@ class _Aggregate:
         if rows is None or rows.num_rows == 0:
             return None
         keys = encode_key([rows.column(name) for name in self._merging.functions.group_names])
+        # In the store's order, so that the merge reads and writes each block once.
         order = order_of_keys(keys)
         if order is not None:
             rows, keys = rows.take(order), keys.take(order)
@@ -137,6 +138,7 @@ class _Merger:
         self.merged: pa.Table = rows
 
     def __call__(self, old: pa.Array) -> pa.Array:
+        # No group is stored yet: nothing to decode and nothing to merge.
         self.merged = self._rows if old.null_count == len(old) else self._with(old)
         columns = [self.merged.column(column.name) for column in self._functions.state]
         return encode_rows(columns, self._fingerprint)
@@ -187,11 +189,15 @@ class PartialRows:
 
     def add(self, rows: pa.Table) -> None:
         table = self._functions.lifted(rows, by=self._by)
+        # 1. Combining pays if rows share groups. Once a table did not shrink by half, tables are only collected: a
+        #    table of unique keys would be hashed once per table and once more at the end.
         if self._helps:
             table = self._functions.combine(table, by=self._by)
             self._helps = table.num_rows <= WORTHWHILE * rows.num_rows
         self._tables.append(table)
         self._waiting += table.num_rows
+        # 2. Collected partials are combined when they have become several times what was left the last time. So the
+        #    work stays proportional to the rows, and memory to the groups.
         if self._waiting > 4 * self._least + ENOUGH:
             self._tables = [self.combined()]
             self._waiting = self._least = self._tables[0].num_rows

@@ -76,6 +76,7 @@ def initial_values(function: str) -> tuple[int | float | None, ...]:
     """Return what the stored columns of a function hold before its first value; empty: null in all of them."""
     if function not in _STATES:
         return ()
+    # Types do not matter here: initial values depend on the function alone.
     buffer = Buffer(
         name="b",
         function=function,  # type: ignore[arg-type]
@@ -170,6 +171,8 @@ def _moments(buffer: Buffer) -> AggregateState:
     m2, count, mean = buffer.name, f"{buffer.name}n", f"{buffer.name}mean"
 
     def lift(rows: pa.Table) -> Columns:
+        # One value is its own mean, at distance 0 from it. A null counts 0 and is skipped by the merge, whatever its
+        # value.
         values, valid = _doubles(rows.column(buffer.input))
         return {m2: _distances(values, values), count: valid.astype(np.int64), mean: values}
 
@@ -360,6 +363,8 @@ def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Arr
 
     Arrow's division would truncate.
     """
+    # Python's decimals, record by record of the result: groups are few against rows, and no library for arrays rounds
+    # half up twice.
     unit, fine = decimal.Decimal(1).scaleb(-result_type.scale), decimal.Decimal(1).scaleb(-39)
     room = result_type.precision - result_type.scale
     with decimal.localcontext(prec=120, rounding=decimal.ROUND_HALF_UP):

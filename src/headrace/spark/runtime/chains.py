@@ -139,6 +139,8 @@ def input_topics(subtopology: CompiledSubtopology) -> list[str]:
 
 def shared_topics(subtopology: CompiledSubtopology) -> tuple[str, ...]:
     """Return topics that more than one stage of a slot may write during a micro-batch."""
+    # Such a topic is written at the flush, one stage after the other, with continued sequence numbers
+    # (`slot_producer`).
     writers = _written(subtopology)
     return tuple(sorted({topic for topic in writers if writers.count(topic) > 1}))
 
@@ -185,6 +187,8 @@ def build_chains(
         if isinstance(branch.sink, ForeachBatchSink)
     )
     tracer = ChainBuilder(spark, subtopology, slots, access or {}, traced=True)
+    # 1. Probes: a chain up to the end of its SQL on records. Rows come from the tracer's chains, which carry topic and
+    #    offset; SQL is the plain one, so that it fails as the micro-batch did.
     probes = tuple(
         Probe(
             plan=PreparedPlan(functools.partial(builder.probed, branch, index), sides),
@@ -194,6 +198,8 @@ def build_chains(
         for index, branch in enumerate(subtopology.branches)
         if _has_sql_on_records(branch)
     )
+    # 2. SQL on the results of an operator: its rows depend on the store, so there is no plan to run, only rows to
+    #    evaluate.
     probes += tuple(
         Probe(
             plan=None,
@@ -210,6 +216,7 @@ def build_chains(
     )
     restore = builder.restore_stage()
     return Chains(
+        # 3. Built once. Assignments change the plan row only, so a rebalance plans nothing.
         main=PreparedPlan(builder.main, sides) if builder.main_count else None,
         foreach=foreach,
         topics=tuple(input_topics(subtopology)),
@@ -235,12 +242,15 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
     chains: list[GuardedChain] = []
 
     def build() -> DataFrame | None:
+        # A plan that is built again (random numbers, a static side that was read again) has other guarded chains.
         chains.clear()
         return builder.guarded_main(tracer, chains)
 
     first = build()
     if first is None or not chains:
         return None
+    # The first build was needed to find out whether guarding is possible; it is used once instead of being planned
+    # twice.
     built = [first]
     session = fetching_session(first.sparkSession, GUARDING)
     graves = builder.dead_letters()
@@ -307,6 +317,7 @@ class ChainBuilder:
 
         Chains that end in topics come first: a `foreachBatch` function may run its frame any number of times.
         """
+        # A record that is fetched by two chains is one record in the figures, and one dead letter.
         seen, found = set(self._fused), set()
         for branch, index in (*self._sunk, *self._handed):
             if branch.source_index not in seen:
@@ -316,11 +327,15 @@ class ChainBuilder:
 
     def main(self) -> DataFrame:
         """Return the union of all chains that end in a topic, as one job."""
+        # A union has the partitions of all its inputs: slot s of chain c is partition c * slots + s, hence `index %
+        # slots` in `PythonStage`.
         return functools.reduce(DataFrame.unionAll, (chain for chain, _ in self.chains_to_topics()))
 
     @property
     def can_guard(self) -> bool:
         """Whether no record can fail in one chain and pass in another: all chains must skip the same records."""
+        # Several chains on one source each fetch its records. One could skip a record that another one processes, and
+        # the offset that is committed for both would be wrong for one of them.
         branches = self._subtopology.branches
         read = [branch.source_index for branch in branches]
         return not self._handed and len(set(read)) == len(read) and all(map(_is_traceable, branches))
@@ -480,6 +495,7 @@ class ChainBuilder:
         if not branch.before:
             return fetched
         source = self._subtopology.sources[branch.source_index]
+        # Recorded calls name all columns of the source; the fetch stage yields only those that a result depends on.
         frame = apply_calls(_with_unread_columns(fetched, source), branch.before)
         return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
 

@@ -73,6 +73,8 @@ class BatchFailed(Exception):
     @property
     def cause(self) -> HeadraceError | None:
         """The first error reported by a stage, without consequences of an input that was cut off."""
+        # Stages behind one that failed report that their input broke off. The first error that is no such consequence
+        # is the cause.
         return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
 
     @property
@@ -161,6 +163,8 @@ class JobRunner:
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
+        # Resident slots, or one Spark job for all chains that end in topics, then the user's functions one after the
+        # other.
         if self._resident is not None and self._resident.takes(plan):
             with self._collecting_errors(plan):
                 return self._resident.process(plan)
@@ -200,15 +204,22 @@ class JobRunner:
             BatchFailed: Also if a row that fails in the guarded form does not fail in the plan itself.
         """
         assert self._guarded is not None
+        # 1. Dead-letter topics are written by a second job within the same transactions, so they count as shared:
+        #    sequence numbers continue.
         shared = {*plan.shared_topics, *self._chains.dead_letter_topics.values()}
         plan = replace(plan, shared_topics=tuple(sorted(shared)))
         with self._running(plan, f"batch {plan.batch.batch_id}, guarded") as stage_reports:
+            # 2. The guarded job. Bad rows do not fail it: stages take them out and leave them in files.
             reports = [*_rows(self._guarded.plan), *stage_reports.reports()]
             bad: dict[tuple[str, int, int], BadRecord] = {}
             for chain in self._guarded.chains:
                 rows = stage_reports.failed_rows(chain.stage)
                 if rows is not None:
+                    # 3. Each of these rows is evaluated by the plan itself. Only if it fails there, too, the record is
+                    #    bad.
                     bad |= _by_place(self._evaluated(chain, rows, tick))
+            # 4. The plain form failed before on these records, and no row fails in the guarded one: the two disagree,
+            #    so nothing of it counts.
             if bad_expected and not bad:
                 raise _GuardFailed("no record fails in the guarded plan")
             found = sorted(bad.values(), key=_PLACE)
@@ -283,6 +294,7 @@ class JobRunner:
     ) -> list[BadRecord]:
         found: dict[tuple[str, int, int], BadRecord] = {}
         rest = {task.partition: task.ranges for task in plan.tasks}
+        # One piece of the failed range after the other, bounded by bytes: the rows lie in the driver's memory.
         while rest and len(found) < most:
             tick()
             part = replace(
@@ -308,6 +320,8 @@ class JobRunner:
             if rows is None:
                 self._sieves[probe] = None
             else:
+                # With the settings `GUARDING`, without which Spark evaluates guarded expressions outside of their
+                # guard.
                 session = fetching_session(self._spark, GUARDING)
                 self._sieves[probe] = PreparedPlan(lambda: rows, session=session)
         return self._sieves[probe]
@@ -354,6 +368,8 @@ class JobRunner:
         If all sources may skip records, that includes the guarded form. A worker that died meanwhile is no reason to
         give up. Raises HeadraceError.
         """
+        # Only a lost worker is tried again. Anything else would fail in the first micro-batch as well, and is better
+        # reported at the start.
         for attempt in range(WARM_UP_TRIES):
             try:
                 with self._running(plan, "warm-up"):
@@ -396,6 +412,8 @@ class JobRunner:
     @contextlib.contextmanager
     def _running(self, plan: MicroBatchPlan, what: str, group: str | None = None) -> Iterator[StageReports]:
         context = self._spark.sparkContext
+        # Local properties belong to the calling thread (each has a JVM thread of its own), so a restore beside a
+        # micro-batch has another plan.
         context.setLocalProperty(PLAN_PROPERTY, plan.to_json())
         context.setLocalProperty("spark.scheduler.pool", self._name)
         context.setJobGroup(group or self.group, f"{self._app_name} {self._name}: {what}", interruptOnCancel=True)
@@ -413,6 +431,7 @@ class JobRunner:
         except Exception as error:
             in_function = isinstance(error, _FunctionFailed)
             cause = error.__cause__ if in_function and error.__cause__ is not None else error
+            # A defect of Spark that persists until the JVM ends; see `python_worker_repair`.
             if has_lost_its_daemon(cause) and forget_dead_daemons(self._spark):
                 log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
             said = stage_reports.errors() or _without_room(plan.state_dir)
@@ -422,6 +441,7 @@ class JobRunner:
 
     def _call(self, chain: ForeachBatchChain, plan: MicroBatchPlan, stage_reports: StageReports) -> None:
         dataframe = chain.plan.dataframe()
+        # `persist` and one run: the store is merged exactly once, however often the function evaluates the frame.
         if chain.stateful:  # whatever the function does with the rows, the store is updated once
             dataframe = dataframe.persist()
             run_plan(dataframe)
@@ -434,6 +454,8 @@ class JobRunner:
         except UserCodeError:
             raise
         except Exception as error:
+            # A stage failed inside of the function's own job: that error counts, not the exception that the function
+            # made of it.
             if stage_reports.errors():
                 raise
             if _is_spark(error):

@@ -88,6 +88,7 @@ def resident_chains(
     if ChainBuilder(spark, subtopology, slots, access).hands_over:
         return "a foreachBatch function takes a DataFrame of each micro-batch"
     try:
+        # Built once with an address that no slot uses: it shows whether the rewritten plan exists at all.
         first = build(0, ("127.0.0.1", 0), "")
     except _Impossible as reason:
         return str(reason)
@@ -193,6 +194,8 @@ class _Rewriting:
         if name == "SubqueryAlias":
             return node.withNewChildren(self._sequence([self.rewritten(node.child())]))
         if name == "Filter":
+            # The marker first: `or` evaluates its right side only for other rows, whose condition may raise on a row of
+            # nulls.
             passes = self._expressions.Or(self._is_marker(), node.condition())
             return self._plans.Filter(passes, self.rewritten(node.child()))
         if name == "Project":
@@ -205,6 +208,7 @@ class _Rewriting:
             return column  # a reference or a constant
         computed = column.child()
         nothing = self._expressions.Literal(None, computed.dataType())
+        # The alias keeps its expression id, so everything above refers to the same column.
         guarded = self._expressions.If(self._is_marker(), nothing, computed)
         return column.withNewChildren(self._sequence([guarded]))
 

@@ -81,6 +81,7 @@ class ResidentThreads:
             # The rewritten filters give the same rows, but Spark may evaluate a condition on a row that another filter
             # drops. A record on which it fails would be skipped here and filtered there.
             return "Spark SQL stands between its source and its sinks", 'Set headrace.execution to "resident"'
+        # Spark kills workers without input, and a slot between micro-batches has none.
         if self._kills_idle:
             return f"{_KILLS_IDLE} is true, and a slot is idle when no record arrives", f"Set {_KILLS_IDLE} to false"
         if slots * chains.count > self._left:
@@ -171,6 +172,7 @@ class ResidentSlots:
         self._start(jobs)
         parts = {slot.slot: {"plan": replace(plan, slots=(slot,)).to_json()} for slot in plan.slots}
         for job in jobs:
+            # The reason of a dead slot is asked for in one place, when all answers are in.
             with contextlib.suppress(LinkClosed):  # its answer will be the end of its link
                 job.links[job.ends[0]].send(parts[job.slot])
         return self._answers(jobs)
@@ -196,6 +198,7 @@ class ResidentSlots:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _start(self, jobs: Sequence[_Job]) -> None:
+        # 1. Slots that ended between micro-batches: their links are closed and forgotten.
         for job in jobs:
             if not job.is_running:
                 job.forget_links()  # it ended between two micro-batches: nothing is lost
@@ -203,6 +206,7 @@ class ResidentSlots:
         if not missing:
             return
         built: dict[int, list[ResidentChain]] = {}
+        # 2. Launch a job per missing chain.
         for job in missing:
             if job.is_running:  # it was too late for an earlier start, and waits to be accepted
                 continue
@@ -210,6 +214,8 @@ class ResidentSlots:
                 built[job.slot] = self._chains.build(job.slot, self._listener.address, self._listener.token)
             self._launch(job, built[job.slot][job.chain])
         deadline = time.monotonic() + START_S
+        # 3. Wait for the hello of each end. It fails as soon as one of the jobs ends, and not only after the time
+        #    limit.
         links = self._listener.accept(
             {end for job in missing for end in job.ends if end not in job.links},
             gives_up=lambda: (
@@ -228,6 +234,7 @@ class ResidentSlots:
         def run() -> None:
             try:
                 context = self._spark.sparkContext
+                # In the job's own thread: properties and group are those of its JVM thread.
                 context.setLocalProperty("spark.scheduler.pool", self._name)
                 what = f"{self._description} {self._name}: slot {job.slot}"
                 context.setJobGroup(self._group, what, interruptOnCancel=True)
@@ -247,6 +254,8 @@ class ResidentSlots:
         """Wait until every job has answered or ended."""
         reports: dict[tuple[int, int], list[StageReport]] = {}
         lost: list[_Job] = []
+        # All answers are awaited, also after a failure. A slot that still writes while its micro-batch is undone could
+        # write into the next transaction of its identity.
         with selectors.DefaultSelector() as waiting:
             for job in jobs:
                 waiting.register(job.links[job.ends[-1]], selectors.EVENT_READ, job)
