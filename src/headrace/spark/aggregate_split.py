@@ -475,6 +475,11 @@ def is_groupable(expression: Any) -> bool:
     return not _is_collated(expression) and (kind in _INTEGERS or kind in _PLAIN or _is_decimal(kind))
 
 
+def is_sortable(expression: Any) -> bool:
+    """Whether values of a Catalyst expression can be stored in a row and compared by their bytes or numbers."""
+    return not _is_collated(expression) and _is_stored(str(expression.dataType().json()))
+
+
 def _is_decimal(type_json: str) -> bool:
     return type_json.startswith('"decimal(')
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from headrace.spark.topology.nodes import (
     TableSink,
     TopicSink,
     TopicSource,
+    TopN,
     Watermark,
     WindowedAggregate,
 )
@@ -145,10 +147,33 @@ def _aggregate_line(aggregate: Aggregate) -> str:
     return f"{columns}; {kind}, kept for ever"
 
 
+def _top_n(top: TopN) -> dict[str, Any]:
+    return {
+        "name": top.name,
+        "keys": [name for name, _ in top.group_columns],
+        "function": top.function,
+        "limit": top.limit,
+        "order": _order_of(top),
+        "columns": [name for name, _ in top.results],
+        "changelog": top.changelog_topic,
+    }
+
+
+def _order_of(top: TopN) -> list[str]:
+    expressions = dict(zip((name for name, _ in top.inputs), top.input_expressions, strict=True))
+    return [str(replace(one, column=expressions[one.column])) for one in top.order]
+
+
+def _top_n_line(top: TopN) -> str:
+    keys = ", ".join(name for name, _ in top.group_columns)
+    return f"{top.function}() <= {top.limit} by {keys} in the order {', '.join(_order_of(top))}"
+
+
 # For each kind of operator with keys: its name in JSON, its document, and its line of text.
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
     WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
+    TopN: ("top_n", _top_n, _top_n_line),
 }
 
 
@@ -235,7 +260,10 @@ def _sink_line(branch: Branch) -> str:
 def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
-    return "of the input" if branch.operator is None else ", ".join(name for name, _ in branch.operator.group_columns)
+    if branch.operator is None:
+        return "of the input"
+    position = branch.operator.key_name if isinstance(branch.operator, TopN) else None
+    return ", ".join([name for name, _ in branch.operator.group_columns] + ([position] if position else []))
 
 
 def _mermaid(compiled: CompiledTopology) -> list[str]:

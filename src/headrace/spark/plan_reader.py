@@ -20,7 +20,7 @@ _ROW_FOR_ROW = frozenset({"Project", "SubqueryAlias"}) | _LEAVES
 _REMEDIES = {
     "Window": (
         "a window function needs all rows of its partition in order",
-        "groupBy with min, max, count or sum keeps such values per key",
+        "row_number(), rank() or dense_rank(), with where('rn <= 10') behind it, keeps the first rows of each key",
     ),
     "Aggregate": (
         "an aggregate in select is over all rows; a stream never has them all",

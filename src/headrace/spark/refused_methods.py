@@ -171,3 +171,42 @@ _TABLES = {
 }
 REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
 """Methods that a stream has and the result of an aggregate has not."""
+
+_RANK_FILTER = "keep the first rows of each key: where('rn <= 10') right behind the rank"
+_RANKS_CHANGE = {
+    name: (f"with each row that comes, the ranks of others change; {name} in front of the filter on the rank", fix)
+    for name, fix in {
+        "groupBy": _RANK_FILTER,
+        "unionByName": "unite the streams before the rank",
+        "join": "join before the rank",
+        "dropna": "drop rows before the rank",
+        "to_topic": _RANK_FILTER,
+        "to_parquet": _RANK_FILTER,
+        "to_sink": _RANK_FILTER,
+        "foreachBatch": _RANK_FILTER,
+    }.items()
+}
+REFUSED_RANKED_METHODS = {name: ("needs-shuffle", *words) for name, words in _RANKS_CHANGE.items()}
+"""Methods that a stream with a rank has only behind the filter on the rank."""
+
+_RANKED_DROPPED = (
+    "rows dropped behind a top-N would change which positions have a row",
+    "filter before the rank; behind it, mark rows by a boolean column (withColumn)",
+)
+_RANKED_ONLY_TOPIC = (
+    "rows that leave the first ones are deleted, which only the records of a topic can say",
+    "write them with to_topic",
+)
+_RANKED_TABLES = {
+    "groupBy": (_SECOND_GROUPING[0], "write the rows with to_topic and group where you read"),
+    "unionByName": ("two tables may hold the same key", "unite the streams before the rank"),
+    "join": ("a join behind a top-N would change which positions have a row", "join before the rank"),
+    "where": _RANKED_DROPPED,
+    "filter": _RANKED_DROPPED,
+    "dropna": _RANKED_DROPPED,
+    "to_parquet": _RANKED_ONLY_TOPIC,
+    "to_sink": _RANKED_ONLY_TOPIC,
+    "foreachBatch": _RANKED_ONLY_TOPIC,
+}
+REFUSED_RANKED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _RANKED_TABLES.items()}
+"""Methods that a stream has and a top-N has not."""

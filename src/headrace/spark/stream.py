@@ -13,13 +13,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from headrace.checked_api import checked_api
+from headrace.errors import TopologyError
 from headrace.spark.event_time import check_watermark, has_watermark, keyed_deduplication
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
+from headrace.spark.ranked_stream import RankedStream, ranked_stream
+from headrace.spark.ranking import read_ranking
 from headrace.spark.static_join import StaticSide, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall
 from headrace.spark.unsupported import (
     call_site,
     refusal,
@@ -45,6 +48,23 @@ class Stream(StreamBase):
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
         return Stream(self._app, template, tuple(arm.followed_by(call) for arm in self._arms))
+
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._narrow(method, *args, **kwargs)
+        except TopologyError as error:
+            if error.facts.get("node") != "Window":
+                raise
+        return self._ranked(NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=call_site()))
+
+    def _ranked(self, call: NarrowCall) -> RankedStream:
+        """Return the rows behind a call with a rank over a window. Raises TopologyError for any other window."""
+        self._check_no_event_time("a window function", call.where)
+        before = self._template.select(
+            *(quoted(name) for name in self._template.columns if not name.startswith(HIDDEN_PREFIX))
+        )
+        ranking = read_ranking(before, apply_calls(before, (call,)), call.where)
+        return ranked_stream(self._app, self._arms, ranking, call)
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:  # noqa: N803 PySpark's own names
         """As `DataFrame.withWatermark`: declare the event time of the rows, and how late they may be.

@@ -26,7 +26,9 @@ from headrace.errors import ConfigError
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import StreamTable
+from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.plan_reader import nondeterministic_functions, nondeterministic_functions_of
+from headrace.spark.ranked_stream import RankedTable
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
@@ -44,6 +46,7 @@ from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
+from headrace.spark.verify_top_n import compare_ranked
 from headrace.spark.verify_windows import closed_until, rows_on_time
 
 if TYPE_CHECKING:
@@ -175,13 +178,13 @@ class _Recomputation:
     def _sink(
         self, topic: str, outputs: list[Output], span: Mapping[TopicPartition, tuple[int, int]], claims: list[str]
     ) -> SinkVerdict:
-        kind = "table" if isinstance(outputs[0].rows, StreamTable) else "stream"
-        if len(outputs) > 1 and any(isinstance(output.rows, StreamTable) for output in outputs):
+        kind = "table" if isinstance(outputs[0].rows, KeyedTable) else "stream"
+        if len(outputs) > 1 and any(isinstance(output.rows, KeyedTable) for output in outputs):
             return _undecided(topic, "table", "several outputs of this application write to it")
         # Operators in event time depend on every row before a row. Without the first records there is no recomputation.
         gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
         if gone is not None:
-            return _undecided(topic, kind, f"{gone}, and rows before it decide which ones are duplicates or late")
+            return _undecided(topic, kind, gone)
         if self._passes_over_silence(outputs[0].rows):
             return _undecided(
                 topic,
@@ -202,7 +205,7 @@ class _Recomputation:
                 return compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored)
             actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
             actual, outputs = _as_json(actual, outputs)
-            if isinstance(outputs[0].rows, StreamTable):
+            if isinstance(outputs[0].rows, KeyedTable):
                 return self._table(outputs[0], actual, ignored)
             expected = [(self._stream_rows(output), output.sink) for output in outputs]
             return compare_stream(topic, expected, actual, ignored)  # type: ignore[arg-type]
@@ -210,8 +213,11 @@ class _Recomputation:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
 
     def _table(self, output: Output, actual: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
-        assert isinstance(output.rows, StreamTable)
         assert isinstance(output.sink, TopicSink)
+        if isinstance(output.rows, RankedTable):
+            rows = self._rows(output.rows._state.arms)
+            return compare_ranked(self._app, output.rows, output.sink, rows, actual, ignored)
+        assert isinstance(output.rows, StreamTable)
         aggregate = output.rows._aggregate
         closing, closed = aggregate.closing, None
         if closing is None:
@@ -237,15 +243,20 @@ class _Recomputation:
         return apply_calls(first_rows(keyed, arm.deduplication, self._max_ahead_us), arm.later)
 
     def _gone_before(self, rows: StreamBase) -> Iterator[str]:
-        """Yield the partitions of topics that are read in event time whose first records are deleted."""
-        topics: set[str] = set()
+        """Yield a sentence for each partition whose deleted first records decide about other rows."""
+        topics: dict[str, str] = {}  # → what is decided
         if isinstance(rows, StreamTable) and rows._aggregate.closing is not None:
-            topics.update(rows._aggregate.closing.topics)
+            topics.update(dict.fromkeys(rows._aggregate.closing.topics, "which ones are late"))
+        if isinstance(rows, RankedTable):
+            topics.update(
+                {topic: "which are the first ones" for arm in rows._state.arms for topic in arm.source.topics}
+            )
         for arm in rows._arms if isinstance(rows, Stream) else ():
-            topics.update(arm.source.topics if arm.deduplication is not None else ())
+            if arm.deduplication is not None:
+                topics.update(dict.fromkeys(arm.source.topics, "which ones are duplicates or late"))
         for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
             if topic in topics and start > 0:
-                yield f"{topic}-{partition} begins at offset {start:,}"
+                yield f"{topic}-{partition} begins at offset {start:,}, and rows before it decide {topics[topic]}"
 
     def _passes_over_silence(self, rows: StreamBase) -> bool:
         timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
@@ -369,8 +380,8 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
     columns: set[str] = set()
     whole: set[str] = set()
     final = set(rows.columns)
-    if isinstance(rows, StreamTable):
-        for arm in rows._aggregate.arms:
+    if isinstance(rows, KeyedTable):
+        for arm in rows._state.arms:
             frame = apply_calls(app._template_of_source(arm.source), arm.calls)
             whole |= nondeterministic_functions_of(analysed(frame))
         rows_frames = [rows._template]

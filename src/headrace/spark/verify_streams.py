@@ -45,12 +45,12 @@ def compare_stream(
     sides = [
         frame.select(
             key_of(frame, sink, None).alias("key"),
-            _canonical(value_of(frame, sink), sink, schema, ignored).alias("value"),
+            canonical_value(value_of(frame, sink), sink, schema, ignored).alias("value"),
         )
         for frame, sink in expected
     ]
     sink = expected[0][1]
-    found = actual.select("key", _canonical(F.col("value"), sink, schema, ignored).alias("value"))
+    found = actual.select("key", canonical_value(F.col("value"), sink, schema, ignored).alias("value"))
     return _compare(topic, reduce(lambda one, other: one.unionAll(other), sides), found)
 
 
@@ -157,7 +157,7 @@ def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] |
     return as_object
 
 
-def _canonical(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:
+def canonical_value(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:
     """Text that is equal when the typed values are: numbers and escapes are read and written once more."""
     if sink.value_format != "json":
         return F.hex(value) if sink.value_format == "raw" else value.cast("string")

@@ -14,8 +14,9 @@ from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.record_tracing import TracedAggregateStep
 from headrace.spark.runtime.stages import Step
 from headrace.spark.runtime.stateful_operator import StatefulOperator
+from headrace.spark.runtime.top_n_operator import TopNOperator
 from headrace.spark.runtime.window_operator import WindowOperator
-from headrace.spark.topology.nodes import Aggregate, KeyedOperator, WindowedAggregate
+from headrace.spark.topology.nodes import Aggregate, KeyedOperator, TopN, WindowedAggregate
 
 __all__ = ["can_trace", "stateful_operator", "traced_step"]
 
@@ -37,6 +38,7 @@ def _windows(node: WindowedAggregate, with_key: bool) -> WindowOperator:
 _KINDS: dict[type, _Kind] = {
     Aggregate: _Kind(_aggregate, TracedAggregateStep),
     WindowedAggregate: _Kind(_windows),
+    TopN: _Kind(TopNOperator),
 }
 
 

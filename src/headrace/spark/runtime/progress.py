@@ -215,6 +215,9 @@ def _event_time(tasks: Iterable[TaskReport]) -> dict[str, str]:
     return {"watermark": timestamp(min(marks))}
 
 
+_OPERATORS = {"deduplicate": "dedupeWithinWatermark", "top_n": "topN"}
+
+
 def _state(
     running: Sequence[RunningTask], tasks: Mapping[int, TaskReport], durations: Mapping[str, int], slots: int
 ) -> list[dict[str, Any]]:
@@ -226,7 +229,7 @@ def _state(
     return [
         {
             # Spark's own names, which its listeners tell operators apart by.
-            "operatorName": "dedupeWithinWatermark" if "deduplicate" in durations else "aggregate",
+            "operatorName": next((shown for kind, shown in _OPERATORS.items() if kind in durations), "aggregate"),
             "numRowsTotal": total,
             "numRowsUpdated": updated,
             "numRowsRemoved": 0,

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import StateError
@@ -29,6 +29,7 @@ from headrace.spark.topology.nodes import (
     Deduplication,
     KeyedOperator,
     RepartitionSource,
+    TopN,
     Watermark,
     WindowedAggregate,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "store_of_watermark",
     "stored_schema",
     "stores_of_branch",
+    "top_n_schema",
 ]
 
 FINGERPRINT_BYTES = 4
@@ -54,14 +56,14 @@ FINGERPRINT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class RowColumn:
-    """One column of a row. `role`: "key", "input", or the aggregate function; `expression` is canonical text."""
+    """One column of a row. `role`: "key", "input", "row", or the function; `expression` is canonical text."""
 
     role: str
     expression: str
     type: str
 
     def __str__(self) -> str:
-        if self.role in ("key", "input"):
+        if self.role in ("key", "input", "row"):
             return f"{self.expression}: {self.type}"
         return f"{self.role}({self.expression}): {self.type}"
 
@@ -203,10 +205,27 @@ def windowed_schema(aggregate: WindowedAggregate) -> RowSchema:
     return RowSchema((start, *state_schema(aggregate).columns))
 
 
+def top_n_schema(top: TopN) -> RowSchema:
+    """The rows of a top-N's store and changelog. Order and limit decided which rows are there, so they belong to it."""
+    columns = [
+        RowColumn("key", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(top.group_expressions, top.group_columns, strict=True)
+    ]
+    columns += [
+        RowColumn("row", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(top.input_expressions, top.inputs, strict=True)
+    ]
+    names = dict(zip((name for name, _ in top.inputs), top.input_expressions, strict=True))
+    order = ", ".join(str(replace(one, column=names[one.column])) for one in top.order)
+    columns.append(RowColumn(f"{top.function} up to {top.limit}", order, "int32"))
+    return RowSchema(tuple(columns))
+
+
 # Rows of the store and changelog of each kind of operator with keys.
 _STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
     Aggregate: state_schema,
     WindowedAggregate: windowed_schema,
+    TopN: top_n_schema,
 }
 
 

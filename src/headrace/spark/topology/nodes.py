@@ -44,6 +44,7 @@ CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update", "append"]
+RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 BufferFunction: TypeAlias = Literal[
     "count",
     "sum",
@@ -231,6 +232,53 @@ class WindowedAggregate(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SortColumn:
+    """One expression of an ORDER BY."""
+
+    column: str  # "i0"
+    descending: bool
+    nulls_last: bool
+
+    def __str__(self) -> str:
+        return f"{self.column} {'DESC' if self.descending else 'ASC'} NULLS {'LAST' if self.nulls_last else 'FIRST'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopN:
+    """The first rows of each key with their store: rows `g0.., i0..` in, one row per changed position out.
+
+    A position counts the rows of a key in their order, from 1. `order` comes first; rows that it leaves equal are
+    ordered by `inputs`, ascending with nulls first, so that the result depends on the rows and not on their arrival.
+    """
+
+    name: str  # "top-10-by-auction": the store's name, the subtopology's as well behind a repartition
+    function: RankFunction
+    limit: int  # rows whose rank is at most this are kept
+    group_columns: tuple[tuple[str, str], ...]  # (name the user sees, type JSON) of g0, g1, ..
+    inputs: tuple[tuple[str, str], ...]  # (name, type JSON) of i0, i1, ..
+    order: tuple[SortColumn, ...]
+    key_name: str | None  # of the position in the record's key; None where there is only one
+    results: tuple[tuple[str, str], ...]  # (output column, SQL over g0.., i0.. and r, the rank)
+    output_schema_json: str  # StructType of the results
+    changelog_topic: str
+    bare: bool = False  # every result is a g, an i or r as it is: no Spark SQL is needed
+    group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
+    input_expressions: tuple[str, ...] = ()  # canonical text of i0, i1, ..
+    where: str = ""
+
+    @property
+    def output_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the columns g0.., i0.. and r of its rows, with their types as JSON."""
+        groups = [(f"g{at}", kind) for at, (_name, kind) in enumerate(self.group_columns)]
+        return (*groups, *self.inputs, ("r", '"integer"'))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a key may come to have fewer rows: ties leave together, and a row number is never vacant again."""
+        return self.function != "row_number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplication:
     """Deduplication in event time with its store: rows with `EVENT_TIME_COLUMN` in, the first of each set out."""
 
@@ -299,7 +347,7 @@ Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
 # Operators that take rows `g0.., i0..` of a `ProjectForGroup` and yield the newest row of each changed key. Their
 # attributes `name`, `group_columns`, `output_columns`, `results`, `bare`, `deletes`, `changelog_topic` and `where` are
 # all that most modules need; `runtime.keyed_operators` runs each kind.
-KeyedOperator: TypeAlias = Aggregate
+KeyedOperator: TypeAlias = Aggregate | TopN
 Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
 
 

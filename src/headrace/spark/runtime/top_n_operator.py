@@ -1,0 +1,357 @@
+"""The first rows of each key as an operator with state: `row_number()`, `rank()` or `dense_rank()` up to N.
+
+Input only grows, so a row that fell out of the first N can never return: the store holds the rows that are in, and no
+others. For `row_number` that is N rows a key. `rank` and `dense_rank` keep ties, so a key may have more.
+
+1. *Order.* Rows are sorted by the declared order, and rows that it leaves equal by all other columns. The total order
+   depends on the rows alone: neither the order of arrival nor cuts, moves or repeated partitions change a result. Rows
+   that are equal in every column are interchangeable.
+2. *Store.* One entry for each row, key `key of the group · slot`. Slots of a key are 0, 1, .. without gaps and in no
+   order, so a row that enters the first N costs one write: into the slot of the one that leaves. Rejected: all rows of
+   a key in one value, which writes N rows for each one that enters and outgrows a record where ties are kept; and slots
+   in the order of the rows, where one new best row moves all others.
+3. *Output.* Rows are published by position, 1 to the number of rows of the key: one row for each position whose row is
+   another one now, and a deletion for each position that has none any more (ties that left together).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.spark.arrow_types import arrow_type
+from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
+from headrace.spark.runtime.order_codes import Codes, changes_of, codes_of, sorted_rows
+from headrace.spark.runtime.row_kernels import copy_spans
+from headrace.spark.runtime.row_schema import StoreSpec, store_of
+from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
+from headrace.spark.runtime.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.store import StoreWrites
+from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RankFunction, TopN
+
+if TYPE_CHECKING:
+    from headrace.spark.runtime.store import BatchKey, StoreReader
+
+__all__ = ["TopNOperator"]
+
+ENOUGH = 300_000  # waiting rows of a task that are reduced to the first ones of their keys
+FIRST_SLOTS = 4  # that are read at once; while all of a key are taken, twice as many of it are read
+_SLOT_BYTES = 4
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class TopNOperator:
+    """A `StatefulOperator` with one store: the first rows of each key."""
+
+    top: TopN
+    with_key: bool = False  # whether rows carry the key that their records will have
+
+    @property
+    def name(self) -> str:
+        return "top_n"
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (store_of(self.top),)
+
+    def start(self) -> RunningOperator:
+        return _TopN(_Ranking(self.top), self)
+
+
+class _Ranking:
+    """Order and ranks of rows."""
+
+    def __init__(self, top: TopN) -> None:
+        self.top = top
+        self.groups = pa.schema([(f"g{at}", arrow_type(kind)) for at, (_, kind) in enumerate(top.group_columns)])
+        self.inputs = pa.schema([(name, arrow_type(kind)) for name, kind in top.inputs])
+        ordered = {one.column for one in top.order}
+        self._others = [name for name in self.inputs.names if name not in ordered]
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Return rows in the types that they are stored in, whatever time zone or width Spark used."""
+        schema = pa.schema([*self.groups, *self.inputs])
+        return pa.Table.from_arrays([rows.column(f.name).cast(f.type) for f in schema], schema=schema)
+
+    def sort(self, rows: pa.Table, group: Positions) -> _Sorted:
+        """Return the order of `rows`, whose keys are numbered by `group`."""
+        codes: list[Codes] = [group]
+        for one in self.top.order:
+            column = rows.column(one.column).combine_chunks()
+            codes += codes_of(column, descending=one.descending, nulls_last=one.nulls_last)
+        order = sorted_rows(codes)
+        starts_tie = changes_of(codes, order)
+        self._order_ties(rows, order, starts_tie)
+        starts_group = changes_of([group], order)
+        return _Sorted(order, group[order], starts_group, starts_tie)
+
+    def _order_ties(self, rows: pa.Table, order: Positions, starts_tie: Mask) -> None:
+        """Order the rows within each tie by their other columns. Few rows are in one, so only those are looked at."""
+        tied = ~starts_tie
+        tied[:-1] |= ~starts_tie[1:]
+        places = np.flatnonzero(tied)
+        if not len(places) or not self._others:
+            return
+        mine = order[places]
+        codes: list[Codes] = [np.cumsum(starts_tie, dtype=np.int64)[places]]
+        some = rows.select(self._others).take(pa.array(mine))
+        for name in self._others:
+            codes += codes_of(some.column(name).combine_chunks())
+        order[places] = mine[sorted_rows(codes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Rows in order: by key, then by rank."""
+
+    rows: Positions  # numbers of the rows
+    group: Positions
+    starts_group: Mask
+    starts_tie: Mask  # whether a row differs in key or order from the one before it
+
+    def ranks(self, function: RankFunction) -> Positions:
+        """Return the rank of each row, from 1."""
+        number = np.arange(1, len(self.rows) + 1)
+        if function == "dense_rank":
+            number = np.cumsum(self.starts_tie)
+        elif function == "rank":
+            number = np.maximum.accumulate(np.where(self.starts_tie, number, 0))
+        first = np.maximum.accumulate(np.where(self.starts_group, number, 0))
+        return number - first + 1
+
+    def positions(self) -> Positions:
+        """Return the place of each row in its group, from 0."""
+        return self.ranks("row_number") - 1
+
+    def only(self, mask: Mask) -> _Sorted:
+        """Return the rows in `mask`, in the same order."""
+        tie, group = np.cumsum(self.starts_tie, dtype=np.int64)[mask], self.group[mask]
+        return _Sorted(self.rows[mask], group, _changes(group), _changes(tie))
+
+
+class _TopN:
+    """Mutable: the rows of the micro-batch that may be among the first ones."""
+
+    def __init__(self, ranking: _Ranking, operator: TopNOperator) -> None:
+        self._ranking, self._operator = ranking, operator
+        self._tables: dict[int, list[pa.Table]] = {}
+        self._waiting: dict[int, int] = {}
+
+    def begin(self, batch: BatchKey) -> None:
+        del batch
+        self._tables, self._waiting = {}, {}
+
+    def on_rows(self, partition: int, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        tables = self._tables.setdefault(partition, [])
+        tables.append(self._ranking.fitted(rows))
+        self._waiting[partition] = self._waiting.get(partition, 0) + rows.num_rows
+        if self._waiting[partition] > ENOUGH + 2 * tables[0].num_rows:
+            first, _, _ = self._first_rows(tables)
+            self._tables[partition], self._waiting[partition] = [first], 0
+
+    def end(self, partition: int) -> _Changes | None:
+        tables = self._tables.pop(partition, [])
+        self._waiting.pop(partition, None)
+        if not tables:
+            return None
+        return _Changes(self._ranking, self._operator, partition, *self._first_rows(tables))
+
+    def _first_rows(self, tables: Sequence[pa.Table]) -> tuple[pa.Table, pa.Array, Positions]:
+        """Return the rows that are among the first ones of these, their distinct keys, and the key of each row."""
+        rows = pa.concat_tables(tables).combine_chunks()
+        found = encode_key([rows.column(name) for name in self._ranking.groups.names]).dictionary_encode()
+        group = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        top = self._ranking.top
+        ordered = self._ranking.sort(rows, group)
+        kept = ordered.rows[ordered.ranks(top.function) <= top.limit]
+        return rows.take(pa.array(kept)), found.dictionary, group[kept]
+
+
+class _Changes:
+    """Changes of one task in one micro-batch, found when its store is open."""
+
+    def __init__(
+        self,
+        ranking: _Ranking,
+        operator: TopNOperator,
+        partition: int,
+        rows: pa.Table,
+        keys: pa.Array,
+        group: Positions,
+    ) -> None:
+        self._ranking, self._top, self._with_key = ranking, ranking.top, operator.with_key
+        [self._store] = operator.stores
+        self._partition, self._rows, self._keys, self._group = partition, rows, keys, group
+        self._results: pa.Table | None = None
+
+    @property
+    def stores(self) -> Sequence[StoreUpdate]:
+        return (StoreUpdate(store=self._store, update=self._update),)
+
+    def results(self) -> pa.Table:
+        assert self._results is not None
+        return self._results
+
+    def _update(self, reader: StoreReader) -> StoreWrites:
+        # 1. Stored rows in front of the new ones, in one order: of equal rows the stored ones stay.
+        stored, stored_group, stored_slot = self._stored(reader)
+        rows = pa.concat_tables([stored, self._rows.select(self._ranking.inputs.names)]).combine_chunks()
+        group = np.concatenate([stored_group, self._group])
+        slot = np.concatenate([stored_slot, np.full(len(self._group), -1, np.int64)])
+        after = self._ranking.sort(rows, group)
+        before = after.only(slot[after.rows] >= 0)
+        ranks = after.ranks(self._top.function)
+        kept = ranks <= self._top.limit
+        after, ranks = after.only(kept), ranks[kept]
+        # 2. Slots of the rows that entered, and of those that moved into a gap; slots that are empty now.
+        counts = np.bincount(after.group, minlength=len(self._keys))
+        counts_before = np.bincount(before.group, minlength=len(self._keys))
+        placed, places = _free_places(after.group, slot[after.rows], counts)
+        emptied = _emptied(counts, counts_before)
+        # 3. Positions that have another row now, and those that have none.
+        position = after.positions()
+        position_before = np.full(len(rows), -1, np.int64)
+        position_before[before.rows] = before.positions()
+        changed = position_before[after.rows] != position
+        ranks_before = before.ranks(self._top.function)
+        gone = position_before[before.rows] >= counts[before.group]
+        self._results = self._table(
+            rows.take(pa.array(np.concatenate([after.rows[changed], before.rows[gone]]))),
+            np.concatenate([after.group[changed], before.group[gone]]),
+            np.concatenate([position[changed], position_before[before.rows[gone]]]),
+            np.concatenate([ranks[changed], ranks_before[gone]]),
+            deleted=int(gone.sum()),
+        )
+        return self._writes(rows, after.rows[placed], after.group[placed], places, emptied)
+
+    def _stored(self, reader: StoreReader) -> tuple[pa.Table, Positions, Positions]:
+        """Return the stored rows of the keys, with the key and the slot of each."""
+        values: list[pa.Array] = []
+        groups: list[Positions] = [np.empty(0, np.int64)]
+        slots: list[Positions] = [np.empty(0, np.int64)]
+        full = np.arange(len(self._keys), dtype=np.int64)
+        first, count = 0, FIRST_SLOTS
+        while len(full) and (count := self._readable(first, count)):
+            group = np.repeat(full, count)
+            slot = np.tile(np.arange(first, first + count, dtype=np.int64), len(full))
+            names = self._names(group, slot)
+            order = order_of_keys(names)
+            found = reader.values(names if order is None else names.take(order))
+            if order is not None:
+                group, slot = group[order.to_numpy()], slot[order.to_numpy()]
+            there = found.is_valid().to_numpy(zero_copy_only=False)
+            values.append(found.drop_null())
+            groups.append(group[there])
+            slots.append(slot[there])
+            full = np.sort(group[there & (slot == first + count - 1)])
+            first, count = first + count, 2 * count
+        types = self._ranking.inputs.types
+        encoded = pa.concat_arrays(values) if values else NO_KEYS
+        columns = decode_rows(encoded, types, self._store.rows.fingerprint)
+        stored = pa.Table.from_arrays(columns, schema=self._ranking.inputs)
+        return stored, np.concatenate(groups), np.concatenate(slots)
+
+    def _readable(self, first: int, count: int) -> int:
+        """Return how many slots from `first` may be taken, at most `count`."""
+        return min(count, self._top.limit - first) if self._top.function == "row_number" else count
+
+    def _names(self, group: Positions, slot: Positions) -> pa.Array:
+        """Return the store's keys of (key, slot) pairs."""
+        data, starts, sizes = spans_of(self._keys)
+        starts, sizes = starts[group], sizes[group]
+        ends = np.cumsum(sizes + _SLOT_BYTES)
+        begins = ends - sizes - _SLOT_BYTES
+        body: Bytes = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        copy_spans(body, begins, data, starts, sizes)
+        tails = slot.astype(">u4").view(np.uint8)
+        tail_starts = np.arange(len(slot), dtype=np.int64) * _SLOT_BYTES
+        copy_spans(body, begins + sizes, tails, tail_starts, np.full(len(slot), _SLOT_BYTES, np.int64))
+        return array_of_spans(body, begins, ends - begins, pa.binary(), np.zeros(len(slot), np.bool_))
+
+    def _writes(
+        self,
+        rows: pa.Table,
+        placed: Positions,
+        group: Positions,
+        places: Positions,
+        emptied: tuple[Positions, Positions],
+    ) -> StoreWrites:
+        names = self._names(np.concatenate([group, emptied[0]]), np.concatenate([places, emptied[1]]))
+        entered = rows.take(pa.array(placed)).combine_chunks()
+        values = encode_rows([entered.column(name) for name in entered.column_names], self._store.rows.fingerprint)
+        values = pa.concat_arrays([values, pa.nulls(len(emptied[0]), pa.binary())])
+        order = order_of_keys(names)
+        if order is not None:
+            names, values = names.take(order), values.take(order)
+        return StoreWrites(keys=names, values=values)
+
+    def _table(
+        self, inputs: pa.Table, group: Positions, position: Positions, ranks: Positions, *, deleted: int
+    ) -> pa.Table:
+        """Return rows for the next step; the last `deleted` of them are deletions."""
+        of_group = np.zeros(len(self._keys), np.int64)  # some row of each key, for the values of its columns
+        of_group[self._group] = np.arange(len(self._group))
+        groups = self._rows.select(self._ranking.groups.names).take(pa.array(of_group[group]))
+        table = pa.table(
+            {name: groups.column(name) for name in groups.column_names}
+            | {name: inputs.column(name) for name in inputs.column_names}
+            | {
+                "r": pa.array(ranks.astype(np.int32)),
+                TASK_COLUMN: pa.array(np.full(len(group), self._partition, np.int32)),
+            }
+        )
+        if self._with_key:
+            table = table.append_column(KEY_COLUMN, self._record_keys(groups, position))
+        if self._top.deletes:
+            is_deleted = np.arange(len(group)) >= len(group) - deleted
+            table = table.append_column(DELETED_COLUMN, pa.array(is_deleted))
+        return table
+
+    def _record_keys(self, groups: pa.Table, position: Positions) -> pa.Array:
+        from headrace.spark.formats import encode_key as encode_sink_key
+
+        names = [name for name, _ in self._top.group_columns]
+        arrays = [column.combine_chunks() for column in groups.columns]
+        if self._top.key_name is not None:
+            names.append(self._top.key_name)
+            arrays.append(pa.array((position + 1).astype(np.int32)))
+        return encode_sink_key(pa.RecordBatch.from_arrays(arrays, names=names), tuple(names))
+
+
+def _free_places(group: Positions, slot: Positions, counts: Positions) -> tuple[Positions, Positions]:
+    """Return which of the kept rows have no slot below their key's count, and a free one for each of them.
+
+    Args:
+        group: Key of each kept row, ascending.
+        slot: Its slot; negative for a new row.
+        counts: Number of kept rows of each key.
+    """
+    first = np.cumsum(counts) - counts
+    stays = (slot >= 0) & (slot < counts[group])
+    used = np.zeros(len(group), np.bool_)
+    used[first[group[stays]] + slot[stays]] = True
+    placed, free = np.flatnonzero(~stays), np.flatnonzero(~used)  # both by key, as many of each
+    return placed, free - first[group[placed]]
+
+
+def _emptied(counts: Positions, counts_before: Positions) -> tuple[Positions, Positions]:
+    """Return (key, slot) of the slots that are not needed any more."""
+    fewer = np.flatnonzero(counts_before > counts)
+    lengths = (counts_before - counts)[fewer]
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(fewer, lengths), np.repeat(counts[fewer], lengths) + within
+
+
+def _changes(values: Positions) -> Mask:
+    changes = np.ones(len(values), np.bool_)
+    changes[1:] = values[1:] != values[:-1]
+    return changes
