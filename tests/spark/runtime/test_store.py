@@ -103,6 +103,20 @@ def test_an_update_reads_what_it_then_needs(store):
     assert store.count() == 4
 
 
+def test_a_reader_takes_short_and_long_keys_in_any_order(store):
+    """Long keys are stored under digests, whose order is another one."""
+    keys = [b"x" * 600, b"", b"y" * 479, b"x" * 481, b"b", b"a"]
+    prepare(store, None, batch(1), keys, lambda old: [str(at).encode() for at in range(len(old))], 5)
+    found = []
+
+    def read(reader):
+        found.append(reader.values(binary([*keys, b"c", b"z" * 500])).to_pylist())
+        return StoreWrites(keys=binary([]), values=binary([]))
+
+    store.update(batch(1), position(batch(2)), read).prepare(None)
+    assert found == [[b"0", b"1", b"2", b"3", b"4", b"5", None, None]]
+
+
 def test_a_straggler_is_refused(store):
     add(store, None, batch(1, 1), {b"EWR": 3})
     with pytest.raises(StateError) as refused:

@@ -176,7 +176,7 @@ def new_task(tmp_path: Path) -> Iterator[Callable[..., Task]]:
 
 BIDS = st.lists(
     st.tuples(
-        st.sampled_from([None, "", "a", "ab", "a\x00\x00\x00\x00", "x" * 479]),
+        st.sampled_from([None, "", "a", "ab", "a\x00\x00\x00\x00", "x" * 479, "x" * 476, "x" * 477]),
         st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([-(1 << 63), (1 << 63) - 1])),
         st.sampled_from([None, "", "p", "q", "é"]),
     ),

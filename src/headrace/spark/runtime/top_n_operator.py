@@ -243,16 +243,12 @@ class _Changes:
         while len(full) and (count := self._readable(first, count)):
             group = np.repeat(full, count)
             slot = np.tile(np.arange(first, first + count, dtype=np.int64), len(full))
-            names = self._names(group, slot)
-            order = order_of_keys(names)
-            found = reader.values(names if order is None else names.take(order))
-            if order is not None:
-                group, slot = group[order.to_numpy()], slot[order.to_numpy()]
+            found = reader.values(self._names(group, slot))
             there = found.is_valid().to_numpy(zero_copy_only=False)
             values.append(found.drop_null())
             groups.append(group[there])
             slots.append(slot[there])
-            full = np.sort(group[there & (slot == first + count - 1)])
+            full = group[there & (slot == first + count - 1)]
             first, count = first + count, 2 * count
         types = self._ranking.inputs.types
         encoded = pa.concat_arrays(values) if values else NO_KEYS
