@@ -34,6 +34,17 @@ def make_app(spark, broker, tmp_path):
 
 
 @pytest.fixture
+def make_offline_app(spark, tmp_path):
+    """Applications without a broker anywhere, for `TopologyTest`."""
+
+    def make(name="delays", **settings):
+        state_dir = tmp_path / "never-made"
+        return StreamsApp(name, spark=spark, bootstrap_servers="127.0.0.1:1", state_dir=state_dir, **settings)
+
+    return make
+
+
+@pytest.fixture
 def running():
     """`start(app)`, stopped at the end whatever happened."""
     with contextlib.ExitStack() as stack:

@@ -54,9 +54,19 @@ def test_every_example_is_run_here() -> None:
     assert all(f"examples/testing/{path.name}" in PAGE.read_text() for path in EXAMPLES)
 
 
+def fences_with_tests() -> list[str]:
+    return [fence for fence in FENCE.findall(PAGE.read_text()) if "\ndef test_" in f"\n{fence}"]
+
+
+@pytest.mark.spark
+def test_the_pages_topology_runs(tmp_path: Path) -> None:
+    [fence] = [fence for fence in fences_with_tests() if "TopologyTest" in fence]
+    (tmp_path / "test_fence.py").write_text(fence)
+    assert "1 passed" in passes(tmp_path)
+
+
 def test_the_page_runs(tmp_path: Path) -> None:
-    fences = FENCE.findall(PAGE.read_text())
-    tests = [fence for fence in fences if "\ndef test_" in f"\n{fence}"]
+    tests = [fence for fence in fences_with_tests() if "TopologyTest" not in fence]
     assert len(tests) >= 4
     for number, fence in enumerate(tests):
         (tmp_path / f"test_fence_{number}.py").write_text(fence)

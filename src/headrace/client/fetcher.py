@@ -23,7 +23,7 @@ from headrace.errors import BrokerError
 from headrace.protocol.arrow_batches import ALL_COLUMNS, decode_to_arrow
 from headrace.protocol.framing import CorruptBatch
 
-__all__ = ["FetchedBatch", "Fetcher"]
+__all__ = ["FetchedBatch", "Fetcher", "decode_fetched"]
 
 TopicPartition = tuple[str, int]
 
@@ -90,10 +90,11 @@ class Fetcher:
             timeout_ms=timeout_ms,
         )
         for fetched in loop:
-            yield from _decoded(fetched, columns)
+            yield from decode_fetched(fetched, columns)
 
 
-def _decoded(fetched: FetchedBytes, columns: Sequence[str]) -> Iterator[FetchedBatch]:
+def decode_fetched(fetched: FetchedBytes, columns: Sequence[str]) -> Iterator[FetchedBatch]:
+    """Yield the records of fetched batches. Raises BrokerError: `corrupt-batch`."""
     # A response may be decoded in several pieces: `decode_to_arrow` stops after 256 MiB of uncompressed records, which
     # bounds the memory of a well compressed batch and Arrow's 32-bit offsets.
     position = fetched.start_offset

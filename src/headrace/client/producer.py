@@ -7,6 +7,7 @@ remember each id for a day.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
@@ -16,53 +17,34 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.sender import ProducerIdentity, Sender
 from headrace.protocol.arrow_batches import encode_from_arrow, murmur2_partitions
 
-__all__ = ["Producer", "ProducerIdentity"]
+__all__ = ["Producer", "ProducerIdentity", "RecordEncoder"]
 
 TopicPartition = tuple[str, int]
 
 
-class Producer:
-    """Producer of Arrow columns. Errors are raised by the next `send` or by `flush`. A context manager that flushes."""
+class RecordEncoder(ABC):
+    """Encoding of Arrow columns as record batches of the partitions that Kafka's own partitioner chooses.
 
-    def __init__(
-        self,
-        client: NetworkClient,
-        *,
-        compression: str = "none",
-        acks: int = -1,
-        enable_idempotence: bool | None = None,
-        identity: ProducerIdentity | None = None,
-        max_batch_bytes: int = 1_000_000,
-        **queue: Any,
-    ) -> None:
+    A subclass stores the batches. Mutable: where rows without a key go next.
+    """
+
+    def __init__(self, *, compression: str = "none", max_batch_bytes: int = 1_000_000) -> None:
         """Args:
-        client: A client of the cluster.
         compression: none, gzip, snappy, lz4 or zstd.
-        acks: -1 (all) or 1.
-        enable_idempotence: None: if the broker supports it.
-        identity: A producer id obtained elsewhere, as for transactions.
         max_batch_bytes: The most bytes of a record batch before compression.
-        queue: Further arguments of `Sender`.
         """
-        self._client = client
         self._compression = compression
         self._max_batch_bytes = max_batch_bytes
-        self._queue = Sender(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
         # Where the next rows without keys begin.
         self._spread = 0
 
-    def __enter__(self) -> Self:
-        return self
+    @abstractmethod
+    def _partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic. Raises BrokerError: `topic-missing`."""
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        # After an error the buffered rows are dropped: a flush would raise a second error over the first.
-        if kind is None:
-            self.flush()
-
-    @property
-    def identity(self) -> ProducerIdentity | None:
-        """The producer id in use; None without idempotence or before the first record."""
-        return self._queue.identity
+    @abstractmethod
+    def _add_batch(self, topic: str, partition: int, batch: bytes) -> None:
+        """Store one record batch."""
 
     def send(
         self,
@@ -102,14 +84,6 @@ class Producer:
         for target, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
             self._encode(topic, target, keys, values, when, headers, rows)
 
-    def next_sequences(self) -> dict[TopicPartition, int]:
-        """Return the sequence numbers at which another writer with the same identity continues."""
-        return self._queue.next_sequences()
-
-    def flush(self) -> dict[TopicPartition, int]:
-        """Wait until everything is stored; return the last offset of each partition written since the last flush."""
-        return self._queue.flush()
-
     def _encode(self, topic: str, partition: int, keys: Any, values: Any, when: Any, headers: Any, rows: Any) -> None:
         batches = encode_from_arrow(
             keys,
@@ -121,10 +95,10 @@ class Producer:
             indices=rows,
         )
         for batch in batches:
-            self._queue.add(topic, partition, batch)
+            self._add_batch(topic, partition, batch)
 
     def _targets(self, topic: str, keys: pa.Array | None, rows: int) -> Any:
-        partitions = len(self._client.known_topics([topic]).topics[topic].partitions)
+        partitions = self._partition_count(topic)
         if keys is None:
             return self._spread_over(rows, partitions)
         # Kafka's default partitioner: murmur2 of the key's bytes, so keys of other clients are in the same partitions.
@@ -142,3 +116,58 @@ class Producer:
         first = self._spread
         self._spread = (first + 1) % partitions
         return ((np.arange(rows, dtype=np.int64) * partitions // rows + first) % partitions).astype(np.int32)
+
+
+class Producer(RecordEncoder):
+    """Producer of Arrow columns. Errors are raised by the next `send` or by `flush`. A context manager that flushes."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        *,
+        compression: str = "none",
+        acks: int = -1,
+        enable_idempotence: bool | None = None,
+        identity: ProducerIdentity | None = None,
+        max_batch_bytes: int = 1_000_000,
+        **queue: Any,
+    ) -> None:
+        """Args:
+        client: A client of the cluster.
+        compression: none, gzip, snappy, lz4 or zstd.
+        acks: -1 (all) or 1.
+        enable_idempotence: None: if the broker supports it.
+        identity: A producer id obtained elsewhere, as for transactions.
+        max_batch_bytes: The most bytes of a record batch before compression.
+        queue: Further arguments of `Sender`.
+        """
+        super().__init__(compression=compression, max_batch_bytes=max_batch_bytes)
+        self._client = client
+        self._queue = Sender(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        # After an error the buffered rows are dropped: a flush would raise a second error over the first.
+        if kind is None:
+            self.flush()
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """The producer id in use; None without idempotence or before the first record."""
+        return self._queue.identity
+
+    def next_sequences(self) -> dict[TopicPartition, int]:
+        """Return the sequence numbers at which another writer with the same identity continues."""
+        return self._queue.next_sequences()
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """Wait until everything is stored; return the last offset of each partition written since the last flush."""
+        return self._queue.flush()
+
+    def _partition_count(self, topic: str) -> int:
+        return len(self._client.known_topics([topic]).topics[topic].partitions)
+
+    def _add_batch(self, topic: str, partition: int, batch: bytes) -> None:
+        self._queue.add(topic, partition, batch)

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from headrace.broker.embedded import EmbeddedBroker, EmbeddedGroup, Record
     from headrace.broker.faults import Fault, Faults
     from headrace.broker.manual_clock import ManualClock
+    from headrace.spark.topology_test import TopologyTest
     from headrace.testing.real_cluster import RealCluster
 
-__all__ = ["EmbeddedBroker", "EmbeddedGroup", "Fault", "Faults", "ManualClock", "RealCluster", "Record"]
+__all__ = ["EmbeddedBroker", "EmbeddedGroup", "Fault", "Faults", "ManualClock", "RealCluster", "Record", "TopologyTest"]
 
 _MODULES = {
     "EmbeddedBroker": "headrace.broker.embedded",
@@ -25,6 +26,7 @@ _MODULES = {
     "ManualClock": "headrace.broker.manual_clock",
     "RealCluster": "headrace.testing.real_cluster",
     "Record": "headrace.broker.embedded",
+    "TopologyTest": "headrace.spark.topology_test",
 }
 
 

@@ -12,7 +12,7 @@ from tests.harness.values import not_none
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
-from headrace.spark.runtime.replay import Replay, replay_all
+from headrace.spark.runtime.replay import Replay, changelog_reader, replay_all
 from headrace.spark.runtime.replicas import Replicas
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 from headrace.spark.runtime.store_files import path_of_store
@@ -136,7 +136,7 @@ def test_a_restore_waits_for_open_transactions(broker, changelog, tmp_path):
         replay = Replay(store=store, changelog=where, writer=key, position=store.begin_replay(key, 0, end))
         ending = threading.Timer(0.5, open_one.end)
         ending.start()
-        assert replay_all(client, [replay], {where: end})
+        assert replay_all(changelog_reader(client), [replay], {where: end})
         ending.join()
     assert dict(store.values()) == {b"b": b"2"}
     assert not_none(store.position()).changelog_offset == end

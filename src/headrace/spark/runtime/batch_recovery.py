@@ -21,7 +21,8 @@ from py4j.protocol import Py4JError
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, RecordError, SinkError, StateError
 from headrace.spark.runtime.bad_record_search import BadRecord, PrefixSearch, Probe, find_bad_records, only_record
 from headrace.spark.runtime.chains import source_topics
-from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
+from headrace.spark.runtime.executor import Executor
+from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, StageReport
 from headrace.spark.runtime.spark_errors import is_data_error, kind_of, user_error
 from headrace.spark.runtime.tasks import RunningTask, only
@@ -51,7 +52,7 @@ class BatchRecovery:
     def __init__(
         self,
         subtopology: CompiledSubtopology,
-        jobs: JobRunner,
+        jobs: Executor,
         *,
         tasks: Mapping[int, RunningTask],
         reopen: Callable[[list[int]], None],

@@ -25,9 +25,10 @@ from headrace.spark.runtime.command_executor import CommandExecutor
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.store_restorer import StoreRestorer
+from headrace.spark.runtime.task_inputs import BrokerInputs
 from headrace.spark.runtime.task_opener import TaskOpener
 from headrace.spark.runtime.tasks import RunningTask
-from headrace.spark.topology.nodes import CompiledSubtopology, TopicSource
+from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource, TopicSource
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.instance import RunningInstance
@@ -58,7 +59,7 @@ class SubtopologyRunner:
         self._opened: dict[tuple[int, int], RunningTask] = {}  # by request and task, until they are bound
         self._work: deque[Work] = deque()
         self.may_leave_transactions = False  # whether transactions may be open after the end
-        self._executor = CommandExecutor(runtime, subtopology, jobs, self._tasks, self.progress)
+        self._executor = self._make_executor()
         self._restorer = (
             StoreRestorer(runtime, subtopology, jobs, self.progress, self._executor.next_batch)
             if subtopology.changelog_topics
@@ -76,6 +77,23 @@ class SubtopologyRunner:
             make_thread=runtime.make_thread,
         )
         self._thread = runtime.make_thread(target=self._loop, name=f"headrace-{self.name}", daemon=True)
+
+    def _make_executor(self) -> CommandExecutor:
+        runtime, subtopology = self._runtime, self.subtopology
+        client = runtime.network_client()
+        internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
+        return CommandExecutor(
+            runtime,
+            subtopology,
+            self._jobs,
+            self._tasks,
+            self.progress,
+            inputs=BrokerInputs(client, runtime.network_client(), internal),
+            commit=runtime.plan_factory.batch_commit(
+                subtopology, client, announce=runtime.announce_transactions, forget=runtime.forget_transactions
+            ),
+            limits=runtime.plan_factory.batch_limits(self.name),
+        )
 
     # -- called by other threads --------------------------------------------------------------------------------------
 
@@ -187,8 +205,8 @@ class SubtopologyRunner:
         with self._lock:
             found = self._feed(event)
             self._lock.notify_all()
-        # 2. The loop may wait in the poller, which knows nothing of the lock.
-        self._executor.watch.wake()
+        # 2. The loop may wait in the poller of inputs, which knows nothing of the lock.
+        self._executor.inputs.wake()
         # 3. Commands for this thread; those for the loop come from its own events only.
         for command in found:
             match command:
@@ -267,7 +285,7 @@ class SubtopologyRunner:
                 self._executor.tick()
                 with self._lock:
                     positions = [dict(task.positions) for task in self._tasks.values()]
-                self._executor.watch.wait(positions)
+                self._executor.inputs.wait(positions)
                 self._answer(events.Woken())
             case commands.Fail(error=error):
                 raise error

@@ -68,6 +68,7 @@ __all__ = [
     "PreparedPlan",
     "Probe",
     "build_chains",
+    "has_sql_on_records",
     "input_topics",
     "output_topics",
     "shared_topics",
@@ -196,7 +197,7 @@ def build_chains(
             sql=functools.partial(builder.sql_on_records, branch),
         )
         for index, branch in enumerate(subtopology.branches)
-        if _has_sql_on_records(branch)
+        if has_sql_on_records(branch)
     )
     # 2. SQL on the results of an operator: its rows depend on the store, so there is no plan to run, only rows to
     #    evaluate.
@@ -231,7 +232,7 @@ def build_chains(
         probes=probes,
         traced=(*((tracer.main,) if tracer.main_count else ()), *handed),
         restore=PreparedPlan(functools.partial(builder.from_slots, restore)) if restore is not None else None,
-        count=builder.main_count + len(foreach),
+        count=builder.count,
     )
 
 
@@ -261,7 +262,7 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
     )
 
 
-def _has_sql_on_records(branch: Branch) -> bool:
+def has_sql_on_records(branch: Branch) -> bool:
     """Whether a record can make Spark SQL fail. SQL behind an operator works on keys, not on records."""
     projected = branch.projection is not None and not branch.projection.bare
     return bool(branch.before) or projected or (branch.operator is None and bool(branch.after))
@@ -311,6 +312,11 @@ class ChainBuilder:
     def main_count(self) -> int:
         return len(self._fused) + len(self._sunk)
 
+    @property
+    def count(self) -> int:
+        """Chains, each of which fetches for itself."""
+        return self.main_count + len(self._handed)
+
     def _accounting_branches(self) -> set[int]:
         """Return, for each source that several chains fetch, the one branch that counts its records and writes dead
         letters.
@@ -346,7 +352,7 @@ class ChainBuilder:
         for branch, index in self._sunk:
             end = (
                 self._guarded(branch, index, tracer.fetched(branch, index), chains)
-                if _has_sql_on_records(branch)
+                if has_sql_on_records(branch)
                 else self._ending_in_topic(branch, index)
             )
             if end is None:

@@ -11,34 +11,63 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.client.admin import Admin
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.machine.events import Event
-from headrace.spark.runtime.batch_commit import reached_offsets
+from headrace.spark.runtime.batch_commit import BatchCommit, reached_offsets
 from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.batch_outcome import complete, measure
 from headrace.spark.runtime.batch_recovery import BatchRecovery
-from headrace.spark.runtime.input_poller import InputPoller
-from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
+from headrace.spark.runtime.executor import Executor
+from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from headrace.spark.runtime.progress import BatchTiming, SubtopologyProgress
-from headrace.spark.runtime.repartition_purge import RepartitionPurge
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.table_sinks import TableSinks
+from headrace.spark.runtime.task_inputs import TaskInputs
 from headrace.spark.runtime.tasks import RunningTask, plan_slots
-from headrace.spark.topology.nodes import CompiledSubtopology, RepartitionSource
+from headrace.spark.topology.nodes import CompiledSubtopology
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.instance import RunningInstance
+    from headrace.spark.runtime.plan_factory import PlanFactory
 
 __all__ = ["CommandExecutor"]
 
 log = logging.getLogger("headrace.spark")
+
+
+class BatchInstance(Protocol):
+    """The part of an instance that micro-batches depend on. See `RunningInstance`."""
+
+    group_id: str
+    incarnation: str
+    plan_factory: PlanFactory
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether an error ends the application."""
+
+
+class BatchSize(Protocol):
+    """Limits of micro-batches. See `BatchLimits`."""
+
+    @property
+    def records(self) -> int:
+        """Records per task."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per task."""
+
+    def is_too_late(self, spent_ms: float) -> bool:
+        """Whether a batch that took so long missed its deadline."""
+
+    def update(self, batch: BatchMeasure) -> None:
+        """Adjust the limits to a completed batch."""
 
 
 class CommandExecutor:
@@ -46,29 +75,36 @@ class CommandExecutor:
 
     def __init__(
         self,
-        runtime: RunningInstance,
+        runtime: BatchInstance,
         subtopology: CompiledSubtopology,
-        jobs: JobRunner,
+        jobs: Executor,
         tasks: Mapping[int, RunningTask],
         progress: SubtopologyProgress,
+        *,
+        inputs: TaskInputs,
+        commit: BatchCommit,
+        limits: BatchSize,
     ) -> None:
-        """`tasks`: the running tasks; they do not change while work is under way, except in waits."""
+        """Prepare to execute.
+
+        Args:
+            runtime: The instance.
+            subtopology: Whose micro-batches run.
+            jobs: Runs the stages.
+            tasks: The running tasks; they do not change while work is under way, except in waits.
+            progress: Receives figures.
+            inputs: The tasks' input topics.
+            commit: The delivery guarantee.
+            limits: How much a micro-batch may take.
+        """
         self._runtime, self._subtopology, self._jobs = runtime, subtopology, jobs
         self._name, self._tasks, self.progress = subtopology.subtopology_id, tasks, progress
-        self._client = runtime.network_client()
-        self._admin = Admin(self._client)
-        self.watch = InputPoller(runtime.network_client())
-        self._watch_losses = 0
+        self.inputs, self._commit, self.limits = inputs, commit, limits
+        self._losses = 0  # of brokers, as far as they are known
         self._batch_ids = itertools.count()
         self._reopen: set[int] = set()  # found by the recovery
         self._recovery = BatchRecovery(subtopology, jobs, tasks=tasks, reopen=self._reopen.update, tick=self.tick)
-        self._commit = runtime.plan_factory.batch_commit(
-            subtopology, self._client, announce=runtime.announce_transactions, forget=runtime.forget_transactions
-        )
-        self.limits = runtime.plan_factory.batch_limits(self._name)
         self.tables = TableSinks(runtime.group_id, subtopology)
-        internal = frozenset(s.topic for s in subtopology.sources if isinstance(s, RepartitionSource))
-        self._purge = RepartitionPurge(self._admin, internal)
         self.last_active_s = time.monotonic()
         self.batch_since: float | None = None  # start of the micro-batch under way
         # The current micro-batch, or the last one:
@@ -89,13 +125,10 @@ class CommandExecutor:
 
     def end(self) -> None:
         """Interrupt requests to brokers, for good."""
-        self._client.end()
-        self.watch.end()
+        self.inputs.end()
 
     def close(self) -> None:
-        self._client.end()
-        self._client.close()
-        self.watch.close()
+        self.inputs.close()
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
@@ -129,7 +162,7 @@ class CommandExecutor:
         """Make sure that no transaction is left open, at the end. Return the error if that is not certain."""
         try:
             # A broker that went away while the application was idle.
-            if self._watch_losses != self.watch.losses:
+            if self._losses != self.inputs.losses:
                 self._commit.mark_unknown()
             self._commit.resolve_unknown()
             self._commit.check_ended(wait=True)
@@ -156,8 +189,8 @@ class CommandExecutor:
     def _look_up_ends(self) -> Iterator[Event]:
         self.batch_since = None
         self._started = time.monotonic()
-        if self._watch_losses != self.watch.losses:
-            self._watch_losses = self.watch.losses
+        if self._losses != self.inputs.losses:
+            self._losses = self.inputs.losses
             yield events.BrokerUnreachable()
         try:
             # Between micro-batches, when no worker writes parts of these tasks.
@@ -171,16 +204,16 @@ class CommandExecutor:
         planned = plan_slots(self._tasks.values(), self.limits.records)
         if not planned:
             self._recovery.check_stops()
-            self._purge.if_due(self._tasks.values())
+            self.inputs.purge(self._tasks.values())
         ready = frozenset(task.partition for slot in planned for task in slot.tasks)
         yield events.EndsSeen(ready=ready, recreated=recreated)
 
     def _find_input(self) -> frozenset[int]:
         """Look up the ends of all inputs. Return tasks with an input topic that was deleted and created again."""
         inputs = [where for task in self._tasks.values() for where in task.positions]
-        found = self._admin.list_offsets(dict.fromkeys(inputs, "latest"), isolation_level="read_committed")
+        found = self.inputs.find_ends(inputs)
         for task in self._tasks.values():
-            task.ends = {where: found[where].offset for where in task.positions}
+            task.ends = {where: found[where] for where in task.positions}
         # A position beyond the end of its log: the topic was deleted and created again, or truncated.
         behind = {
             where[0] for task in self._tasks.values() for where, at in task.positions.items() if at > task.ends[where]
@@ -190,8 +223,7 @@ class CommandExecutor:
 
     def _recreated(self, topics: set[str]) -> frozenset[int]:
         """Return the tasks of topics that end before a position because another topic has their name."""
-        found = self._client.known_topics(sorted(topics), refresh=True).topics
-        ids = {topic: str(found[topic].topic_id) for topic in topics}
+        ids = self.inputs.find_topic_ids(topics)
         moved = frozenset(
             task.partition
             for task in self._tasks.values()
@@ -310,7 +342,7 @@ class CommandExecutor:
             self.progress.add_failed(plan, self._failure.reason)
         else:
             self._measure(plan, committed)
-        self._purge.if_due(self._tasks.values())
+        self.inputs.purge(self._tasks.values())
         yield events.Advanced(batch=advance.batch)
 
     def _measure(self, plan: MicroBatchPlan, committed: dict[int, TaskReport]) -> None:

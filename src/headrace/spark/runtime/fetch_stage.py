@@ -21,10 +21,9 @@ from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.plan import InputRange, TaskReport
 from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import decode_rows
-from headrace.spark.runtime.sink_stage import now_ms, producer_for
+from headrace.spark.runtime.sink_stage import producer_for
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.watermark_records import is_watermark, read_watermarks
-from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
@@ -87,11 +86,7 @@ class _Fetch:
                     report.reached[name_of(found.topic, found.partition)] = found.start
 
     def tables(self) -> Iterator[pa.Table]:
-        from headrace.client.fetcher import Fetcher
-
-        fetcher = Fetcher(
-            client_for(self._context.plan.bootstrap_servers),
-            isolation_level="read_committed",
+        fetcher = self._context.topics.reader(
             max_bytes=self._context.plan.fetch_max_bytes,
             max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
         )
@@ -137,9 +132,8 @@ class _Fetch:
         Fetch names topics by id, and brokers refuse the id of a topic that is gone; only then the client looks the id
         up again. So what came while the client still knew the plan's id came from the plan's topic.
         """
-        client = client_for(self._context.plan.bootstrap_servers)
-        known = client.known_topics([found.topic]).topics.get(found.topic)
-        if found.topic_id and known is not None and str(known.topic_id) != found.topic_id:
+        known = self._context.topics.topic_id(found.topic)
+        if found.topic_id and known is not None and known != found.topic_id:
             raise StateError(
                 "topic-recreated",
                 f"the topic {found.topic} was deleted and created again while its records were read",
@@ -273,7 +267,7 @@ class _Fetch:
             None,
             records.column("key").combine_chunks(),
             records.column("value").combine_chunks(),
-            timestamps_ms=now_ms(),
+            timestamps_ms=self._context.topics.now_ms(),
             headers=headers,
         )
         producer.flush()

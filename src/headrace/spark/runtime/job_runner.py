@@ -46,7 +46,7 @@ from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLU
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchFailed", "BatchNumber", "JobRunner"]
+__all__ = ["BatchFailed", "BatchNumber", "JobRunner", "batch_number"]
 
 log = logging.getLogger("headrace.spark")
 LEAST_ROOM_BYTES = 64 * 1024
@@ -119,6 +119,15 @@ class BatchNumber(int):
 
     offsets: dict[str, tuple[int, int]]
     tasks: tuple[int, ...]
+
+
+def batch_number(plan: MicroBatchPlan) -> BatchNumber:
+    """Return the batch id that a `foreachBatch` function gets."""
+    number = BatchNumber(plan.batch.batch_id)
+    ranges = [found for task in plan.tasks for found in task.ranges]
+    number.offsets = {f"{found.topic}-{found.partition}": (found.start, found.end) for found in ranges}
+    number.tasks = tuple(task.partition for task in plan.tasks)
+    return number
 
 
 class JobRunner:
@@ -445,12 +454,8 @@ class JobRunner:
         if chain.stateful:  # whatever the function does with the rows, the store is updated once
             dataframe = dataframe.persist()
             run_plan(dataframe)
-        number = BatchNumber(plan.batch.batch_id)
-        ranges = [found for task in plan.tasks for found in task.ranges]
-        number.offsets = {f"{found.topic}-{found.partition}": (found.start, found.end) for found in ranges}
-        number.tasks = tuple(task.partition for task in plan.tasks)
         try:
-            chain.sink.function(dataframe, number)
+            chain.sink.function(dataframe, batch_number(plan))
         except UserCodeError:
             raise
         except Exception as error:

@@ -7,8 +7,8 @@ supplies what changes between micro-batches: the slots, the assignment they belo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
@@ -21,17 +21,23 @@ from headrace.spark.runtime.store import BatchKey, boot_id
 from headrace.spark.topology.nodes import CompiledSubtopology
 
 if TYPE_CHECKING:
+    from headrace.client.cluster_metadata import ClusterMetadata
     from headrace.spark.application_settings import ApplicationSettings
 
 __all__ = ["PlanFactory"]
 
 
+class TopicLookup(Protocol):
+    """Source of topic ids. See `NetworkClient`."""
+
+    def known_topics(self, names: Iterable[str], *, refresh: bool = ...) -> ClusterMetadata:
+        """Return metadata with every named topic. Raises BrokerError."""
+
+
 class PlanFactory:
     """Common part of all micro-batches. Mutable: topic ids of changelogs, transactions, and number of chains."""
 
-    def __init__(
-        self, settings: ApplicationSettings, *, incarnation: str, state_dir: str, client: NetworkClient
-    ) -> None:
+    def __init__(self, settings: ApplicationSettings, *, incarnation: str, state_dir: str, client: TopicLookup) -> None:
         """`client` asks for the ids of changelogs."""
         self._settings, self._config = settings, settings.config
         self._incarnation, self._state_dir, self._client = incarnation, state_dir, client

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import BrokerError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.spark.runtime import sink_stage
 from headrace.spark.runtime.aggregate_operator import AggregateOperator, RowMerging
 from headrace.spark.runtime.aggregate_states import StateColumn
@@ -29,7 +29,6 @@ from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext
 from headrace.spark.runtime.stateful_operator import by_task, open_store
 from headrace.spark.runtime.store import StorePosition
-from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
 
 __all__ = ["TRACE_COLUMNS", "TracedAggregateStep", "TracedSinkStep"]
@@ -109,7 +108,7 @@ class _SizeLimit:
             batches = encode_from_arrow(
                 keys,
                 values,
-                timestamps_ms=sink_stage.now_ms(),
+                timestamps_ms=self._context.topics.now_ms(),
                 compression=self._context.plan.compression,
                 indices=np.array([row], np.int64),
             )
@@ -120,14 +119,7 @@ class _SizeLimit:
 
     def _most_bytes(self) -> int:
         if self._limit is None:
-            from headrace.client.admin import Admin
-
-            try:
-                admin = Admin(client_for(self._context.plan.bootstrap_servers))
-                found = admin.describe_configs([("topic", self._topic)])["topic", self._topic]
-                self._limit = int(found["max.message.bytes"].value or 1 << 62)
-            except (BrokerError, KeyError):  # without the right to ask, the broker's own refusal stays
-                self._limit = 1 << 62
+            self._limit = self._context.topics.most_record_bytes(self._topic)
         return self._limit
 
 

@@ -20,8 +20,17 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import StateError
 from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY, foreign_rows
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore
+from headrace.spark.runtime.topic_access import RangeReader
 
-__all__ = ["Copy", "Replay", "committed_position", "replay_all"]
+__all__ = [
+    "FETCH_BYTES",
+    "FETCH_PARTITION_BYTES",
+    "Copy",
+    "Replay",
+    "changelog_reader",
+    "committed_position",
+    "replay_all",
+]
 
 PIECE_BYTES = 48 * 1024 * 1024  # of keys and values, gathered before they are written
 FETCH_BYTES = 16 * 1024 * 1024
@@ -161,8 +170,18 @@ class Copy:
         return sum(max(0, self.ends.get(r.changelog, r.position) - r.position) for r in self.replays)
 
 
+def changelog_reader(client: NetworkClient) -> RangeReader:
+    """Return a reader of changelogs of a cluster."""
+    return Fetcher(
+        client,
+        isolation_level="read_committed",
+        max_bytes=FETCH_BYTES,
+        max_partition_bytes=FETCH_PARTITION_BYTES,
+    )
+
+
 def replay_all(
-    client: NetworkClient,
+    reader: RangeReader,
     replays: Sequence[Replay],
     ends: Mapping[TopicPartition, int],
     *,
@@ -173,7 +192,7 @@ def replay_all(
     """Bring every store to the end of its changelog.
 
     Args:
-        client: Client for the fetches.
+        reader: Reads the changelogs, committed records only. See `changelog_reader`.
         replays: The replays to run together.
         ends: End offset of each changelog partition.
         goes_on: Asked between pieces; False cancels. Records fetched but not written stay in the replays.
@@ -188,17 +207,11 @@ def replay_all(
     waiting = behind | {replay.changelog: replay for replay in replays if replay.is_waiting}
     if not waiting:
         return True
-    # 2. One fetcher for all changelogs: one request per leader carries all their partitions.
-    fetcher = Fetcher(
-        client,
-        isolation_level="read_committed",
-        max_bytes=FETCH_BYTES,
-        max_partition_bytes=FETCH_PARTITION_BYTES,
-    )
+    # 2. One reader for all changelogs: one request per leader carries all their partitions.
     ranges = {where: (replay.fetched_to, ends[where]) for where, replay in behind.items()}
     last_said = time.monotonic()
     try:
-        for batch in fetcher.fetch_ranges(ranges, columns=("key", "value", "offset")) if ranges else ():
+        for batch in reader.fetch_ranges(ranges, columns=("key", "value", "offset")) if ranges else ():
             replay = waiting[batch.topic, batch.partition]
             replay.take(batch)
             # 3. Complete: write at once, so that its task can be opened while the others are still being fetched.

@@ -33,7 +33,14 @@ from headrace.errors import BrokerError, HeadraceError, StateError
 from headrace.protocol import arrow_batches
 from headrace.spark.runtime import bulk_load
 from headrace.spark.runtime.fetch_stage import name_of
-from headrace.spark.runtime.replay import Copy, Replay, TopicPartition, committed_position, replay_all
+from headrace.spark.runtime.replay import (
+    Copy,
+    Replay,
+    TopicPartition,
+    changelog_reader,
+    committed_position,
+    replay_all,
+)
 from headrace.spark.runtime.replicas import StoreOfTask
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, TaskStore, position_on_disk
 from headrace.spark.runtime.store_files import path_of_store
@@ -313,7 +320,7 @@ class ReplicaProcess:
         ends = {where: end for task in tasks for where, end in self._copies[task].ends.items()}
         try:
             replay_all(
-                self._client,
+                changelog_reader(self._client),
                 replays,
                 ends,
                 goes_on=lambda: urgent or not self._is_called,

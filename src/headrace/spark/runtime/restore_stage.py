@@ -22,11 +22,16 @@ import pyarrow as pa
 from headrace.errors import StateError
 from headrace.spark.runtime.fetch_stage import input_name
 from headrace.spark.runtime.plan import TaskPlan
-from headrace.spark.runtime.replay import Replay, committed_position, replay_all
+from headrace.spark.runtime.replay import (
+    FETCH_BYTES,
+    FETCH_PARTITION_BYTES,
+    Replay,
+    committed_position,
+    replay_all,
+)
 from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.stateful_operator import open_store
-from headrace.spark.runtime.worker_process import client_for
 
 __all__ = ["RestoreStep", "progress_path"]
 
@@ -52,18 +57,13 @@ class RestoreStep:
 
 
 def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tuple[str, ...]) -> None:
-    from headrace.client.admin import Admin
-
     store = open_store(context, spec, task.partition)
     report = context.report(task.partition)
     committed = {input_name(r.topic, r.partition, r.topic_id): r.start for r in task.ranges if r.topic in topics}
     where = (spec.changelog_topic, task.partition)
-    client = client_for(context.plan.bootstrap_servers)
-    admin = Admin(client)
     # 1. The end is asked for after the committed offsets were read as stable. Everything that they cover is in the log
     #    before it.
-    first = admin.list_offsets({where: "earliest"})[where].offset
-    end = admin.list_offsets({where: "latest"})[where].offset
+    first, end = context.topics.log_range(where)
     # 2. Exactly at the committed offsets, and inside of the log: keep the store.
     try:
         stands = committed_position(store, committed, trust_prepared=not context.plan.exactly_once)
@@ -83,13 +83,14 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
             position=start,
             fingerprint=spec.rows.fingerprint,
         )
+        reader = context.topics.reader(max_bytes=FETCH_BYTES, max_partition_bytes=FETCH_PARTITION_BYTES)
         path = progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition)
 
         def say() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"restored": replay.records, "remaining": end - replay.fetched_to}))
 
-        replay_all(client, [replay], {where: end}, said=say)
+        replay_all(reader, [replay], {where: end}, said=say)
         report.changelog_records += replay.records
         at = replay.stored_position
     if store.rebuilt is not None:

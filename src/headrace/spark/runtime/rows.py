@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import StateError
@@ -32,6 +33,7 @@ __all__ = [
     "ROW_FORMAT",
     "ROW_VERSION",
     "SCHEMA_KEY",
+    "decode_key",
     "decode_rows",
     "encode_key",
     "encode_rows",
@@ -230,6 +232,14 @@ def encode_key(columns: Sequence[pa.Array]) -> pa.Array:
         key = text.cast(pa.binary())
         return key.fill_null(NULL_TEXT_KEY) if text.null_count else key
     return encode_rows([_canonical(column) for column in columns])
+
+
+def decode_key(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Return the columns that `encode_key` encoded."""
+    if len(types) == 1 and pa.types.is_string(types[0]):
+        is_null = pc.equal(keys, pa.scalar(NULL_TEXT_KEY, pa.binary()))
+        return [pc.if_else(is_null, pa.scalar(None, pa.binary()), keys).cast(pa.string())]
+    return decode_rows(keys, types)
 
 
 def _canonical(column: pa.Array) -> pa.Array:

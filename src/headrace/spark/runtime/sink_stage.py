@@ -21,26 +21,18 @@ from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
-from headrace.spark.runtime.worker_process import client_for
 from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.slot_producer import SlotProducer
+    from headrace.spark.runtime.topic_access import RecordWriter
 
-__all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "now_ms", "producer_for"]
-
-
-def now_ms() -> int:
-    """Return the wall-clock time in milliseconds, the timestamp of produced records."""
-    return int(time.time() * 1000)
+__all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "producer_for"]
 
 
-def producer_for(context: StageContext) -> SlotProducer:
+def producer_for(context: StageContext) -> RecordWriter:
     """The stage's producer, with the slot's identity; the driver owns identities, at least once there is none."""
     if context.producer is None:
-        from headrace.spark.runtime.slot_producer import SlotProducer
-
-        context.producer = SlotProducer(context.plan, context.slot, context.stage_reports)
+        context.producer = context.topics.writer(context.plan, context.slot, context.stage_reports)
     return context.producer
 
 
@@ -83,7 +75,7 @@ class _Sink:
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()
         keys, values = self.encode(table)
-        self._producer.send(self.topic, None, keys, values, timestamps_ms=now_ms())
+        self._producer.send(self.topic, None, keys, values, timestamps_ms=self._context.topics.now_ms())
         self._count(table)
         self._context.timed("produce", started)
         return ()
@@ -148,21 +140,20 @@ class _RepartitionSink(_Sink):
             keys = pa.array([watermark.key for watermark in watermarks], pa.binary())
             values = pa.array([watermark.value for watermark in watermarks], pa.binary())
             for partition in range(self._partitions((self.topic,))):
-                self._producer.send(self.topic, partition, keys, values, timestamps_ms=now_ms())
+                self._producer.send(self.topic, partition, keys, values, timestamps_ms=self._context.topics.now_ms())
             self._producer.flush()
         self._context.timed("flush", started)
 
     def _advanced(self, store: str, source: str) -> Iterator[UpstreamWatermark]:
         """Yield the watermarks of this slot's tasks that moved on in this micro-batch."""
-        tasks = self._partitions(self._sink.source_topics)
+        tasks, now_ms = self._partitions(self._sink.source_topics), self._context.topics.now_ms()
         for task in self._context.slot.tasks:
             time_us = self._context.report(task.partition).announced.get(store)
             if time_us is not None:
                 yield UpstreamWatermark(
-                    source=source, task=task.partition, tasks=tasks, time_us=time_us, sent_ms=now_ms()
+                    source=source, task=task.partition, tasks=tasks, time_us=time_us, sent_ms=now_ms
                 )
 
     def _partitions(self, topics: Sequence[str]) -> int:
         """Return the number of partitions of the largest of `topics`. Raises BrokerError: topic-missing."""
-        known = client_for(self._context.plan.bootstrap_servers).known_topics(topics).topics
-        return max(len(known[topic].partitions) for topic in topics)
+        return max(self._context.topics.partition_count(topic) for topic in topics)

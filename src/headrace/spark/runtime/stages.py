@@ -21,10 +21,11 @@ import pyarrow as pa
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
 from headrace.spark.runtime.stage_reports import StageReports
-from headrace.spark.runtime.worker_process import client_for, reach_by
+from headrace.spark.runtime.topic_access import BrokerTopics, TopicAccess
+from headrace.spark.runtime.worker_process import reach_by
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.slot_producer import SlotProducer
+    from headrace.spark.runtime.topic_access import RecordWriter
 
 __all__ = ["REPORT_SCHEMA", "FanOut", "Operator", "PythonStage", "StageContext", "Step", "attempt_of_task"]
 
@@ -47,7 +48,15 @@ class StageContext:
     upstream: Sequence[StageReport] | None = None  # in a resident chain: reports of the stages before this one
     bad_records: list[tuple[int, int, int, str]] = field(default_factory=list)  # of a traced run: task, topic, offset
     failed_rows: list[pa.Table] = field(default_factory=list)  # of a guarded run: what Spark could not evaluate
-    producer: SlotProducer | None = None  # of all steps; see `sink_stage.producer_for`
+    producer: RecordWriter | None = None  # of all steps; see `sink_stage.producer_for`
+    access: TopicAccess | None = None  # None: the brokers of the plan
+
+    @property
+    def topics(self) -> TopicAccess:
+        """The topics that the steps read and write."""
+        if self.access is None:
+            self.access = BrokerTopics(self.plan.bootstrap_servers)
+        return self.access
 
     def report(self, partition: int) -> TaskReport:
         return self.reports.setdefault(partition, TaskReport(partition=partition))
@@ -157,6 +166,7 @@ class PythonStage:
         slot: int,
         batches: Iterable[pa.RecordBatch] = (),
         upstream: Sequence[StageReport] = (),
+        access: TopicAccess | None = None,
     ) -> Generator[pa.RecordBatch, None, StageReport]:
         """Run one micro-batch of one slot, outside a Spark job of its own: yield its rows, return its report.
 
@@ -165,20 +175,26 @@ class PythonStage:
             slot: whose tasks of the plan run here.
             batches: rows of the stage before this one; none if this one has a source.
             upstream: reports of the stages before this one.
+            access: the topics; None: the brokers of the plan.
 
         Raises:
             Exception: any error of a step; it is written to the side path of the micro-batch, too.
         """
-        context = self._context(plan, slot)
+        context = self._context(plan, slot, access)
         context.upstream = upstream
         with self._errors_written(context):
             return (yield from self._run(iter(batches), context))
 
-    def _context(self, plan: MicroBatchPlan, slot: int) -> StageContext:
-        reach_by(plan.bootstrap_servers, self.access)
+    def _context(self, plan: MicroBatchPlan, slot: int, access: TopicAccess | None = None) -> StageContext:
+        if access is None:
+            reach_by(plan.bootstrap_servers, self.access)
         stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
         return StageContext(
-            plan=plan, slot=plan.slot(slot), stage_reports=stage_reports, fetches=self.source is not None
+            plan=plan,
+            slot=plan.slot(slot),
+            stage_reports=stage_reports,
+            fetches=self.source is not None,
+            access=access,
         )
 
     @contextlib.contextmanager
@@ -199,8 +215,7 @@ class PythonStage:
         started = time.perf_counter()
         # The client outlives micro-batches. Its count of lost connections is compared, so that the driver learns of a
         # broker that went away during this one.
-        client = client_for(context.plan.bootstrap_servers)
-        reconnects = client.reconnects
+        reconnects = context.topics.reconnects
         operators = [step.start(context) for step in self.steps]
         for table in self._tables(batches, context):
             yield from self._out(feed(table, operators))
@@ -217,7 +232,7 @@ class PythonStage:
             batch=context.plan.batch,
             tasks=tuple(context.reports.values()),
             timings_ms=context.timings_ms,
-            reconnects=client.reconnects - reconnects,
+            reconnects=context.topics.reconnects - reconnects,
         )
 
     def _tables(self, batches: Iterator[pa.RecordBatch], context: StageContext) -> Iterator[pa.Table]:

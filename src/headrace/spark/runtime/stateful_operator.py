@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.runtime.fetch_stage import input_name, name_of
 from headrace.spark.runtime.plan import TaskPlan, TaskReport
 from headrace.spark.runtime.row_schema import StoreSpec
-from headrace.spark.runtime.sink_stage import now_ms, producer_for
+from headrace.spark.runtime.sink_stage import producer_for
 from headrace.spark.runtime.stages import Operator, StageContext
 from headrace.spark.runtime.store import (
     BatchKey,
@@ -215,7 +215,11 @@ class _Stateful:
             batch = store.merge(task.committed, position, change.keys, values)
             one.stores.append(_MergedStore(spec, batch, len(change.keys)))
             producer_for(context).send(
-                spec.changelog_topic, task.partition, change.keys, values.newest, timestamps_ms=now_ms()
+                spec.changelog_topic,
+                task.partition,
+                change.keys,
+                values.newest,
+                timestamps_ms=context.topics.now_ms(),
             )
 
     def _update(self, store: TaskStore, change: StoreUpdate, task: TaskPlan, position: StorePosition) -> _MergedStore:
@@ -231,7 +235,11 @@ class _Stateful:
             report.announced[change.store.name] = writes.announced_us
         if len(writes.keys):
             producer_for(self._context).send(
-                change.store.changelog_topic, task.partition, writes.keys, writes.values, timestamps_ms=now_ms()
+                change.store.changelog_topic,
+                task.partition,
+                writes.keys,
+                writes.values,
+                timestamps_ms=self._context.topics.now_ms(),
             )
         return _MergedStore(change.store, batch, len(writes.keys))
 

@@ -134,6 +134,15 @@ class TaskStore:
                 if name[:1] == b"k":
                     yield name[1:], value
 
+    def lookup(self, keys: pa.Array) -> pa.Array:
+        """Return the value of each of these distinct keys, null if there is none."""
+        names = names_of_keys(keys)
+        order = order_of_keys(names)  # of names: a long key's begins with a digest
+        with self._environment.reading() as transaction:
+            found = store_blocks.find(transaction, self._blocks, names if order is None else names.take(order))
+            values = found.values()
+        return values if order is None else values.take(pa.array(np.argsort(order)))
+
     def resolve_prepared(self, committed: BatchKey | None) -> StorePosition | None:
         """Keep a prepared batch if it is `committed`, else roll it back. Return the position after that."""
 

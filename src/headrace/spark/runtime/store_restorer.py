@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,40 @@ from headrace.spark.topology.nodes import CompiledSubtopology
 if TYPE_CHECKING:
     from headrace.spark.runtime.instance import RunningInstance
 
-__all__ = ["StoreRestorer"]
+__all__ = ["StoreRestorer", "restore_slots", "take_restored"]
 
 log = logging.getLogger("headrace.spark")
 RETRIES = 4
+
+
+def restore_slots(tasks: Sequence[RunningTask]) -> tuple[SlotPlan, ...]:
+    """Return the slots of a restore: each task with empty ranges at its positions."""
+    rows: dict[int, list[TaskPlan]] = {}
+    for task in tasks:
+        ranges = tuple(
+            # Empty ranges: this plan reads no records. Its starts name the positions that stores must have.
+            InputRange(topic=topic, partition=partition, start=at, end=at, topic_id=task.topic_ids[topic])
+            for (topic, partition), at in sorted(task.positions.items())
+        )
+        rows.setdefault(task.slot, []).append(TaskPlan(partition=task.partition, ranges=ranges))
+    return tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
+
+
+def take_restored(tasks: Sequence[RunningTask], found: Sequence[StageReport], batch: BatchKey) -> int:
+    """Note in tasks what their restore reported. Return the number of records replayed.
+
+    Args:
+        tasks: The restored tasks.
+        found: The reports.
+        batch: The first attempt of the restore.
+    """
+    placed = found[0].batch if found else batch  # a restore that failed once was another attempt
+    reports = merged(found)
+    for task in tasks:
+        task.committed = placed
+        task.state_keys = reports[task.partition].state_keys
+        task.state_bytes = reports[task.partition].state_bytes
+    return sum(report.changelog_records for report in reports.values())
 
 
 class StoreRestorer:
@@ -78,26 +108,11 @@ class StoreRestorer:
 
     def _restore_in_spark(self, request: Open, tasks: list[RunningTask], batch: BatchKey) -> int:
         """Restore by a Spark job. Return the number of records replayed."""
-        rows: dict[int, list[TaskPlan]] = {}
-        for task in tasks:
-            ranges = tuple(
-                # Empty ranges: this plan reads no records. Its starts name the positions that stores must have.
-                InputRange(topic=topic, partition=partition, start=at, end=at, topic_id=task.topic_ids[topic])
-                for (topic, partition), at in sorted(task.positions.items())
-            )
-            rows.setdefault(task.slot, []).append(TaskPlan(partition=task.partition, ranges=ranges))
-        slots = tuple(SlotPlan(slot=slot, tasks=tuple(rows[slot])) for slot in sorted(rows))
-        found = self._run_job(request, slots, batch)
-        key = found[0].batch if found else batch  # a restore that failed once was another attempt
-        reports = merged(found)
-        for report in reports.values():
+        found = self._run_job(request, restore_slots(tasks), batch)
+        for report in merged(found).values():
             for note in report.notes:
                 log.warning("%s: %s", self._name, note)
-        for task in tasks:
-            task.committed = key
-            task.state_keys = reports[task.partition].state_keys
-            task.state_bytes = reports[task.partition].state_bytes
-        return sum(report.changelog_records for report in reports.values())
+        return take_restored(tasks, found, batch)
 
     def _run_job(self, request: Open, slots: tuple[SlotPlan, ...], batch: BatchKey) -> list[StageReport]:
         for attempt in range(RETRIES):

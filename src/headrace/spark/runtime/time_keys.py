@@ -17,11 +17,12 @@ from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, 
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.row_kernels import copy_spans
 
-__all__ = ["ENTRY", "LONGEST_KEY", "first_key_at", "microseconds", "shortened_keys", "timed_keys"]
+__all__ = ["ENTRY", "LONGEST_KEY", "first_key_at", "key_behind_time", "microseconds", "shortened_keys", "timed_keys"]
 
 ENTRY = b"\x01"
 LONGEST_KEY = 400  # longer ones are stored as digests here, since the store's own digests would lose the time in front
 _TIME_BYTES = 8
+_DIGEST = b"\xfe"  # begins a digest in place of a long key
 
 
 def timed_keys(times: Positions, keys: pa.Array, key_numbers: Positions | None = None) -> pa.Array:
@@ -59,10 +60,16 @@ def shortened_keys(keys: pa.Array) -> pa.Array:
     shortened = [
         # No key begins with FE: a key of text is UTF-8, null is FF alone, any other begins with its format version
         # (`rows.encode_key`).
-        b"\xfe" + hashlib.blake2b(key, digest_size=32).digest() if len(key) > LONGEST_KEY else key
+        _DIGEST + hashlib.blake2b(key, digest_size=32).digest() if len(key) > LONGEST_KEY else key
         for key in keys.to_pylist()
     ]
     return pa.array(shortened, pa.binary())
+
+
+def key_behind_time(name: bytes) -> bytes | None:
+    """Return the key in a store's key; None if that is no timed key, or has a digest in place of a long key."""
+    key = name[len(ENTRY) + _TIME_BYTES :]
+    return None if not name.startswith(ENTRY) or key.startswith(_DIGEST) else key
 
 
 def microseconds(column: pa.ChunkedArray) -> Positions:

@@ -18,7 +18,7 @@ from headrace.spark.runtime.store_files import path_of_store
 if TYPE_CHECKING:
     from headrace.client.network_client import NetworkClient
 
-__all__ = ["client_for", "forget_client", "reach_by", "store_for", "store_path"]
+__all__ = ["client_for", "close_stores", "forget_client", "reach_by", "store_for", "store_path"]
 
 _clients: dict[str, NetworkClient] = {}
 _access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
@@ -68,6 +68,12 @@ def store_for(path: Path, identity: StoreIdentity) -> TaskStore:
     store = TaskStore(path, identity)
     _stores[path] = (identity, store)
     return store
+
+
+def close_stores(state_dir: Path) -> None:
+    """Close the open stores below a state directory."""
+    for path in [path for path in _stores if state_dir in path.parents]:
+        _stores.pop(path)[1].close()
 
 
 def _close_stale() -> None:

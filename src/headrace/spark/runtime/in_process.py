@@ -1,0 +1,297 @@
+"""`InProcessExecutor`: the stages of a micro-batch in the calling process, without Spark jobs of their own.
+
+Stages, operators, stores and formats are those of an application. What differs is the way of rows between stages: they
+stay Arrow tables. Where the user's SQL stands between two stages, the table becomes a DataFrame of the session, the
+same recorded calls are applied, and the result comes back with `toArrow`. A chain without SQL does not touch the JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError, UserCodeError
+from headrace.spark.runtime.bad_record_search import BadRecord
+from headrace.spark.runtime.chains import ChainBuilder, has_sql_on_records, input_topics
+from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
+from headrace.spark.runtime.job_runner import BatchFailed, batch_number
+from headrace.spark.runtime.keyed_operators import can_trace
+from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
+from headrace.spark.runtime.prepared_plan import fetching_session, static_sides
+from headrace.spark.runtime.spark_errors import reason_of, user_error
+from headrace.spark.runtime.stage_reports import StageReports
+from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
+from headrace.spark.runtime.topic_access import TopicAccess
+from headrace.spark.topology.nodes import (
+    OFFSET_COLUMN,
+    TASK_COLUMN,
+    TOPIC_COLUMN,
+    CompiledSubtopology,
+    ForeachBatchSink,
+)
+
+if TYPE_CHECKING:
+    from headrace.spark.topology.nodes import Branch
+
+__all__ = ["SLOT", "InProcessExecutor"]
+
+SLOT = 0  # the only one: all tasks run in it, one after another
+
+
+class _StageFailed(Exception):
+    """A stage failed. It has written its error to the reports."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class StageRows:
+    """Rows of a stage. They become a DataFrame when something asks for one, so chains without SQL need no JVM."""
+
+    def __init__(self, spark: SparkSession, batches: list[pa.RecordBatch], schema: StructType) -> None:
+        self._spark, self.batches, self.schema = spark, batches, schema
+        self._frame: DataFrame | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return self.schema.names
+
+    @property
+    def frame(self) -> DataFrame:
+        if self._frame is None:
+            if self.batches:
+                table = pa.Table.from_batches(self.batches).combine_chunks()
+                self._frame = self._spark.createDataFrame(table, self.schema)
+            else:
+                self._frame = self._spark.createDataFrame([], self.schema)
+        return self._frame
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.frame, name)
+
+
+class _EagerChains(ChainBuilder):
+    """The chains of one micro-batch: each stage runs when its rows are asked for. Mutable: reports so far."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        subtopology: CompiledSubtopology,
+        plan: MicroBatchPlan,
+        topics: TopicAccess,
+        *,
+        traced: bool = False,
+    ) -> None:
+        super().__init__(spark, subtopology, 1, {}, traced=traced)
+        self._plan, self._topics = plan, topics
+        self.reports: list[StageReport] = []
+
+    def run_chains(self) -> None:
+        """Run all chains that end in topics or tables."""
+        for _ in self.chains_to_topics():
+            pass
+
+    def from_slots(self, stage: PythonStage, schema: StructType | str = REPORT_SCHEMA) -> DataFrame:
+        """Run a stage with a source."""
+        return self._run(stage, (), schema)
+
+    def _through(self, frame: DataFrame, stage: PythonStage, schema: StructType | str) -> DataFrame:
+        rows: Any = frame  # what `from_slots` returned, or a DataFrame
+        batches = rows.batches if isinstance(rows, StageRows) else _collect(frame).to_batches()
+        return self._run(stage, batches, schema)
+
+    def _run(self, stage: PythonStage, batches: Iterable[pa.RecordBatch], schema: StructType | str) -> DataFrame:
+        found: list[pa.RecordBatch] = []
+        running = stage.run_batch(self._plan, SLOT, batches, self.reports, self._topics)
+        try:
+            while True:
+                found.append(next(running))
+        except StopIteration as end:
+            self.reports.append(end.value)
+        except Exception as error:
+            raise _StageFailed(error) from error
+        declared = StructType() if isinstance(schema, str) else schema  # the last stage of a chain has no rows
+        return cast("DataFrame", StageRows(self._spark, found, declared))
+
+
+class InProcessExecutor:
+    """Runs the stages of one subtopology in the calling process. See `Executor`."""
+
+    def __init__(self, spark: SparkSession, subtopology: CompiledSubtopology, topics: TopicAccess) -> None:
+        """Prepare.
+
+        Args:
+            spark: The session, for the user's SQL.
+            subtopology: Whose stages run.
+            topics: What the stages read and write.
+        """
+        self._spark, self._subtopology, self._topics = spark, subtopology, topics
+        self._evaluating: SparkSession | None = None
+
+    def process(self, plan: MicroBatchPlan) -> list[StageReport]:
+        for side in static_sides(self._subtopology):
+            side.hold()
+        with self._collecting_errors(plan):
+            chains = self._chains(plan)
+            chains.run_chains()
+            for index, branch in enumerate(self._subtopology.branches):
+                if isinstance(branch.sink, ForeachBatchSink):
+                    self._call(branch.sink, chains.rows_for_user(branch, index), plan)
+            return chains.reports
+
+    def can_guard(self) -> bool:
+        """Never: bad records are found in this process anyway, without a Spark job."""
+        return False
+
+    def process_guarded(
+        self, plan: MicroBatchPlan, *, bad_expected: bool, tick: Callable[[], None] = lambda: None
+    ) -> tuple[list[StageReport], list[BadRecord]]:
+        raise NotImplementedError("no micro-batch is guarded here")
+
+    def probe(self, plan: MicroBatchPlan) -> str | None:
+        try:
+            with self._collecting_errors(plan):
+                chains = self._chains(plan)
+                for branch, index in self._with_sql():
+                    chains.probed(branch, index).toArrow()
+        except BatchFailed as failed:
+            return reason_of(failed.error)
+        return None
+
+    def find_bad_records(
+        self, plan: MicroBatchPlan, *, most: int, thorough: bool, tick: Callable[[], None] = lambda: None
+    ) -> list[BadRecord]:
+        del thorough  # all rows are tried
+        plan = _probing(plan)
+        with self._collecting_errors(plan):
+            tracer = self._chains(plan, traced=True)
+            for branch, index in self._with_sql():
+                sql = functools.partial(tracer.sql_on_records, branch)
+                if found := self._bad_rows(tracer.fetched(branch, index), sql, most, tick):
+                    return found  # what follows the failing SQL has no rows as long as it fails
+            for index, branch in enumerate(self._subtopology.branches):
+                operator = branch.operator
+                if operator is not None and can_trace(operator) and (branch.after or not operator.bare):
+                    sql = functools.partial(tracer.sql_on_results, branch, operator)
+                    if found := self._bad_rows(tracer.operated(branch, index), sql, most, tick):
+                        return found
+        return []
+
+    def trace_records(self, plan: MicroBatchPlan, code: str) -> list[BadRecord]:
+        plan = _probing(plan)
+        with self._collecting_errors(plan) as stage_reports:
+            tracer = self._chains(plan, traced=True)
+            tracer.run_chains()
+            for index, branch in enumerate(self._subtopology.branches):
+                operator = branch.operator
+                if operator is not None and can_trace(operator) and isinstance(branch.sink, ForeachBatchSink):
+                    tracer.operated(branch, index)
+            topics = input_topics(self._subtopology)
+            return sorted(
+                {
+                    BadRecord(task=task, topic=topics[topic], partition=task, offset=offset, reason=reason, code=code)
+                    for task, topic, offset, reason in stage_reports.bad_records()
+                },
+                key=_place,
+            )
+
+    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
+        with self._collecting_errors(plan):
+            chains = self._chains(plan)
+            stage = chains.restore_stage()
+            assert stage is not None
+            chains.from_slots(stage)
+            return chains.reports
+
+    def _chains(self, plan: MicroBatchPlan, *, traced: bool = False) -> _EagerChains:
+        return _EagerChains(self._spark, self._subtopology, plan, self._topics, traced=traced)
+
+    def _with_sql(self) -> list[tuple[Branch, int]]:
+        branches = enumerate(self._subtopology.branches)
+        return [(branch, index) for index, branch in branches if has_sql_on_records(branch)]
+
+    def _bad_rows(
+        self, fetched: DataFrame, sql: Callable[[DataFrame], DataFrame], most: int, tick: Callable[[], None]
+    ) -> list[BadRecord]:
+        """Return the rows on which the user's SQL fails, by the records that they come from."""
+        rows: Any = fetched  # `StageRows`
+        if not rows.batches:
+            return []
+        table = pa.Table.from_batches(rows.batches)
+        if self._evaluating is None:
+            self._evaluating = fetching_session(self._spark)
+        failing = failing_rows(DriverRows(self._evaluating, rows.frame), sql, most=most, tick=tick)
+        chosen = table.select([TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN]).take([row for row, _ in failing])
+        topics = input_topics(self._subtopology)
+        return sorted(
+            (
+                BadRecord(task=task, topic=topics[topic], partition=task, offset=offset, reason=reason)
+                for task, topic, offset, (_, reason) in zip(*chosen.to_pydict().values(), failing, strict=True)
+            ),
+            key=_place,
+        )
+
+    @contextlib.contextmanager
+    def _collecting_errors(self, plan: MicroBatchPlan) -> Iterator[StageReports]:
+        """Raise BatchFailed, with the errors that stages reported, for any error of a stage or of Spark."""
+        stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
+        try:
+            yield stage_reports
+        except _StageFailed as failed:
+            raise BatchFailed(failed.error, stage_reports.errors()) from failed.error
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise BatchFailed(error, stage_reports.errors()) from error
+        finally:
+            stage_reports.remove()
+
+    @staticmethod
+    def _call(sink: ForeachBatchSink, dataframe: DataFrame, plan: MicroBatchPlan) -> None:
+        try:
+            sink.function(dataframe, batch_number(plan))
+        except UserCodeError:
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise BatchFailed(error, [], in_function=True) from error
+            raise user_error(error, f"the function of {sink.name} raised", where=sink.where) from error
+
+
+def _place(bad: BadRecord) -> tuple[int, str, int, int]:
+    return bad.task, bad.topic, bad.partition, bad.offset
+
+
+def _probing(plan: MicroBatchPlan) -> MicroBatchPlan:
+    """Return the plan of another attempt, which writes nothing."""
+    return replace(plan, batch=replace(plan.batch, attempt=plan.batch.attempt + 1), probe=True)
+
+
+def _collect(frame: DataFrame) -> pa.Table:
+    """Return the rows of a DataFrame as `mapInArrow` hands them on: timestamps have the time zone of the session."""
+    table = frame.toArrow()
+    zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    if zone == "UTC":  # as `toArrow` has it
+        return table
+    return table.cast(pa.schema([field.with_type(_in_zone(field.type, zone)) for field in table.schema]))
+
+
+def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    """Return an Arrow type with the time zone of its timestamps replaced, nested ones included."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit, zone) if kind.tz is not None else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_zone(kind.value_type, zone)))
+    if pa.types.is_map(kind):
+        return pa.map_(_in_zone(kind.key_type, zone), kind.item_field.with_type(_in_zone(kind.item_type, zone)))
+    return kind

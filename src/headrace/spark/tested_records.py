@@ -1,0 +1,225 @@
+"""Records as a `TopologyTest` takes and returns them: rows to bytes by a source's format, bytes to rows by a sink's.
+
+Mappings become JSON as `EmbeddedBroker.produce` makes it; with Avro and Protobuf they are encoded by the schema that
+the source reads with. Bytes and text are written as they are, so a test can push what does not decode.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from headrace.broker.embedded_values import Key
+from headrace.call_sites import call_site
+from headrace.errors import TopologyError
+from headrace.spark.formats import encode_value_json
+from headrace.spark.formats.arrow_types import arrow_schema
+from headrace.spark.formats.schemas import struct_of
+from headrace.spark.formats.serdes import decode_values, encode_values, serde_columns, sink_serde
+from headrace.spark.topology.nodes import TopicSink, TopicSource
+from headrace.spark.unsupported import refusal
+from headrace.suggestions import nearest
+
+__all__ = ["Row", "Rows", "decode_sink_values", "encode_source_rows", "key_text", "record_keys"]
+
+Row: TypeAlias = Mapping[str, object] | bytes | str | None
+Rows: TypeAlias = Iterable[Row] | pa.Table | pa.RecordBatch
+
+
+def encode_source_rows(rows: Rows, source: TopicSource) -> tuple[list[Any], pa.Array]:
+    """Return rows of a test as a list, and the record values that they become.
+
+    Raises:
+        TopologyError: unresolved-column, bad-value.
+    """
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        _check_names(table.column_names, source)
+        return table.to_pylist(), _encoded_columns(table, source)
+    if isinstance(rows, (str, bytes, Mapping)):
+        raise refusal("bad-value", "push takes a list of rows", "test.push(topic, [row])", call_site())
+    given = list(rows)
+    if source.serde is not None and any(isinstance(row, Mapping) for row in given):
+        return given, _encoded_with_schema(given, source)
+    return given, pa.array([_value(row, source) for row in given], pa.binary())
+
+
+def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], source: TopicSource) -> pa.Array:
+    """Return the record key of each row, null where it has none.
+
+    Args:
+        key: As for `push`.
+        rows: The rows.
+        source: Of the topic. Its `key` column is the default for rows that are mappings.
+    """
+    chosen: Any = source.key_column if key is None else key
+    if not isinstance(chosen, (str, bytes)) and isinstance(chosen, Sequence):
+        if len(chosen) != len(rows):
+            raise refusal(
+                "bad-value",
+                f"{len(chosen)} keys are given for {len(rows)} rows",
+                "give one key for each row, or the name of a column",
+                call_site(),
+            )
+        return pa.array([_key_bytes(each) for each in chosen], pa.binary())
+    return pa.array([_key_of(chosen, row, source, is_given=key is not None) for row in rows], pa.binary())
+
+
+def decode_sink_values(values: Sequence[bytes | None], sink: TopicSink) -> list[Any]:
+    """Return record values as rows: a dict for JSON, Avro and Protobuf, text, or bytes. None is a tombstone."""
+    if sink.serde is not None:
+        there = [value for value in values if value is not None]
+        names = serde_columns(sink.serde).names
+        batch, bad = decode_values(pa.array(there, pa.binary()), sink.serde, names)
+        if bad:
+            raise AssertionError(f"{sink.topic} holds a record that its own format does not read: {bad[0].reason}")
+        decoded = iter(batch.to_pylist())
+        return [None if value is None else next(decoded) for value in values]
+    readers: dict[str, Callable[[bytes], Any]] = {"json": json.loads, "string": bytes.decode}
+    read = readers.get(sink.value_format, bytes)
+    return [None if value is None else read(value) for value in values]
+
+
+def key_text(key: bytes | None) -> str | bytes | None:
+    """Return a record key as text, or as bytes where it is no UTF-8."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _key_of(chosen: Any, row: Row, source: TopicSource, *, is_given: bool) -> bytes | None:
+    if chosen is None or not (callable(chosen) or isinstance(row, Mapping) or is_given):
+        return None
+    if callable(chosen):
+        return _key_bytes(chosen(row))
+    if isinstance(row, Mapping) and isinstance(chosen, str):
+        if chosen not in row:
+            raise refusal(
+                "unresolved-column",
+                f'key="{chosen}" is no column of the row {row!r}',
+                f"name a column, or give the keys themselves: key=[..]; columns of {source.name}: {_names(source)}",
+                call_site(),
+            )
+        return _key_bytes(row[chosen])
+    return _key_bytes(chosen)
+
+
+def _key_bytes(key: object) -> bytes | None:
+    return key if key is None or isinstance(key, bytes) else str(key).encode()
+
+
+def _value(row: object, source: TopicSource) -> bytes | None:
+    if row is None or isinstance(row, bytes):
+        return row
+    if isinstance(row, str):
+        return row.encode()
+    if isinstance(row, Mapping) and source.value_format == "json":
+        _check_names(row, source)
+        try:
+            return json.dumps(row, separators=(",", ":"), default=_json_value).encode()
+        except TypeError as error:
+            raise refusal("bad-value", f"the row {row!r} is no JSON: {error}", "push its bytes", call_site()) from None
+    expected = "mappings, text, bytes or None" if source.value_format == "json" else "text, bytes or None"
+    raise refusal(
+        "bad-value",
+        f"{source.name} reads {source.value_format} values, and a row is a {type(row).__name__}",
+        f"push {expected}",
+        call_site(),
+    )
+
+
+def _json_value(value: object) -> object:
+    """Return what Spark's `from_json` reads as this value."""
+    if isinstance(value, (dt.datetime, dt.date)):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _encoded_columns(table: pa.Table, source: TopicSource) -> pa.Array:
+    batch = _one_batch(table)
+    if source.value_format == "json":
+        return encode_value_json(batch, table.column_names)
+    if source.serde is not None:
+        return _encode_serde(batch, source)
+    if table.column_names != ["value"]:
+        raise refusal(
+            "bad-value",
+            f"{source.name} reads {source.value_format} values, which have the one column value",
+            'pa.table({"value": [..]})',
+            call_site(),
+        )
+    return batch.column(0).cast(pa.binary())
+
+
+def _encoded_with_schema(rows: Sequence[object], source: TopicSource) -> pa.Array:
+    """Return values of rows that are mappings by the source's schema, others as they are."""
+    schema = arrow_schema(struct_of(source.schema_json))
+    mappings = [row for row in rows if isinstance(row, Mapping)]
+    for row in mappings:
+        _check_names(row, source)
+    try:
+        table = pa.Table.from_pylist(mappings, schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise refusal(
+            "bad-value",
+            f"a row does not fit the schema of {source.name}: {error}",
+            f"columns: {_names(source)}",
+            call_site(),
+        ) from None
+    encoded = iter(_encode_serde(_one_batch(table), source).to_pylist())
+    return pa.array([next(encoded) if isinstance(row, Mapping) else _value(row, source) for row in rows], pa.binary())
+
+
+def _encode_serde(batch: pa.RecordBatch, source: TopicSource) -> pa.Array:
+    assert source.serde is not None
+    columns = struct_of(source.schema_json)
+    serde = sink_serde(source.serde, source.topics[0], columns, source.where)
+    try:
+        return encode_values(batch, columns.names, serde)
+    except ValueError as error:
+        raise refusal(
+            "bad-value", f"a row does not encode: {error}", f"columns: {_names(source)}", call_site()
+        ) from None
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _check_names(names: Iterable[object], source: TopicSource) -> None:
+    """Refuse a column that the source does not have: in a test it is a mistake, though JSON may have any fields."""
+    if source.value_format in ("string", "raw"):
+        return
+    known = struct_of(source.schema_json).names
+    for name in names:
+        if name not in known:
+            raise _unknown_column(str(name), known, source)
+
+
+def _unknown_column(name: str, known: Sequence[str], source: TopicSource) -> TopologyError:
+    near = nearest(name, known)
+    hint = f'; did you mean "{near}"?' if near else ""
+    return refusal(
+        "unresolved-column",
+        f'{source.name} has no column "{name}"{hint}',
+        f"columns: {', '.join(known)}; a record with other fields: push its bytes",
+        call_site(),
+        column=name,
+        suggestion=near,
+    )
+
+
+def _names(source: TopicSource) -> str:
+    return ", ".join(struct_of(source.schema_json).names)
