@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA
@@ -26,12 +28,14 @@ subtopology by-origin
            changelog demo-by-origin-changelog
   then     withColumn
   writes   out (json, key origin, created with 4 partitions when missing)
+  runs     a job for each micro-batch: it keeps state between two parts of Spark SQL
 
 subtopology flights
   reads    flights (json: origin, dep_delay)
   then     where
   groups   by origin
-  writes   demo-by-origin-repartition (internal)"""
+  writes   demo-by-origin-repartition (internal)
+  runs     in resident slots"""
 
 
 def test_described_as_text(app):
@@ -40,3 +44,16 @@ def test_described_as_text(app):
     assert app.describe() == GOLDEN
     assert app.describe("mermaid").startswith("flowchart LR\n")
     assert '"changelog": "demo-by-origin-changelog"' in app.describe("json")
+
+
+def test_a_description_names_why_there_are_no_resident_slots(app, spark):
+    flights = app.stream("flights", schema=SCHEMA)
+    flights.withColumn("now", F.current_timestamp()).to_topic("out", partitions=4)
+    [part] = json.loads(app.describe("json"))["subtopologies"]
+    assert (part["resident_slots"], part["reason_for_jobs"]) == (False, "its Spark SQL tells the time")
+    jobs = StreamsApp("demo", spark=spark, config={"headrace.execution": "micro-batch"})
+    jobs.stream("flights", schema=SCHEMA).to_topic("out", partitions=4)
+    assert 'runs     a job for each micro-batch: headrace.execution is "micro-batch"' in jobs.describe()
+    wide = StreamsApp("demo", spark=spark, config={"headrace.execution": "resident", "headrace.max.slots": 9})
+    wide.stream("flights", schema=SCHEMA).to_topic("out", partitions=4)
+    assert "it needs 9 threads of Spark's executor, 8 are left" in wide.describe()

@@ -98,7 +98,8 @@ subtopology clicks
   keeps    unique-by-id: first row by id within 0:10:00 of ts
            changelog demo-unique-by-id-changelog
   then     where
-  writes   unique (json, key of the input)"""
+  writes   unique (json, key of the input)
+  runs     a job for each micro-batch: it keeps state between two parts of Spark SQL"""
 
 
 def test_described(clicks):

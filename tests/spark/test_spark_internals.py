@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import ArithmeticException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from headrace.spark import session
 from headrace.spark import spark_internals as internals
+from headrace.spark.runtime import resident_stage
+from headrace.spark.runtime.marker_bypass import MarkerBypass
+from headrace.spark.runtime.prepared_plan import fetching_session
+from headrace.spark.runtime.resident_chains import BYTES_SETTING
+from headrace.spark.topology.nodes import MARKER_COLUMN
 
 FILTERED = "a > 1"
 
@@ -164,6 +173,73 @@ def test_held_rows_keep_their_expression_ids(spark: SparkSession, frame: Any) ->
 def test_rows_as_json_are_collected_repeatedly(frame: Any) -> None:
     rows = internals.json_rows(frame.where(FILTERED))
     assert str(rows.collect().toString()) == str(rows.collect().toString()) == '[{"a":2,"b":"y"}, {"a":3,"b":"z"}]'
+
+
+def test_rows_pass_through_code_that_shares_objects_in_a_task(spark: SparkSession, frame: Any) -> None:
+    """Counts in one RDD, adds the count in another one; no task sees the objects of another."""
+    source = """
+    public java.lang.Object generate(Object[] references) { return new Counting(references); }
+    final class Counting extends org.apache.spark.sql.execution.BufferedRowIterator {
+      private final Object[] references;
+      private scala.collection.Iterator input;
+      public Counting(Object[] references) { this.references = references; }
+      public void init(int index, scala.collection.Iterator[] inputs) { input = inputs[0]; }
+      protected void processNext() throws java.io.IOException {
+        if (!input.hasNext()) return;
+        InternalRow row = (InternalRow) input.next();
+        java.util.concurrent.atomic.AtomicReference count =
+          (java.util.concurrent.atomic.AtomicReference) references[0];
+        int before = count.get() == null ? 0 : ((Integer) count.get()).intValue();
+        ((java.util.concurrent.atomic.AtomicBoolean) references[1]).set(true);
+        if (references.length == 2) { count.set(Integer.valueOf(before + 1)); append(row); return; }
+        append(new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
+          new Object[] { Integer.valueOf(row.getInt(0) * 100 + before) }));
+      }
+    }
+    """
+    shared = [internals.shared_reference(spark), internals.shared_flag(spark)]
+    numbers = spark.createDataFrame([(n,) for n in range(4)], "n INT").repartition(2, "n").sortWithinPartitions("n")
+    counted = internals.rows_through_code(spark, internals.internal_rows(numbers), source, shared)
+    added = internals.rows_through_code(spark, counted, source, [*shared, 1])
+    found = sorted(row.n for row in internals.frame_of_rdd(spark, added, numbers.schema).collect())
+    assert [number // 100 for number in found] == [0, 1, 2, 3]
+    parts: dict[int, list[int]] = {}
+    for n, part in numbers.select("n", F.spark_partition_id()).collect():
+        parts.setdefault(part, []).append(n)
+    assert {n: found[n] % 100 for n in range(4)} == {n: at + 1 for ns in parts.values() for at, n in enumerate(ns)}
+
+
+def test_a_marker_takes_all_rows_before_it_to_the_next_stage(spark: SparkSession, tmp_path: Path) -> None:
+    """The rule of bytes that resident slots rest on, with Spark SQL that drops, computes and multiplies rows."""
+    schema = StructType([StructField("n", LongType()), StructField(MARKER_COLUMN, BinaryType())])
+    arrow = pa.schema([("n", pa.int64()), (MARKER_COLUMN, pa.binary())])
+    seen = str(tmp_path)
+
+    def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield resident_stage._marker_rows(arrow, {})
+        for number in range(20):
+            rows = pa.table({"n": range(number), MARKER_COLUMN: pa.nulls(number, pa.binary())}, schema=arrow)
+            yield from rows.to_batches()
+            yield resident_stage._marker_rows(arrow, {"number": number})
+            deadline = time.monotonic() + 60
+            while not Path(seen, str(number)).exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"marker {number} did not come")
+                time.sleep(0.001)
+
+    def last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows, marker in resident_stage._micro_batches(batches):
+            if marker:
+                Path(seen, str(marker["number"])).touch()
+                yield pa.record_batch({"n": [sum(part.num_rows for part in rows)]}, schema=arrow.remove(1))
+
+    session = fetching_session(spark, {BYTES_SETTING: str(resident_stage.FLUSH_BYTES)})
+    bypass = MarkerBypass(spark.range(0, 1, 1, 1).mapInArrow(first, schema))
+    queried = bypass.rows.where("n % 2 = 0").select(F.explode(F.array("n", F.col("n") + 1)).alias("n"))
+    result = bypass.merged(queried, session).mapInArrow(last, "n long")
+    assert [row.n for row in result.collect()] == [2 * ((number + 1) // 2) for number in range(20)]
 
 
 def test_expressions_are_built_and_become_columns(spark: SparkSession, frame: Any) -> None:

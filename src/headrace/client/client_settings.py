@@ -256,7 +256,7 @@ _ROWS: Final = (
         None,
         "auto",
         "micro-batch starts a Spark job for each micro-batch; resident keeps slots running, and is refused where that "
-        "is not possible; auto keeps them running where no Spark SQL is needed",
+        "is not possible; auto keeps them running where that is possible",
         choices=("auto", "resident", "micro-batch"),
     ),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.spark.application_settings import ApplicationSettings
 from headrace.spark.topology.nodes import (
     Aggregate,
     Branch,
@@ -28,29 +29,52 @@ from headrace.spark.topology.nodes import (
     WindowedAggregate,
 )
 
+ReasonsForJobs = Mapping[str, str | None]
 
-def describe(compiled: CompiledTopology, format: str = "text") -> str:
+
+def describe(compiled: CompiledTopology, format: str, reasons_for_jobs: ReasonsForJobs) -> str:
     """Return the topology in one of the formats `text`, `json` and `mermaid`.
+
+    Args:
+        compiled: The topology.
+        format: The format.
+        reasons_for_jobs: As the function of that name returns them.
 
     Raises:
         ConfigError: for any other format.
     """
     if format == "json":
-        return json.dumps(as_document(compiled), indent=2)
+        return json.dumps(as_document(compiled, reasons_for_jobs), indent=2)
     if format == "mermaid":
         return "\n".join(_mermaid(compiled))
     if format == "text":
-        return "\n".join(_text(compiled))
+        return "\n".join(_text(compiled, reasons_for_jobs))
     raise ConfigError("bad-value", f"format={format!r} is none of text, json, mermaid", 'format="text"')
 
 
-def as_document(compiled: CompiledTopology) -> dict[str, Any]:
+def reasons_for_jobs(settings: ApplicationSettings, compiled: CompiledTopology) -> ReasonsForJobs:
+    """Return, for each subtopology, why it runs a Spark job for each micro-batch; None if it has resident slots.
+
+    The answer holds for as many tasks as the session has cores. It does not include what only a start shows: whether
+    Spark passes markers.
+    """
+    from headrace.spark.runtime.resident_slots import ResidentThreads
+    from headrace.spark.spark_session import cores_of
+
+    threads = ResidentThreads(settings.spark, str(settings.config["headrace.execution"]))
+    slots = int(settings.config["headrace.max.slots"]) or cores_of(settings.spark)
+    return {part.subtopology_id: threads.reason_for_jobs(part, slots) for part in compiled.subtopologies}
+
+
+def as_document(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> dict[str, Any]:
     """Return the topology as dictionaries and lists, in an order that depends only on the program."""
     return {
         "application": compiled.app_name,
         "subtopologies": [
             {
                 "id": part.subtopology_id,
+                "resident_slots": reasons_for_jobs[part.subtopology_id] is None,
+                "reason_for_jobs": reasons_for_jobs[part.subtopology_id],
                 "sources": [_source(source) for source in part.sources],
                 "branches": [_branch(branch) for branch in part.branches],
             }
@@ -195,7 +219,7 @@ def _sink(sink: Sink) -> dict[str, Any]:
     return {"kind": "foreachBatch", "function": sink.name, "columns": list(sink.columns)}
 
 
-def _text(compiled: CompiledTopology) -> list[str]:
+def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[str]:
     lines = [f"application {compiled.app_name}"]
     for part in compiled.subtopologies:
         lines += ["", f"subtopology {part.subtopology_id}"]
@@ -219,6 +243,10 @@ def _text(compiled: CompiledTopology) -> list[str]:
             if branch.after:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.after)}")
             lines.append(f"  writes   {_sink_line(branch)}")
+        reason = reasons_for_jobs[part.subtopology_id]
+        lines.append(
+            "  runs     in resident slots" if reason is None else f"  runs     a job for each micro-batch: {reason}"
+        )
     return lines
 
 

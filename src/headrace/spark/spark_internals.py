@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "activate",
@@ -39,7 +40,9 @@ __all__ = [
     "estimated_bytes",
     "expression_id",
     "frame_of_plan",
+    "frame_of_rdd",
     "frame_of_rows",
+    "internal_rows",
     "interval_microseconds",
     "is_classic",
     "is_instance",
@@ -53,9 +56,12 @@ __all__ = [
     "parse_expression",
     "private_field",
     "query_execution",
+    "rows_through_code",
     "run_plan",
     "scala_sequence",
     "sequence",
+    "shared_flag",
+    "shared_reference",
     "task_context",
     "unresolved_column",
     "usable_processors",
@@ -276,6 +282,58 @@ def frame_of_rows(session: SparkSession, rows: Any, schema: Any, partitions: int
     context: Any = session.sparkContext
     rdd = context._jsc.parallelize(rows, partitions).rdd()
     return DataFrame(_jsession(session).internalCreateDataFrame(rdd, schema, False), session)
+
+
+def internal_rows(dataframe: DataFrame) -> Any:
+    """Return the Java RDD of internal rows that `dataframe` is planned as."""
+    return query_execution(dataframe).toRdd()
+
+
+def frame_of_rdd(session: SparkSession, rdd: Any, schema: StructType) -> DataFrame:
+    """Return a DataFrame of a Java RDD of internal rows (see `internal_rows`)."""
+    from pyspark.sql import DataFrame
+
+    java_schema = _jvm(session).org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    return DataFrame(_jsession(session).internalCreateDataFrame(rdd, java_schema, False), session)
+
+
+def rows_through_code(session: SparkSession, rdd: Any, source: str, references: Sequence[Any]) -> Any:
+    """Return an RDD whose partitions pass through an iterator in Java, compiled where its tasks run.
+
+    The classes that Spark's generated code takes to executors, as source text, take ours: a class compiled in the
+    driver would be unknown to the deserialiser of a task.
+
+    Args:
+        session: The session of `rdd`.
+        rdd: A Java RDD of internal rows.
+        source: A method `generate(Object[])` that returns a `BufferedRowIterator`, and its class.
+        references: What `generate` receives. Objects that two RDDs of one lineage share are shared in each task, and
+            by no two tasks, because a task deserialises its lineage as one graph.
+    """
+    jvm = _jvm(session)
+    execution, catalyst = jvm.org.apache.spark.sql.execution, jvm.org.apache.spark.sql.catalyst
+    no_comments = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+    code = catalyst.expressions.codegen.CodeAndComment(source, no_comments)
+    given = session.sparkContext._gateway.new_array(jvm.Object, len(references))
+    for at, reference in enumerate(references):
+        given[at] = reference
+    metric = execution.metric.SQLMetrics.createMetric(session.sparkContext._jsc.sc(), "headrace")
+    try:
+        factory = execution.WholeStageCodegenEvaluatorFactory(jvm.scala.util.Right(code), metric, given)
+    except Py4JError:  # releases that never broadcast generated code
+        factory = execution.WholeStageCodegenEvaluatorFactory(code, metric, given)
+    row = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
+    return rdd.mapPartitionsWithEvaluator(factory, jvm.scala.reflect.ClassTag.apply(row))
+
+
+def shared_reference(session: SparkSession) -> Any:
+    """Return an empty `AtomicReference`, for `rows_through_code`."""
+    return _jvm(session).java.util.concurrent.atomic.AtomicReference()
+
+
+def shared_flag(session: SparkSession) -> Any:
+    """Return an `AtomicBoolean` that is false, for `rows_through_code`."""
+    return _jvm(session).java.util.concurrent.atomic.AtomicBoolean()
 
 
 def sequence(scala: Any) -> list[Any]:

@@ -236,9 +236,10 @@ class StreamsApp(ApplicationDeclaration):
 
     def describe(self, format: Literal["text", "json", "mermaid"] = "text") -> str:
         """Return the topology: subtopologies, topics, state stores and sinks. Does not connect to the cluster."""
-        from headrace.spark.describe import describe
+        from headrace.spark.describe import describe, reasons_for_jobs
 
-        return describe(self.compile(), format)
+        compiled = self.compile()
+        return describe(compiled, format, reasons_for_jobs(self._settings(), compiled))
 
     def check(self) -> list[Finding]:
         """Run the preflight checks against the cluster. Findings are returned, never raised."""

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from headrace.errors import ConfigError, RecordError
-from headrace.spark.runtime import resident_slots
+from headrace.spark.runtime import resident_chains, resident_slots
 
 pytestmark = pytest.mark.spark
 NUMBERS = "origin string, n bigint"
@@ -74,8 +74,7 @@ def copy_each(app):
 
 @pytest.mark.parametrize("build", [count_each, copy_each])
 def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights, build):
-    execution = "auto" if build is count_each else "resident"
-    app = running(build(make_app("killed", config={"headrace.execution": execution})))
+    app = running(build(make_app("killed")))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
     last = min(jobs_of(app)) if build is count_each else "flights"
@@ -147,15 +146,16 @@ def sql_application(app, sink):
     )
     rows = rows.withColumn("known", F.assert_true(F.col("n").isNotNull())).drop("known")
     rows = rows.withColumn("day", F.expr("date_add(date'2013-01-01', cast(n as int))")).alias("f").where("f.n < 10000")
+    rows = rows.withColumn("part", F.explode(F.array("n", F.lit(7)))).where("part % 2 = 1")
     rows.select(
-        "n", F.upper("origin").alias("o"), "day", F.expr("cast(n as decimal(20,2)) / 3 as third"), "at"
+        "n", "part", F.upper("origin").alias("o"), "day", F.expr("cast(n as decimal(20,2)) / 3 as third"), "at"
     ).to_topic(sink, partitions=2)
     return app
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_app, running, flights, guarantee):
-    app = make_app("resident", processing_guarantee=guarantee, config={"headrace.execution": "resident"})
+    app = make_app("resident", processing_guarantee=guarantee)
     started = running(sql_application(app, "resident"))
     started.wait_until("running", timeout=60)
     [jobs] = jobs_of(started).values()
@@ -176,7 +176,7 @@ def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_ap
 
 def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, running, monkeypatch):
     monkeypatch.setattr(resident_slots, "MOST_RECORDS_WITH_SQL", 10)
-    app = make_app("large", config={"headrace.execution": "resident"})
+    app = make_app("large")
     app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("each", partitions=1)
     started = running(app)
     started.wait_until("running", timeout=60)
@@ -191,7 +191,7 @@ def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, runn
 
 
 def test_a_record_that_spark_sql_cannot_process_is_set_aside_beside_resident_slots(broker, make_app, running):
-    app = make_app("casts", on_error="skip", config={"headrace.execution": "resident"})
+    app = make_app("casts", on_error="skip")
     app.stream("flights", schema="text string").selectExpr("cast(text AS int) AS n").to_topic("each", partitions=1)
     started = running(app)
     for text in ("1", "two", "3"):
@@ -206,11 +206,10 @@ def test_a_record_that_spark_sql_cannot_process_is_set_aside_beside_resident_slo
     [
         ("n + rand()", "not deterministic"),
         ("n, current_timestamp() AS now", "tells the time"),
-        ("explode(array(n, n)) AS n", "Generate"),
         ("times_two(n) AS n", "a function of the user"),
     ],
 )
-def test_spark_sql_that_a_marker_does_not_pass_is_refused_by_name(spark, broker, make_app, select, reason):
+def test_spark_sql_that_would_freeze_or_buffer_is_refused_by_name(spark, broker, make_app, select, reason):
     spark.udf.register("times_two", lambda n: n, "bigint")
     app = make_app("other", config={"headrace.execution": "resident"})
     expressions = [part.strip() for part in ([select] if "(" in select.split(",")[0] else select.split(","))]
@@ -219,12 +218,41 @@ def test_spark_sql_that_a_marker_does_not_pass_is_refused_by_name(spark, broker,
         app.start()
 
 
-def test_spark_sql_takes_a_job_for_each_micro_batch_unless_demanded(broker, make_app, running):
-    app = make_app("sql")
-    app.stream("flights", schema=NUMBERS).where("n > 1").to_topic("large", partitions=1)
-    started = running(app)
-    started.wait_until("running", timeout=60)
-    assert all(jobs._resident is None for jobs in jobs_of(started).values())
+def exploding(app):
+    from pyspark.sql import functions as F
+
+    rows = app.stream("flights", schema=NUMBERS).select(F.explode(F.array("n", F.col("n") + 1)).alias("n"))
+    rows.to_topic("each", partitions=1)
+    return app
+
+
+def test_spark_sql_that_ends_at_a_marker_takes_jobs(spark, broker, make_app, running, flights, caplog):
+    """Spark interprets generators where it generates no code for a whole stage; such a generator cannot go on."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    try:
+        with pytest.raises(ConfigError, match="Spark interprets a step of its Spark SQL") as refused:
+            exploding(make_app("demanded", config={"headrace.execution": "resident"})).start()
+        assert refused.value.code == "resident-impossible"
+        started = running(exploding(make_app("interpreted", instance="b")))
+        flights.send(broker, range(10))
+        started.wait_until("caught-up", timeout=60)
+        started.stop()
+    finally:
+        spark.conf.unset("spark.sql.codegen.wholeStage")
+    assert "flights runs a Spark job for each micro-batch: Spark interprets a step" in caplog.text
+    assert sorted(row["n"] for row in values(broker)) == sorted([*range(10), *range(1, 11)])
+
+
+def test_a_spark_that_holds_markers_back_takes_jobs(broker, make_app, running, flights, monkeypatch, caplog):
+    """With another limit of bytes Spark collects rows, the marker among them, until more come."""
+    monkeypatch.setattr(resident_chains, "FLUSH_BYTES", 1 << 20)
+    monkeypatch.setattr(resident_slots, "START_S", 8.0)
+    monkeypatch.setattr(resident_slots, "MARKER_S", 3.0)
+    started = running(exploding(make_app("held")))
+    flights.send(broker, range(10))
+    started.wait_until("caught-up", timeout=60)
+    assert "flights runs a Spark job for each micro-batch: Spark did not pass the first" in caplog.text
+    assert len(values(broker)) == 20
 
 
 def test_resident_slots_that_are_impossible_are_refused(broker, make_app, caplog):

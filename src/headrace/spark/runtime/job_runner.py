@@ -34,7 +34,7 @@ from headrace.spark.runtime.plan import (
 from headrace.spark.runtime.prepared_plan import fetching_session
 from headrace.spark.runtime.python_worker_repair import forget_dead_daemons, has_lost_its_daemon
 from headrace.spark.runtime.resident_chains import ResidentChains
-from headrace.spark.runtime.resident_slots import ResidentSlots
+from headrace.spark.runtime.resident_slots import MarkersLost, ResidentSlots, impossible
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.store_files import disk_full
@@ -382,8 +382,7 @@ class JobRunner:
         for attempt in range(WARM_UP_TRIES):
             try:
                 with self._running(plan, "warm-up"):
-                    if self._resident is not None:
-                        self._resident.warm_up(plan)
+                    self._warm_up_resident(plan)
                     if self._chains.main is not None:
                         self._chains.main.collect()
                     if self._chains.restore is not None:
@@ -400,6 +399,19 @@ class JobRunner:
                 break
         if self._chains.skips and self.can_guard():
             self._warm_up_guarded(plan)
+
+    def _warm_up_resident(self, plan: MicroBatchPlan) -> None:
+        """Start the resident slots. Where markers do not come back, do without; raises ConfigError if demanded."""
+        if self._resident is None:
+            return
+        try:
+            self._resident.warm_up(plan)
+        except MarkersLost as lost:
+            self._resident.close()
+            if self._resident.is_demanded:
+                raise impossible(self._name, str(lost)) from lost
+            self._resident = None
+            log.warning("%s runs a Spark job for each micro-batch: %s", self._name, lost)
 
     def _warm_up_guarded(self, plan: MicroBatchPlan) -> None:
         """Plan and compile the guarded form, which a failed micro-batch needs at once."""

@@ -22,18 +22,21 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError
+from headrace.spark.runtime.marker_bypass import ENDED_EARLY
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport
 from headrace.spark.runtime.resident_chains import ResidentChain, ResidentChains, resident_chains
 from headrace.spark.runtime.slot_link import LinkClosed, SlotLink, SlotListener
 from headrace.spark.spark_session import threads_of
 from headrace.spark.topology.nodes import CompiledSubtopology
 
-__all__ = ["ResidentSlots", "ResidentThreads", "SlotLost"]
+__all__ = ["MarkersLost", "ResidentSlots", "ResidentThreads", "SlotLost", "impossible"]
 
 log = logging.getLogger("headrace.spark")
 MOST_RECORDS_WITH_SQL = 20_000  # of a slot in a micro-batch; then a job is as fast
+MARKER_S = 60.0  # for Spark to compile and to pass the first marker, beside other programs on a loaded machine
 START_S = 120.0  # the first Python worker of a session imports for seconds, on a loaded machine for many
 _THREADS_FOR_JOBS = 2  # restores and the search for bad records run beside resident slots
+TO_AUTO = 'Set headrace.execution to "auto"'
 _KILLS_IDLE = "spark.python.worker.killOnIdleTimeout"
 ENDING_S = 10.0  # from a closed link to the end of its Spark job
 
@@ -62,25 +65,34 @@ class ResidentThreads:
         if obstacle is None:
             assert not isinstance(chains, str)
             self._left -= slots * chains.count
-            return chains
+            return replace(chains, is_demanded=self._execution == "resident")
         reason, fix = obstacle
         if self._execution == "resident":
-            raise ConfigError("resident-impossible", f"subtopology {name} cannot have resident slots: {reason}", fix)
-        # Spark SQL is the program's own, and nothing to report; a session that is too small may be an oversight.
-        is_usual = isinstance(chains, str) or chains.has_sql
-        log.log(
-            logging.DEBUG if is_usual else logging.INFO, "%s runs a Spark job for each micro-batch: %s", name, reason
-        )
+            raise impossible(name, reason, fix)
+        # What the program needs is nothing to report; a session that is too small may be an oversight.
+        level = logging.DEBUG if isinstance(chains, str) else logging.INFO
+        log.log(level, "%s runs a Spark job for each micro-batch: %s", name, reason)
+        return None
+
+    def reason_for_jobs(self, subtopology: CompiledSubtopology, slots: int) -> str | None:
+        """Return why a subtopology runs a Spark job for each micro-batch; None if it has resident slots.
+
+        Takes their threads, as `take`, and raises nothing.
+        """
+        if self._execution == "micro-batch":
+            return 'headrace.execution is "micro-batch"'
+        chains = resident_chains(self._spark, subtopology, slots, {})
+        obstacle = self._obstacle(chains, slots)
+        if obstacle is not None:
+            return obstacle[0]
+        assert not isinstance(chains, str)
+        self._left -= slots * chains.count
         return None
 
     def _obstacle(self, chains: ResidentChains | str, slots: int) -> tuple[str, str] | None:
         """Return why a subtopology cannot have resident slots, and what to do; None if it can."""
         if isinstance(chains, str):
-            return chains, 'Set headrace.execution to "auto"'
-        if chains.has_sql and self._execution != "resident":
-            # The rewritten filters give the same rows, but Spark may evaluate a condition on a row that another filter
-            # drops. A record on which it fails would be skipped here and filtered there.
-            return "Spark SQL stands between its source and its sinks", 'Set headrace.execution to "resident"'
+            return chains, TO_AUTO
         # Spark kills workers without input, and a slot between micro-batches has none.
         if self._kills_idle:
             return f"{_KILLS_IDLE} is true, and a slot is idle when no record arrives", f"Set {_KILLS_IDLE} to false"
@@ -92,8 +104,17 @@ class ResidentThreads:
         return None
 
 
+def impossible(name: str, reason: str, fix: str = TO_AUTO) -> ConfigError:
+    """Return the error of a subtopology that is to have resident slots, and cannot."""
+    return ConfigError("resident-impossible", f"subtopology {name} cannot have resident slots: {reason}", fix)
+
+
 class SlotLost(Exception):
     """A resident slot ended, and Spark reported no reason."""
+
+
+class MarkersLost(Exception):
+    """Spark holds back or does not pass the marker of a micro-batch: there can be no resident slots."""
 
 
 @dataclass(slots=True)
@@ -151,6 +172,11 @@ class ResidentSlots:
             found.setdefault(job.slot, set()).update(link.pid for link in job.links.values())
         return {slot: tuple(sorted(pids)) for slot, pids in found.items() if pids}
 
+    @property
+    def is_demanded(self) -> bool:
+        """Whether no job is to take their place."""
+        return self._chains.is_demanded
+
     def takes(self, plan: MicroBatchPlan) -> bool:
         """Whether a micro-batch is to run here, and not as a job of its own.
 
@@ -161,25 +187,43 @@ class ResidentSlots:
             sum(task.records for task in slot.tasks) <= MOST_RECORDS_WITH_SQL for slot in plan.slots
         )
 
-    def process(self, plan: MicroBatchPlan) -> list[StageReport]:
+    def process(self, plan: MicroBatchPlan, *, within_s: float | None = None) -> list[StageReport]:
         """Run a micro-batch, and start the slots that it needs and that do not run.
+
+        Args:
+            plan: The micro-batch.
+            within_s: For all slots to answer once they run; None: for ever.
 
         Raises:
             SlotLost: a slot ended, and Spark does not say why.
+            MarkersLost: a slot did not answer in time.
             Exception: Spark's, of the first slot whose job failed. The other slots have finished.
         """
         jobs = [self._jobs[at, slot.slot] for slot in plan.slots for at in range(self._chains.count)]
-        self._start(jobs)
+        self._start(jobs, is_test=within_s is not None)
         parts = {slot.slot: {"plan": replace(plan, slots=(slot,)).to_json()} for slot in plan.slots}
         for job in jobs:
             # The reason of a dead slot is asked for in one place, when all answers are in.
             with contextlib.suppress(LinkClosed):  # its answer will be the end of its link
                 job.links[job.ends[0]].send(parts[job.slot])
-        return self._answers(jobs)
+        return self._answers(jobs, None if within_s is None else time.monotonic() + within_s)
 
     def warm_up(self, plan: MicroBatchPlan) -> None:
-        """Start all slots, and run a plan without tasks on each. Raises as `process`."""
-        self.process(replace(plan, slots=tuple(SlotPlan(slot=number, tasks=()) for number in range(self._slots))))
+        """Start all slots, and run a plan without tasks on each: the test that markers come back.
+
+        Raises:
+            MarkersLost: they do not.
+            Exception: as `process`.
+        """
+        every = tuple(SlotPlan(slot=number, tasks=()) for number in range(self._slots))
+        try:
+            self.process(replace(plan, slots=every), within_s=MARKER_S)
+        except MarkersLost:
+            raise
+        except Exception as error:
+            if ENDED_EARLY in str(error):
+                raise MarkersLost("Spark interprets a step of its Spark SQL, and ends it with the first one") from error
+            raise
 
     def close(self) -> None:
         """End all slots: each finishes the micro-batch that it runs."""
@@ -197,7 +241,7 @@ class ResidentSlots:
             log.warning("%s: resident slots did not end within %d s; cancelling their jobs", self._name, ENDING_S)
             self._spark.sparkContext.cancelJobGroup(self._group)
 
-    def _start(self, jobs: Sequence[_Job]) -> None:
+    def _start(self, jobs: Sequence[_Job], *, is_test: bool) -> None:
         # 1. Slots that ended between micro-batches: their links are closed and forgotten.
         for job in jobs:
             if not job.is_running:
@@ -226,9 +270,12 @@ class ResidentSlots:
             job.links |= {end: links[end] for end in job.ends if end in links}
             for end in job.links:
                 log.debug("%s: process %d runs %s", self._name, job.links[end].pid, end)
-        for job in missing:
-            if not job.is_linked:
-                raise self._reason(job)
+        absent = [job for job in missing if not job.is_linked]
+        ended = [job for job in missing if not job.is_running]  # one of them is why the others are not linked yet
+        if absent and not ended and is_test and absent[0].links:
+            raise MarkersLost(f"Spark did not pass the first rows within {START_S:.0f} s")
+        if absent:
+            raise self._reason((ended or absent)[0])
 
     def _launch(self, job: _Job, chain: ResidentChain) -> None:
         def run() -> None:
@@ -250,8 +297,8 @@ class ResidentSlots:
         )
         job.thread.start()
 
-    def _answers(self, jobs: Sequence[_Job]) -> list[StageReport]:
-        """Wait until every job has answered or ended."""
+    def _answers(self, jobs: Sequence[_Job], deadline: float | None) -> list[StageReport]:
+        """Wait until every job has answered or ended. Raises MarkersLost at `deadline`."""
         reports: dict[tuple[int, int], list[StageReport]] = {}
         lost: list[_Job] = []
         # All answers are awaited, also after a failure. A slot that still writes while its micro-batch is undone could
@@ -260,7 +307,10 @@ class ResidentSlots:
             for job in jobs:
                 waiting.register(job.links[job.ends[-1]], selectors.EVENT_READ, job)
             while waiting.get_map():
-                for key, _ in waiting.select():
+                ready = waiting.select(None if deadline is None else deadline - time.monotonic())
+                if not ready and deadline is not None and time.monotonic() >= deadline:
+                    raise MarkersLost(f"Spark did not pass the first marker within {MARKER_S:.0f} s")
+                for key, _ in ready:
                     job, link = key.data, key.fileobj
                     assert isinstance(link, SlotLink)
                     answer = link.receive()
