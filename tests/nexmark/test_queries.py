@@ -140,8 +140,6 @@ REFUSED_CALLS = {
     "q9": "auctions.join(bids",
     "q11": "bids.groupBy(F.session_window(",
     "q12": "bids.groupBy(F.window(",
-    "q15": 'bids.groupBy("day").agg(',
-    "q16": 'bids.groupBy("channel", "day").agg(',
     "q18": 'events.bid.withColumn("place"',
     "q19": 'events.bid.withColumn("place"',
     "q20": "events.bid.join(auctions",

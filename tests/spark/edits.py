@@ -211,6 +211,27 @@ EDITS = (
         fast=False,
     ),
     Edit(
+        name="distinct counts reordered",
+        old=expressed(
+            {"a": "count(distinct n)", "b": "count(distinct n % 2)"},
+            {"a": lambda ns: len(set(ns)), "b": lambda ns: len({n % 2 for n in ns})},
+        ),
+        new=expressed(
+            {"b": "count(distinct n % 2)", "a": "count(distinct n)"},
+            {"a": lambda ns: len(set(ns)), "b": lambda ns: len({n % 2 for n in ns})},
+        ),
+    ),
+    Edit(
+        name="distinct count added",
+        old=BASE,
+        new=expressed(
+            {"count": "count(*)", "total": "sum(n)", "values": "count(distinct n)"},
+            {"count": len, "total": sum, "values": lambda ns: len(set(ns))},
+        ),
+        refused="new: count_distinct(n): int64 of int32",
+        fast=False,
+    ),
+    Edit(
         name="max_by ordered by another column",
         old=expressed({"last": "max_by(n, n)"}, {"last": max}),
         new=expressed({"last": "max_by(n, n + 1)"}, {"last": max}),

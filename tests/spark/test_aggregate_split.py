@@ -28,7 +28,6 @@ def flights(spark):
 @pytest.mark.parametrize(
     ("aggregate", "sibling"),
     [
-        ("count(distinct n)", "groupBy that column as well"),
         ("sum(distinct n)", "groupBy that column as well"),
         ("percentile(n, 0.5)", "count per bucket"),
         ("median(n)", "count per bucket"),
@@ -132,3 +131,42 @@ def test_a_function_without_declared_input_types_is_an_error():
 def test_texts_that_count_as_equal_are_no_extremes(flights, call):
     error = refused(lambda: flights.groupBy("origin").agg(F.expr(call)))
     assert (error.code, "collation" in error.message) == ("not-supported-here", True)
+
+
+def test_distinct_counts_are_buffers_of_their_own(app):
+    split = split_of(
+        app,
+        F.count_distinct("n"),
+        F.count_distinct("carrier", "n"),
+        F.count_distinct(F.when(F.col("n") > 3, F.col("carrier"))),
+        F.expr("count(distinct n, carrier) filter (where n > 3)"),
+        F.count("n"),
+    )
+    assert [(b.function, b.argument) for b in split.buffers] == [
+        ("count", "n"),
+        ("count_distinct", "CASE WHEN (n > 3) THEN carrier END"),
+        ("count_distinct", "carrier, n"),
+        ("count_distinct", "n"),
+        ("count_distinct", "n FILTER (n > 3), carrier"),
+    ]
+
+
+@pytest.mark.parametrize("call", ["count(distinct struct(n))", "count(distinct origin collate UTF8_LCASE)"])
+def test_values_whose_bytes_do_not_decide_are_not_counted(flights, call):
+    assert refused(lambda: flights.groupBy("origin").agg(F.expr(call))).code == "not-supported-here"
+
+
+def test_distinct_counts_need_exactly_once(spark):
+    app = StreamsApp("demo", spark=spark, processing_guarantee="at_least_once")
+    flights = app.stream("flights", schema=SCHEMA)
+    error = refused(lambda: flights.groupBy("origin").agg(F.count_distinct("n")))
+    assert (error.code, "exactly_once_v2" in error.fix) == ("not-supported-here", True)
+    assert flights.groupBy("origin").agg(F.max_by("n", "t")).columns == ["origin", "max_by(n, t)"]
+
+
+def test_distinct_counts_in_windows_that_close_are_refused(flights):
+    windows = flights.withWatermark("t", "1 minute").groupBy("origin", F.window("t", "1 hour"))
+    error = refused(lambda: windows.agg(F.count_distinct("n")))
+    assert (error.code, "windows that close" in error.message) == ("not-supported-here", True)
+    hours = flights.groupBy("origin", F.window("t", "1 hour")).agg(F.count_distinct("n").alias("n"))
+    assert hours.columns == ["origin", "window", "n"]

@@ -104,7 +104,9 @@ def test_the_aggregate_functions_of_the_limitations_page_are_supported_or_refuse
     supported, unmergeable, later = aggregate_limits()
     arguments = {"count_if": "n > 1", "bool_and": "n > 1", "bool_or": "n > 1"}
     arguments |= dict.fromkeys(("max_by", "min_by", "corr", "covar_pop", "covar_samp"), "n, dep_delay")
-    flights.groupBy("origin").agg(*(F.expr(f"{name}({arguments.get(name, 'n')})").alias(name) for name in supported))
+    arguments |= {"count_distinct": "DISTINCT n"}
+    calls = {name: f"{name.removesuffix('_distinct')}({arguments.get(name, 'n')})" for name in supported}
+    flights.groupBy("origin").agg(*(F.expr(call).alias(name) for name, call in calls.items()))
     two = {"percentile": "n, 0.5"}
     within = {"percentile_cont", "percentile_disc"}
     for name in unmergeable | later:

@@ -52,18 +52,21 @@ _FUNCTIONS: dict[str, BufferFunction] = {
 _OVER_DOUBLES = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"})
 _OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
 _BY_ORDER = frozenset({"max_by", "min_by"})
-_COMPARED = _BY_ORDER | {"min", "max"}  # functions whose result depends on the order or equality of texts
+_COMPARED = _BY_ORDER | {
+    "min",
+    "max",
+    "count_distinct",
+}  # functions whose result depends on the order or equality of texts
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
 _SUPPORTED = (
-    *("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", "max_by", "min_by"),
+    *("count", "count_distinct", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", "max_by", "min_by"),
     *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
 )
 _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
 # Exact results need every value of the group: parts of bounded size do not hold them.
 _UNMERGEABLE = {
-    "count_distinct": "groupBy that column as well and count: the reader counts the rows per group",
     "sum_distinct": "groupBy that column as well: the reader adds up the rows per group",
     "avg_distinct": "groupBy that column as well: the reader averages the rows per group",
     "percentile": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
@@ -282,12 +285,11 @@ class _Splitter:
     def _buffer(self, expression: Any) -> Buffer:
         function = expression.aggregateFunction()
         name = str(function.prettyName())
-        if expression.isDistinct():
-            name = f"{name}_distinct"
-            raise self._not_mergeable(name, expression)
+        if expression.isDistinct() and class_of(function) != "Count":
+            raise self._not_mergeable(f"{name}_distinct", expression)
         if self._is(function, "RuntimeReplaceable"):  # count_if, bool_and, bool_or stand for count, min, max
             function = function.replacement()
-        kind = _FUNCTIONS.get(class_of(function))
+        kind = "count_distinct" if expression.isDistinct() else _FUNCTIONS.get(class_of(function))
         if kind is None or name.startswith("try_"):
             raise self._not_mergeable(name, expression)
         inputs = self._inputs_of(kind, function)

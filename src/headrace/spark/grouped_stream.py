@@ -119,8 +119,8 @@ class GroupedStream:
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
 
-        Supported are aggregates whose partial results merge, and expressions over them: count, count_if, sum, avg, min,
-        max, bool_and, bool_or, max_by, min_by, standard deviations, variances, covariances and corr.
+        Supported are count, count_if, sum, avg, min, max, bool_and, bool_or, max_by, min_by, exact distinct counts,
+        standard deviations, variances, covariances, corr, and expressions over them.
 
         Args:
             *exprs: Aggregate expressions, or one mapping of column → function name.
@@ -189,6 +189,7 @@ class GroupedStream:
             aggregated = getattr(before.groupBy(*group), method)(*args)
         _check_unique(aggregated.columns, where)
         split = split_aggregate(before, aggregated, where, _window_group(window))
+        self._check_distinct(split, where)
         keyed = (
             len(self._arms) == 1
             and split.source_key is not None
@@ -211,6 +212,28 @@ class GroupedStream:
             aggregate,
             (),
         )
+
+    def _check_distinct(self, split: AggregateSplit, where: str) -> None:
+        """Refuse exact distinct counts in windows that close, and at least once.
+
+        A micro-batch that failed leaves its changes in the changelog. Its values would be taken for counted by the next
+        owner of the task, although the counter that had them was replaced: the count would be too low for ever.
+        """
+        counted = any(buffer.function == "count_distinct" for buffer in split.buffers)
+        if counted and self._closing() is not None:
+            raise refusal(
+                "not-supported-here",
+                "exact distinct counts in windows that close come in a later release",
+                "leave withWatermark out: the table then keeps all windows",
+                where,
+            )
+        if counted and self._rows._app.processing_guarantee == "at_least_once":
+            raise refusal(
+                "not-supported-here",
+                "exact distinct counts need exactly once: after a failure at least once could leave values out",
+                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
+                where,
+            )
 
 
 @checked_api()

@@ -83,6 +83,7 @@ class Application(Protocol):
 
     name: str
     config: dict[str, int | str]
+    processing_guarantee: str
 
     def _template_of(self, columns: StructType, *, coordinates: bool = False) -> DataFrame:
         """An empty frame with these columns and the runtime's own."""

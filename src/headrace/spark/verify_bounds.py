@@ -57,6 +57,8 @@ def _own_figures(buffer: Buffer) -> list[Column]:
         pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(buffer.input).alias("x")))
         extreme = F.max(pair) if buffer.function == "max_by" else F.min(pair)
         return [extreme.getField("x").alias(f"{name}_x")]
+    if buffer.function == "count_distinct":
+        return [F.count_distinct(*buffer.inputs).alias(f"{name}_values")]
     if buffer.function in _MOMENTS:
         value = F.col(str(buffer.input)).cast("double")
         return [F.avg(value).alias(f"{name}_mean"), F.var_pop(value).alias(f"{name}_variance")]
@@ -104,6 +106,12 @@ def _count(buffer: Buffer, figures: Figures, repeats: int) -> Span:
         return (figures["rows"] + repeats,)
     count = figures[f"{buffer.input}_count"]
     return tuple(dict.fromkeys((count, count + repeats)))
+
+
+def _count_distinct(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Only under exactly once, so records are not counted again; and a value would not be."""
+    del repeats
+    return (figures[f"{buffer.name}_values"],)
 
 
 def _extreme(buffer: Buffer, figures: Figures, repeats: int) -> Span:
@@ -205,6 +213,7 @@ _MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp"})
 _COMOMENTS = frozenset({"corr", "covar_pop", "covar_samp"})
 _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "count": _count,
+    "count_distinct": _count_distinct,
     "sum": _sum,
     "avg": _average,
     "min": _extreme,

@@ -64,7 +64,18 @@ EXTREMES = [
 def splits(spark: Any) -> dict[str, Any]:
     """The splits of both lists of calls, made once."""
     calls = {"spreads": {name: F.expr(sql) for name, sql in SPREADS.items()}, "extremes": extremes()[0]}
+    calls["distinct"] = {name: F.expr(sql) for name, sql in DISTINCT.items()}
     return {name: split_of(spark, found) for name, found in calls.items()}
+
+
+DISTINCT = {
+    "one": "count(distinct n)", "texts": "count(distinct s)", "doubles": "count(distinct x)",
+    "floats": "count(distinct f)",
+    "pairs": "count(distinct s, m)", "three": "count(distinct x, d, o)", "decimals": "count(distinct d)",
+    "times": "count(distinct t) filter (where o)", "when": "count(distinct case when m > 0 then s end)",
+    "both": "count(distinct m, s) filter (where x > 0)", "flags": "count(distinct o)",
+    "ratio": "count(distinct s) / count(*)", "rows": "count(*)", "last": "max(t)", "spread": "stddev_pop(m)",
+}  # fmt: skip
 
 
 def split_of(spark: Any, aggregates: dict[str, Any]) -> Any:
@@ -168,6 +179,23 @@ def test_extremes_equal_a_spark_batch_whatever_the_order(
         assert {name: mine[name] for name in calls if not is_close(mine[name], row[f"{name}_rule"])} == {}
         alone = [name for name in calls if row[f"{name}_rivals"] <= 1]  # nothing to choose from: Spark's own answer
         assert {name: mine[name] for name in alone if not is_close(mine[name], row[name])} == {}
+
+
+@pytest.mark.spark
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=ROWS, seed=st.integers(0, 999), cuts=CUTS, tables=st.integers(1, 3))
+def test_distinct_counts_equal_a_spark_batch(
+    spark: Any, splits: Any, rows: Any, seed: int, cuts: Any, tables: int
+) -> None:
+    frame = frame_of(spark, rows)
+    calls = {name: F.expr(sql) for name, sql in DISTINCT.items()}
+    expected = frame.groupBy("g").agg(*(call.alias(name) for name, call in calls.items())).collect()
+    found = played(frame, splits["distinct"], seed, cuts, tables)
+    frame.unpersist()
+    assert set(found) == {row["g"] for row in expected}
+    for row in expected:
+        mine = found[row["g"]]
+        assert {name: (mine[name], row[name]) for name in DISTINCT if not is_close(mine[name], row[name])} == {}
 
 
 def of(function: BufferFunction, *kinds: str, result: str = '"double"') -> AggregateFunctions:

@@ -28,6 +28,15 @@ def test_keys_may_be_null_long_typed_or_several(make_offline_app):
         assert len(test.state("by-both")) == 3
 
 
+def test_entries_of_distinct_counts_are_no_groups(make_offline_app):
+    app = make_offline_app()
+    rows = app.stream("in", schema="name string, n int")
+    rows.groupBy("name").agg(F.count_distinct("n").alias("values"), name="by-name").to_topic("by-name")
+    with TopologyTest(app) as test:
+        test.push("in", [{"name": name, "n": n} for name, n in ((None, 1), ("a", 1), ("a", 2), ("a", 1))])
+        assert test.state("by-name") == {None: {"name": None, "values": 1}, "a": {"name": "a", "values": 2}}
+
+
 def test_an_empty_store_has_no_rows(make_offline_app):
     app = make_offline_app()
     rows = app.stream("in", schema="name string, at timestamp", key="name")

@@ -25,7 +25,7 @@ from headrace.spark.runtime.aggregate_states import Groups, StateColumn, overflo
 from headrace.spark.runtime.rows import encode_key
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
-__all__ = ["AggregateFunctions"]
+__all__ = ["AggregateFunctions", "one_zero"]
 
 _BIGINT_ROOM = 2**63 - 1
 _DIGITS = 38  # of a decimal of 128 bits
@@ -59,7 +59,7 @@ class AggregateFunctions:
     def lifted(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
         """Return each row as a partial of its own, in the form that `combine` takes."""
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
-        columns |= {name: _one_zero(rows.column(name)) for name in self.group_names}
+        columns |= {name: one_zero(rows.column(name)) for name in self.group_names}
         for buffer in self.aggregate.buffers:
             columns |= state_of(buffer).lift(rows)
         return pa.table(columns)
@@ -127,7 +127,7 @@ def _group_numbers(partials: pa.Table, keys: list[str]) -> Groups:
     return Groups(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary))
 
 
-def _one_zero(column: Any) -> Any:
+def one_zero(column: Any) -> Any:
     """Normalise -0.0 to 0.0 and every NaN to one: Spark groups them together, Arrow compares bits."""
     if not pa.types.is_floating(column.type):
         return column

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.distinct_values import DistinctEntries, DistinctPairs, distinct_buffers, entries_of
 from headrace.spark.runtime.row_schema import StoreSpec, store_of
-from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
-from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
+from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate
+from headrace.spark.runtime.store import BatchKey, StoreReader, StoreWrites
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, TimeWindow
 
 __all__ = ["AggregateOperator", "PartialRows", "RowMerging", "merge_stored", "window_column"]
@@ -49,6 +51,8 @@ class RowMerging:
 
     def __init__(self, operator: AggregateOperator) -> None:
         self.functions = AggregateFunctions(operator.aggregate)
+        groups = self.functions.group_names
+        self.distinct = [DistinctPairs(groups, buffer) for buffer in distinct_buffers(operator.aggregate)]
         [self.store] = operator.stores
         self.fingerprint = self.store.rows.fingerprint
         self._key_names = operator.key_names
@@ -87,29 +91,35 @@ class RowMerging:
 class _Aggregate:
     def __init__(self, merging: RowMerging) -> None:
         self._merging = merging
-        self._partials: dict[int, PartialRows] = {}
+        self._partials: dict[int, list[PartialRows]] = {}  # of a task: of its groups, then of each distinct count
 
     def begin(self, batch: BatchKey) -> None:
         del batch
         self._partials = {}
 
     def on_rows(self, partition: int, rows: pa.Table) -> None:
-        partials = self._partials.setdefault(partition, PartialRows(self._merging.functions))
-        partials.add(self._merging.grouped(rows))
+        if partition not in self._partials:
+            kinds: list[_Reduction] = [self._merging.functions, *self._merging.distinct]
+            self._partials[partition] = [PartialRows(kind) for kind in kinds]
+        rows = self._merging.grouped(rows)
+        for partials in self._partials[partition]:
+            partials.add(rows)
 
-    def end(self, partition: int) -> _Changes | None:
-        partials = self._partials.pop(partition, None)
-        rows = partials.combined() if partials is not None else None
-        if rows is None or rows.num_rows == 0:
+    def end(self, partition: int) -> _Changes | _DistinctChanges | None:
+        found = self._partials.pop(partition, None)
+        rows = found[0].combined() if found is not None else None
+        if found is None or rows is None or rows.num_rows == 0:
             return None
-        keys = encode_key([rows.column(name) for name in self._merging.functions.group_names])
+        merging, by = self._merging, self._merging.functions.group_names
+        keys = encode_key([rows.column(name) for name in by])
         # In the store's order, so that the merge reads and writes each block once.
         order = order_of_keys(keys)
         if order is not None:
             rows, keys = rows.take(order), keys.take(order)
-        return _Changes(
-            self._merging, partition, keys, _Merger(self._merging.functions, rows, self._merging.fingerprint)
-        )
+        if not merging.distinct:
+            return _Changes(merging, partition, keys, _Merger(merging.functions, rows, merging.fingerprint))
+        pairs = [(kind, partials.combined()) for kind, partials in zip(merging.distinct, found[1:], strict=True)]
+        return _DistinctChanges(merging, partition, keys, rows, entries_of(pairs, keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,40 @@ class _Changes:
 
     def results(self) -> pa.Table:
         return self.merging.with_hidden(self.merging.functions.finish(self.merger.merged), self.partition)
+
+
+class _DistinctChanges:
+    """Groups of one task that a micro-batch has rows of, with the values that their distinct counts may not have."""
+
+    def __init__(
+        self, merging: RowMerging, partition: int, keys: pa.Array, rows: pa.Table, entries: DistinctEntries
+    ) -> None:
+        self._merging, self._partition = merging, partition
+        self._keys, self._rows, self._entries = keys, rows, entries
+        self._merged = rows
+
+    @property
+    def stores(self) -> Sequence[StoreUpdate]:
+        return (StoreUpdate(store=self._merging.store, update=self._update),)
+
+    def results(self) -> pa.Table:
+        return self._merging.with_hidden(self._merging.functions.finish(self._merged), self._partition)
+
+    def _update(self, reader: StoreReader) -> StoreWrites:
+        fingerprint, entries, rows = self._merging.fingerprint, self._entries, self._rows
+        # 1. Values without an entry are new.
+        is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
+        for number, kind in enumerate(self._merging.distinct):
+            at = rows.schema.get_field_index(kind.buffer.name)
+            counts = pa.array(entries.counts(is_new, number, rows.num_rows))
+            rows = rows.set_column(at, kind.buffer.name, counts)
+        # 2. The groups' rows with the grown counters, then the new entries, whose keys are behind all keys of groups.
+        merger = _Merger(self._merging.functions, rows, fingerprint)
+        values = merger(reader.values(self._keys))
+        self._merged = merger.merged
+        added = entries.keys.filter(pa.array(is_new))
+        marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(added))
+        return StoreWrites(keys=pa.concat_arrays([self._keys, added]), values=pa.concat_arrays([values, marks]))
 
 
 class _Merger:
@@ -178,10 +222,21 @@ def window_column(window: TimeWindow, starts: pa.ChunkedArray) -> pa.ChunkedArra
     return pa.chunked_array([pa.StructArray.from_arrays([begins, ends], names=["start", "end"])])
 
 
+class _Reduction(Protocol):
+    """A reduction of rows that may be applied to its own results again."""
+
+    @property
+    def group_names(self) -> tuple[str, ...]: ...
+
+    def lifted(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table: ...
+
+    def combine(self, partials: pa.Table, /, *, by: tuple[str, ...]) -> pa.Table: ...
+
+
 class PartialRows:
     """The micro-batch's rows of one task as few tables of partials. Mutable."""
 
-    def __init__(self, functions: AggregateFunctions) -> None:
+    def __init__(self, functions: _Reduction) -> None:
         self._functions, self._by = functions, functions.group_names
         self._tables: list[pa.Table] = []
         self._waiting, self._least = 0, 0

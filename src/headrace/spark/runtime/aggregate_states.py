@@ -124,6 +124,15 @@ def _count(buffer: Buffer) -> AggregateState:
     )
 
 
+def _count_distinct(buffer: Buffer) -> AggregateState:
+    """A counter. By how much it grows is known once the store has been read: `distinct_values`."""
+    return AggregateState(
+        columns=(StateColumn(name=buffer.name, type=pa.int64(), merge="sum", initial=0),),
+        lift=lambda rows: {buffer.name: pa.array(np.zeros(rows.num_rows, np.int64))},
+        finish=_finish_as_result(buffer),
+    )
+
+
 def _sum(buffer: Buffer) -> AggregateState:
     column = StateColumn(name=buffer.name, type=_sum_type(_input_type(buffer), averaged=False), merge="sum")
     return AggregateState(columns=(column,), lift=_lift_input(buffer, column), finish=_finish_as_result(buffer))
@@ -379,6 +388,7 @@ def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Arr
 
 _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "count": _count,
+    "count_distinct": _count_distinct,
     "sum": _sum,
     "avg": _average,
     "min": _extreme,

@@ -10,12 +10,13 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import StateError
 from headrace.spark.arrow_types import FLAT
 from headrace.spark.runtime.aggregate_states import initial_values
-from headrace.spark.runtime.row_schema import RowColumn, RowSchema
-from headrace.spark.runtime.rows import decode_rows, encode_rows
+from headrace.spark.runtime.row_schema import DISTINCT_OF, WINDOW_START, RowColumn, RowSchema
+from headrace.spark.runtime.rows import decode_rows, empty_row, encode_rows
 
 __all__ = ["check_convertible", "convert_rows"]
 
@@ -32,13 +33,37 @@ def check_convertible(old: RowSchema, new: RowSchema) -> None:
             "no stored value can be taken over",
             "Choose --state recompute.",
         )
+    if WINDOW_START in new.keys:  # values hold their groups as well, and watermarks have columns of their own
+        raise StateError(
+            "state-schema-changed",
+            "open windows cannot be taken over by a version that keeps other aggregates",
+            "Choose --state recompute.",
+        )
     for column in (*old.values, *new.values):
         _stored_types(column)
+    # Entries of a distinct count carry its number, and a counter that begins anew would not match those that are there.
+    distinct = [[column for column in schema.values if column.role == "count_distinct"] for schema in (old, new)]
+    if distinct[0] != distinct[1]:
+        raise StateError(
+            "state-schema-changed",
+            f"distinct counts change: {', '.join(map(str, distinct[0])) or 'none'} before, "
+            f"{', '.join(map(str, distinct[1])) or 'none'} now. They are only right over all values of a group",
+            "Choose --state recompute.",
+        )
 
 
 def convert_rows(values: pa.Array, old: RowSchema, new: RowSchema) -> pa.Array:
     """Rows of `old` as rows of `new`; nulls stay. Raises StateError: state-schema-changed, state-corrupt."""
     check_convertible(old, new)
+    # Entries of distinct counts have no columns: only their start names the schema.
+    is_entry = pc.equal(values, pa.scalar(empty_row(old.fingerprint), pa.binary()))
+    if pc.any(is_entry).as_py():
+        rows = _convert(pc.if_else(pc.fill_null(is_entry, False), pa.scalar(None, pa.binary()), values), old, new)
+        return pc.if_else(pc.fill_null(is_entry, False), pa.scalar(empty_row(new.fingerprint), pa.binary()), rows)
+    return _convert(values, old, new)
+
+
+def _convert(values: pa.Array, old: RowSchema, new: RowSchema) -> pa.Array:
     types = [kind for column in old.values for kind in _stored_types(column)]
     decoded = iter(decode_rows(values.drop_null(), types, old.fingerprint))
     # By the column's identity (function and canonical argument), not by position: both programs order their columns by
@@ -70,7 +95,7 @@ def _of_nothing(column: RowColumn, at: int, kind: pa.DataType, count: int) -> pa
 
 def _stored_types(column: RowColumn) -> list[pa.DataType]:
     found = []
-    for name in column.type.split(" + "):
+    for name in column.type.partition(DISTINCT_OF)[0].split(" + "):
         kind = _TYPES.get(name)
         if kind is None and (decimal := _DECIMAL.fullmatch(name)):
             kind = pa.decimal128(int(decimal[1]), int(decimal[2]))

@@ -35,6 +35,8 @@ from headrace.spark.topology.nodes import (
 )
 
 __all__ = [
+    "DISTINCT_OF",
+    "WINDOW_START",
     "RowColumn",
     "RowSchema",
     "StoreSpec",
@@ -52,6 +54,8 @@ __all__ = [
 ]
 
 FINGERPRINT_BYTES = 4
+DISTINCT_OF = " of "
+"""Between the type of a distinct count and the types of the values in its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +199,19 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     #    of an average: the function itself lists them, so that none is left out of the fingerprint.
     for buffer in aggregate.buffers:
         types = " + ".join(str(column.type) for column in AggregateFunctions.columns_of(buffer))
+        if buffer.function == "count_distinct":  # its entries hold the values themselves
+            kinds = [buffer.input_type or "", *(kind for _, kind in buffer.more_inputs)]
+            types += f"{DISTINCT_OF}{', '.join(str(arrow_type(kind)) for kind in kinds)}"
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
     return RowSchema(tuple(columns))
 
 
+WINDOW_START = RowColumn("key", "start of a window that closes", "int64")
+
+
 def windowed_schema(aggregate: WindowedAggregate) -> RowSchema:
     """The rows of an aggregate whose windows close: under keys in the order of time, and with their groups."""
-    start = RowColumn("key", "start of a window that closes", "int64")
-    return RowSchema((start, *state_schema(aggregate).columns))
+    return RowSchema((WINDOW_START, *state_schema(aggregate).columns))
 
 
 def top_n_schema(top: TopN) -> RowSchema:

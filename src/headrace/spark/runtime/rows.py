@@ -30,11 +30,13 @@ from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, 
 from headrace.spark.runtime.row_kernels import copy_spans, find_prefix
 
 __all__ = [
+    "ENTRY_PREFIX",
     "ROW_FORMAT",
     "ROW_VERSION",
     "SCHEMA_KEY",
     "decode_key",
     "decode_rows",
+    "empty_row",
     "encode_key",
     "encode_rows",
     "fixed_width",
@@ -47,6 +49,9 @@ ROW_FORMAT = 2  # of rows with one
 NULL_TEXT_KEY = b"\xff"
 # A record key that is no group's: no UTF-8 text contains FF, null is FF alone, and other keys begin with their version.
 SCHEMA_KEY = b"\xff\x00headrace.schema\x00"
+# Keys of entries that belong to a group beside its row (`distinct_values`); no group's for the same reason. They are
+# behind all keys of groups in byte order.
+ENTRY_PREFIX = b"\xff\x01"
 
 
 def fixed_width(column_type: pa.DataType) -> int | None:
@@ -156,6 +161,11 @@ def _assemble(head: Bytes, spans: list[tuple[Bytes, Positions, Positions]]) -> p
 def _start(fingerprint: bytes) -> Bytes:
     """The bytes that every row of a schema begins with."""
     return np.frombuffer(bytes([ROW_FORMAT if fingerprint else ROW_VERSION]) + fingerprint, np.uint8)
+
+
+def empty_row(fingerprint: bytes) -> bytes:
+    """Return the row without columns: the value of an entry whose key says all."""
+    return bytes(_start(fingerprint))
 
 
 def foreign_rows(rows: pa.Array, fingerprint: bytes) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.row_schema import store_of, store_of_deduplication
-from headrace.spark.runtime.rows import decode_key, decode_rows
+from headrace.spark.runtime.rows import ENTRY_PREFIX, decode_key, decode_rows
 from headrace.spark.runtime.store import TaskStore
 from headrace.spark.runtime.time_keys import ENTRY, key_behind_time
 from headrace.spark.topology.nodes import Aggregate, Deduplication, WindowedAggregate
@@ -33,6 +33,8 @@ def read_aggregate(store: TaskStore, aggregate: Aggregate, keys: pa.Array) -> pa
     is_windowed = isinstance(aggregate, WindowedAggregate)
     if is_windowed:  # the others are watermarks
         keys = keys.filter(pc.starts_with(keys, ENTRY))
+    else:  # the others are entries of distinct counts
+        keys = keys.filter(pc.invert(pc.starts_with(keys, ENTRY_PREFIX)))
     values = store.lookup(keys)
     there = values.is_valid()
     keys, values = keys.filter(there), values.filter(there)

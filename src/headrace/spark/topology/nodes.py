@@ -47,6 +47,7 @@ OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 BufferFunction: TypeAlias = Literal[
     "count",
+    "count_distinct",
     "sum",
     "min",
     "max",

@@ -1,0 +1,81 @@
+"""Every aggregate function in one application on our broker: restarts, lost state directories, failures, `verify`."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from tests.longer import longer
+
+from headrace.spark.aggregate_split import aggregate_limits
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "g string, x double, n int, s string, t timestamp"
+CALLS = {
+    "count": "count(*)", "counted": "count(s)", "count_if": "count_if(n > 2)", "sum": "sum(n)", "avg": "avg(x)",
+    "min": "min(s)", "max": "max(x)", "bool_and": "bool_and(n > 0)", "bool_or": "bool_or(n > 4)",
+    "max_by": "max_by(s, t)", "min_by": "min_by(x, t)", "by_tie": "max_by(n, s) filter (where x > 0)",
+    "stddev": "round(stddev(x), 9)", "stddev_pop": "stddev_pop(n)", "stddev_samp": "stddev_samp(x)",
+    "variance": "variance(n)", "var_pop": "var_pop(x)", "var_samp": "var_samp(n) filter (where x > 0)",
+    "corr": "corr(x, n)", "covar_pop": "covar_pop(n, x)", "covar_samp": "covar_samp(x, n)",
+}  # fmt: skip
+DISTINCT = {
+    "count_distinct": "count(distinct n)", "pairs": "count(distinct s, n)",
+    "some": "count(distinct case when n > 2 then s end)",
+    "filtered": "count(distinct x) filter (where n > 1)",
+}  # fmt: skip
+
+
+def rows(count: int, seed: int = 3) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [
+        {
+            "g": chance.choice(["a", "b", "c", None]),
+            "x": chance.choice([None, -1.5, 0.25, 3.0, 1e3]),
+            "n": chance.choice([None, *range(7)]),
+            "s": chance.choice([None, "", "u", "vw", "ä"]),
+            "t": chance.choice([None, f"2026-01-01T00:00:{chance.randrange(60):02}Z"]),
+        }
+        for _ in range(count)
+    ]
+
+
+def declared(app: Any, calls: dict[str, str]) -> Any:
+    table = app.stream("in", schema=SCHEMA).groupBy("g").agg(*(F.expr(sql).alias(name) for name, sql in calls.items()))
+    table.to_topic("out", partitions=2)
+    return app
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=longer)])
+def test_all_functions_through_restarts_and_restores(broker, make_app, spark, guarantee):
+    calls = CALLS | DISTINCT if guarantee == "exactly_once_v2" else CALLS
+    broker.create_topics({"in": 3})
+    records = rows(900)
+    settings = {"processing_guarantee": guarantee, "config": {"headrace.batch.max.records": 60}}
+    for number, instance in enumerate(["a", "a", "b"]):  # the last one restores from the changelog
+        broker.produce("in", [json.dumps(row) for row in records[number * 300 : (number + 1) * 300]])
+        app = declared(make_app("all", instance=instance, **settings), calls)
+        with app.start() as running:
+            running.wait_until("caught-up", timeout=120)
+    verdict = app.verify()
+    assert (verdict.status, verdict.sinks[0].equal) == ("equal", 4), verdict
+    newest = {record.key: json.loads(record.value) for record in broker.records("out")}
+    assert len(newest) == 4
+    group = [row for row in records if row["g"] == "a"]
+    found = next(row for row in newest.values() if row["g"] == "a")
+    assert found["count"] == len(group)
+    if guarantee == "exactly_once_v2":
+        assert found["count_distinct"] == len({row["n"] for row in group} - {None})
+        assert found["pairs"] == len({(row["s"], row["n"]) for row in group if None not in (row["s"], row["n"])})
+        broker.produce("out", [{**found, "count_distinct": found["count_distinct"] - 1}], key="g")
+        assert app.verify().status == "differs"
+
+
+def test_the_list_above_has_every_supported_function():
+    supported, _, _ = aggregate_limits()
+    called = {sql.removeprefix("round(").partition("(")[0] for sql in CALLS.values()} | {"count_distinct"}
+    assert called == set(supported)
