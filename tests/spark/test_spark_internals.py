@@ -103,6 +103,17 @@ def test_a_script_runs_in_the_jvm(spark: SparkSession) -> None:
     assert add("x", 1) == "x1"
 
 
+def test_rows_are_collected_as_arrow(spark: SparkSession) -> None:
+    local = spark.createDataFrame(pa.table({"a": [1, 2, 3]}))
+    chosen = local.selectExpr("a + 1 as n", "timestamp_seconds(a) as at", "array(struct(a)) as nested")
+    table = pa.Table.from_batches(internals.collect_arrow(chosen.where("a > 1")))
+    assert table.to_pylist() == chosen.where("a > 1").toArrow().to_pylist()
+    assert table.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert internals.collect_arrow(chosen.where("a > 99")) == []
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        internals.collect_arrow(local.selectExpr("1 / (a - 2)"))
+
+
 def test_a_partition_is_walked_in_the_driver_within_a_task_context(spark: SparkSession, frame: Any) -> None:
     rows, count, schema = internals.collect_rows(frame)
     internals.activate(spark)

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.spark
 
 FLIGHTS = "origin string, dep_delay double, n bigint"
 RAW: tuple[bytes | None, ...] = (b"\x00\xff", None, b"", b"text")
-INPUTS = {"flights": 4, "raw-in": 2, "numbers": 3, "clicks": 3}
+INPUTS = {"flights": 4, "raw-in": 2, "numbers": 3, "clicks": 3, "mixed": 2}
 TABLES = {"origin-delays": 3, "by-origin": 2, "stats": 2}  # rows replace each other by key
-OUTPUTS = {"late": 3, "delay-text": 2, "named": 2, "raw-out": 2, "doubled": 3, "unique": 3, "bad": 1}
+OUTPUTS = {"late": 3, "delay-text": 2, "named": 2, "raw-out": 2, "doubled": 3, "unique": 3, "filtered": 2, "bad": 1}
 
 
 def delays(flights):
@@ -49,6 +49,8 @@ def declare(app, spark):
     app.stream("raw-in").select("key", "value").to_topic("raw-out", value="raw")
     numbers = app.stream("numbers", schema="text string", on_error="skip")
     numbers.select((F.col("text").cast("int") * 2).alias("n")).to_topic("doubled")
+    mixed = app.stream("mixed", schema="kind string, text string").withColumn("n", F.col("text").cast("int"))
+    mixed.where("kind = 'number'").to_topic("filtered")  # the cast would fail on the rows that are dropped
     return deduplicated(app)
 
 
@@ -62,6 +64,8 @@ def inputs(flights):
             found.append(("flights", '{"n": "nonsense"', f"bad-{number}"))
         found.append(("numbers", json.dumps({"text": "x" if number % 150 == 30 else str(number)}), str(number)))
     found += [("raw-in", value, f"k{at % 5}") for at, value in enumerate(RAW * 5)]
+    mixed = [{"kind": "word", "text": "x"}, {"kind": "number", "text": "7"}]
+    found += [("mixed", json.dumps(mixed[at % 2]), f"k{at}") for at in range(10)]
     for row in events(300):
         text = json.dumps({**row, "ts": None if row["ts"] is None else iso(row["ts"])})
         found.append(("clicks", text, row["id"]))

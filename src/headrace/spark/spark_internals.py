@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -30,6 +31,7 @@ __all__ = [
     "catalyst_expressions",
     "class_of",
     "clone_session",
+    "collect_arrow",
     "collect_as_java_list",
     "collect_rows",
     "column_of",
@@ -263,6 +265,22 @@ def collect_as_java_list(dataframe: DataFrame) -> Any:
 def java_list(session: SparkSession) -> Any:
     """Return an empty Java list."""
     return _jvm(session).java.util.ArrayList()
+
+
+def collect_arrow(dataframe: DataFrame) -> list[pa.RecordBatch]:
+    """Return the rows of `dataframe` as Arrow, with timestamps as `mapInArrow` gets them."""
+    session = dataframe.sparkSession
+    jvm = _jvm(session)
+    rows = query_execution(dataframe).executedPlan().executeCollect()
+    iterator = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows).iterator()
+    zone = str(session.conf.get("spark.sql.session.timeZone"))
+    converters = getattr(getattr(jvm.org.apache.spark.sql.execution.arrow, "ArrowConverters$"), "MODULE$")
+    # Batches of any size, duplicate names in structs are no error, types with 32-bit offsets.
+    batches = converters.toBatchWithSchemaIterator(iterator, dataframe._jdf.schema(), 0, -1, zone, False, False)
+    found: list[pa.RecordBatch] = []
+    while batches.hasNext():
+        found.extend(pa.ipc.open_stream(batches.next()))
+    return found
 
 
 def collect_rows(dataframe: DataFrame) -> tuple[Any, int, Any]:

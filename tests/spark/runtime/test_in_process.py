@@ -30,6 +30,16 @@ def test_records_that_spark_sql_refuses_follow_the_policy(make_offline_app, poli
             assert [row["n"] for row in test.read("copy")] == ["0", "1", "2", "3", "4"], "once, though it ran again"
 
 
+def test_a_filter_protects_the_sql_in_front_of_it(make_offline_app):
+    """Spark moves the filter below the cast, in an application as well: rows that it drops cannot fail."""
+    app = make_offline_app()
+    rows = app.stream("in", schema="kind string, text string").withColumn("n", F.col("text").cast("int"))
+    rows.where("kind = 'number'").to_topic("numbers")
+    with TopologyTest(app) as test:
+        test.push("in", [{"kind": "word", "text": "x"}, {"kind": "number", "text": "7"}])
+        assert [row["n"] for row in test.read("numbers")] == [7]
+
+
 def test_a_sum_that_overflows_names_its_record(make_offline_app):
     app = make_offline_app(on_error="skip")
     app.stream("in", schema="k string, n bigint", key="k").groupBy("k").agg(F.sum("n").alias("n")).to_topic("sums")

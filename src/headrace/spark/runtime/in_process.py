@@ -1,8 +1,8 @@
 """`InProcessExecutor`: the stages of a micro-batch in the calling process, without Spark jobs of their own.
 
 Stages, operators, stores and formats are those of an application. What differs is the way of rows between stages: they
-stay Arrow tables. Where the user's SQL stands between two stages, the table becomes a DataFrame of the session, the
-same recorded calls are applied, and the result comes back with `toArrow`. A chain without SQL does not touch the JVM.
+stay Arrow tables. Where the user's SQL stands between two stages, the table becomes a DataFrame, the same recorded
+calls are applied, and the result is collected. A chain without SQL does not touch the JVM.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from headrace.spark.runtime.spark_errors import reason_of, user_error
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.runtime.topic_access import TopicAccess
+from headrace.spark.spark_internals import collect_arrow
 from headrace.spark.topology.nodes import (
     OFFSET_COLUMN,
     TASK_COLUMN,
@@ -40,9 +41,18 @@ from headrace.spark.topology.nodes import (
 if TYPE_CHECKING:
     from headrace.spark.topology.nodes import Branch
 
-__all__ = ["SLOT", "InProcessExecutor"]
+__all__ = ["SLOT", "InProcessExecutor", "in_process_session"]
+
+# Spark would evaluate projections over rows in the driver while it optimises the plan, before it moves filters below
+# them. A cast behind a filter then fails on rows that the filter drops. Rows of a stage are opaque to it.
+_NOT_EARLY = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
 
 SLOT = 0  # the only one: all tasks run in it, one after another
+
+
+def in_process_session(spark: SparkSession) -> SparkSession:
+    """Return a copy of the session that plans SQL between stages as an application does."""
+    return fetching_session(spark, {"spark.sql.optimizer.excludedRules": _NOT_EARLY})
 
 
 class _StageFailed(Exception):
@@ -105,7 +115,7 @@ class _EagerChains(ChainBuilder):
 
     def _through(self, frame: DataFrame, stage: PythonStage, schema: StructType | str) -> DataFrame:
         rows: Any = frame  # what `from_slots` returned, or a DataFrame
-        batches = rows.batches if isinstance(rows, StageRows) else _collect(frame).to_batches()
+        batches = rows.batches if isinstance(rows, StageRows) else collect_arrow(frame)
         return self._run(stage, batches, schema)
 
     def _run(self, stage: PythonStage, batches: Iterable[pa.RecordBatch], schema: StructType | str) -> DataFrame:
@@ -129,12 +139,11 @@ class InProcessExecutor:
         """Prepare.
 
         Args:
-            spark: The session, for the user's SQL.
+            spark: The session for the user's SQL: see `in_process_session`.
             subtopology: Whose stages run.
             topics: What the stages read and write.
         """
         self._spark, self._subtopology, self._topics = spark, subtopology, topics
-        self._evaluating: SparkSession | None = None
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         for side in static_sides(self._subtopology):
@@ -161,7 +170,7 @@ class InProcessExecutor:
             with self._collecting_errors(plan):
                 chains = self._chains(plan)
                 for branch, index in self._with_sql():
-                    chains.probed(branch, index).toArrow()
+                    collect_arrow(chains.probed(branch, index))
         except BatchFailed as failed:
             return reason_of(failed.error)
         return None
@@ -226,10 +235,10 @@ class InProcessExecutor:
         if not rows.batches:
             return []
         table = pa.Table.from_batches(rows.batches)
-        if self._evaluating is None:
-            self._evaluating = fetching_session(self._spark)
-        failing = failing_rows(DriverRows(self._evaluating, rows.frame), sql, most=most, tick=tick)
-        chosen = table.select([TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN]).take([row for row, _ in failing])
+        failing = failing_rows(DriverRows(self._spark, rows.frame), sql, most=most, tick=tick)
+        chosen = table.select([TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN]).take(
+            pa.array([row for row, _ in failing], pa.int64())
+        )
         topics = input_topics(self._subtopology)
         return sorted(
             (
@@ -273,25 +282,3 @@ def _place(bad: BadRecord) -> tuple[int, str, int, int]:
 def _probing(plan: MicroBatchPlan) -> MicroBatchPlan:
     """Return the plan of another attempt, which writes nothing."""
     return replace(plan, batch=replace(plan.batch, attempt=plan.batch.attempt + 1), probe=True)
-
-
-def _collect(frame: DataFrame) -> pa.Table:
-    """Return the rows of a DataFrame as `mapInArrow` hands them on: timestamps have the time zone of the session."""
-    table = frame.toArrow()
-    zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-    if zone == "UTC":  # as `toArrow` has it
-        return table
-    return table.cast(pa.schema([field.with_type(_in_zone(field.type, zone)) for field in table.schema]))
-
-
-def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
-    """Return an Arrow type with the time zone of its timestamps replaced, nested ones included."""
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp(kind.unit, zone) if kind.tz is not None else kind
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_zone(kind.value_type, zone)))
-    if pa.types.is_map(kind):
-        return pa.map_(_in_zone(kind.key_type, zone), kind.item_field.with_type(_in_zone(kind.item_type, zone)))
-    return kind

@@ -24,7 +24,7 @@ from headrace.spark.runtime.batch_commit import reached_offsets
 from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.chains import ChainBuilder, input_topics
 from headrace.spark.runtime.command_executor import CommandExecutor
-from headrace.spark.runtime.in_process import SLOT, InProcessExecutor
+from headrace.spark.runtime.in_process import SLOT, InProcessExecutor, in_process_session
 from headrace.spark.runtime.memory_topics import MemoryTopics
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskReport
 from headrace.spark.runtime.plan_factory import PlanFactory
@@ -78,7 +78,7 @@ class InProcessApplication:
         """
         self.group_id, self.incarnation = settings.name, incarnation
         self.topics, self.offsets, self.state_dir = topics, offsets, state_dir
-        self.spark = settings.spark
+        self.spark = in_process_session(settings.spark)
         self.config = settings.config
         self.plan_factory = PlanFactory(
             replace(settings, processing_guarantee="exactly_once_v2"),
