@@ -56,7 +56,7 @@ NOT_HERE = {
     "writeStream": lambda s: s.writeStream,
     "cache": lambda s: s.cache(),
     "coalesce": lambda s: s.coalesce(1),
-    "join": lambda s: s.join(s, "n"),
+    "join": lambda s: s.join(s, "n", "left"),
     "union": lambda s: s.union(s),
     "F.session_window": lambda s: s.groupBy(F.session_window("t", "1 hour")).count(),
     "a window of processing time": lambda s: s.groupBy(F.window(F.current_timestamp(), "1 hour")).count(),

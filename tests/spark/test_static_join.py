@@ -170,7 +170,7 @@ REFUSED = {
     "outer": ("needs-shuffle", lambda s, a: s.join(a, "origin", "full_outer")),
     "cross": ("not-supported-here", lambda s, a: s.join(a, "origin", "cross")),
     "no condition": ("not-supported-here", lambda s, a: s.join(a)),
-    "another stream": ("not-supported-here", lambda s, a: s.join(s, "origin")),
+    "another stream": ("not-supported-here", lambda s, a: s.join(s, "origin", "left")),
     "no DataFrame": ("not-supported-here", lambda s, a: s.join([("EWR", "Newark")], "origin")),
     "behind an aggregate": ("not-supported-here", lambda s, a: s.groupBy("origin").count().join(a, "origin")),
     "a column twice": (

@@ -7,8 +7,9 @@ always repartition: a union has no common partitioning otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame
 
@@ -20,14 +21,18 @@ from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.stream_source import JoinedSide, KeyedJoin
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
+    JOIN_COLUMNS,
     Branch,
     CompiledSubtopology,
     CompiledTopology,
     Deduplication,
     ErrorPolicy,
+    Join,
+    JoinSide,
     Leaving,
     ProjectForGroup,
     RepartitionSink,
@@ -40,6 +45,8 @@ from headrace.spark.topology.nodes import (
     WindowedAggregate,
 )
 from headrace.spark.unsupported import refusal
+
+StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,11 @@ def _common_policy(policies: list[ErrorPolicy]) -> ErrorPolicy:
     return policies[0] if all(policy == policies[0] for policy in policies) else "fail"
 
 
+def _policy(source: TopicSource | KeyedJoin) -> ErrorPolicy:
+    """Return the `on_error` policy for rows of a source. A pair that fails is no single record to pass over."""
+    return source.on_error if isinstance(source, TopicSource) else "fail"
+
+
 def check_new_output(outputs: Sequence[Output], new: Output) -> None:
     """Refuse outputs that conflict within one application.
 
@@ -63,7 +75,16 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
     """
     if isinstance(new.sink, TableSink):
         _check_new_table(outputs, new.sink)
-    for state in _states(new.rows):
+    states = list(_states(new.rows))
+    _check_key_of_joined(new)
+    for at, state in enumerate(states):
+        if state in states[:at]:
+            raise refusal(
+                "not-supported-here",
+                f'the rows of "{state.name}" come twice into these rows; a second way is not supported yet',
+                "write the rows to a topic with to_topic, and read that with app.stream",
+                new.sink.where,
+            )
         if isinstance(state, KeyedDeduplication) and not isinstance(new.sink, TopicSink):
             raise refusal(
                 "not-supported-here",
@@ -77,23 +98,44 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
                     raise _state_twice(state, new.sink, other, known.sink)
 
 
-def _states(rows: StreamBase) -> list[KeyedState | KeyedDeduplication]:
-    """Return what `rows` keep in stores."""
+def _states(rows: StreamBase) -> Iterator[StoredState]:
+    """Yield what `rows` keep in stores, those of the joins that they come from included."""
     if isinstance(rows, KeyedTable):
-        return [rows._state]
-    assert isinstance(rows, Stream)
-    return [arm.deduplication for arm in rows._arms if arm.deduplication is not None]
+        yield rows._state
+        yield from _states_of_arms(rows._state.arms)
+    else:
+        assert isinstance(rows, Stream)
+        yield from _states_of_arms(rows._arms)
 
 
-def _state_twice(
-    state: KeyedState | KeyedDeduplication,
-    sink: Leaving,
-    other: KeyedState | KeyedDeduplication,
-    other_sink: Leaving,
-) -> TopologyError:
+def _states_of_arms(arms: Sequence[StreamSource]) -> Iterator[StoredState]:
+    for arm in arms:
+        if arm.deduplication is not None:
+            yield arm.deduplication
+        if isinstance(arm.source, KeyedJoin):
+            yield arm.source
+            for side in (arm.source.left, arm.source.right):
+                yield from _states_of_arms(side.arms)
+
+
+def _check_key_of_joined(new: Output) -> None:
+    """Refuse a topic without key columns behind a join, whose rows come from two records."""
+    if not isinstance(new.rows, Stream) or not isinstance(new.sink, TopicSink) or new.sink.key_columns is not None:
+        return
+    for arm in new.rows._arms:
+        if isinstance(arm.source, KeyedJoin):
+            raise refusal(
+                "not-supported-here",
+                "rows of a join come from two records, so there is no key of the input record to keep",
+                f'name the columns of the key: to_topic("{new.sink.topic}", key="{new.rows.columns[0]}")',
+                new.sink.where,
+            )
+
+
+def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_sink: Leaving) -> TopologyError:
     """Return the refusal of two stores of one name."""
     if state is other:
-        rows = "stream" if isinstance(state, KeyedDeduplication) else "table"
+        rows = "stream" if isinstance(state, (KeyedDeduplication, KeyedJoin)) else "table"
         return refusal(
             "not-supported-here",
             f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
@@ -133,7 +175,7 @@ def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
 def compile_outputs(
     app_name: str,
     outputs: Sequence[Output],
-    template_of_source: Callable[[TopicSource], DataFrame],
+    template_of_source: Callable[[TopicSource | KeyedJoin], DataFrame],
     *,
     where: str,
     max_ahead_ms: int,
@@ -170,7 +212,7 @@ class _Building:
     def __init__(
         self,
         app_name: str,
-        template_of_source: Callable[[TopicSource], DataFrame],
+        template_of_source: Callable[[TopicSource | KeyedJoin], DataFrame],
         max_ahead_ms: int,
         idle_timeout_ms: int,
     ) -> None:
@@ -243,7 +285,7 @@ class _Building:
                 topic=self._internal(name, "repartition"),
                 columns=projection.columns,
                 expressions=projection.expressions,
-                on_error=_common_policy([arm.source.on_error for arm in declared.arms]),
+                on_error=_common_policy([_policy(arm.source) for arm in declared.arms]),
                 origins=tuple(sorted({topic for arm in declared.arms for topic in arm.source.topics})),
                 has_watermarks=watermark is not None,
             )
@@ -303,10 +345,44 @@ class _Building:
         return (*wanted, *columns_read(apply_calls(template, arm.calls).select(*keys, EVENT_TIME_COLUMN)))
 
     def _add_branch(self, arm: StreamSource, branch: Branch, needed: tuple[str, ...]) -> None:
+        if isinstance(arm.source, KeyedJoin):
+            self._add_join(arm.source, branch, needed)
+            return
         name = arm.source.name
         self._sources[name] = arm.source
         self._branches.setdefault(name, []).append(branch)
         self._needed.setdefault(name, {}).update(dict.fromkeys(c for c in needed if not c.startswith(HIDDEN_PREFIX)))
+
+    def _add_join(self, declared: KeyedJoin, branch: Branch, needed: tuple[str, ...]) -> None:
+        """Add the subtopology of a join that ends in `branch`, which reads the columns `needed`, and both sides."""
+        join = Join(
+            name=declared.name,
+            key_types=declared.key_types,
+            left=_kept_side(declared.left, needed),
+            right=_kept_side(declared.right, needed),
+            columns=tuple((field.name, field.dataType.json()) for field in declared.schema),
+            changelog_topic=self._internal(declared.name, "changelog"),
+            where=declared.where,
+        )
+        topic, expressions = self._internal(declared.name, "repartition"), ("side", _text_of(join))
+        for number, side in enumerate((declared.left, declared.right)):
+            sink = RepartitionSink(
+                topic=topic, columns=JOIN_COLUMNS, expressions=expressions, join=join, join_side=number
+            )
+            for arm in side.arms:
+                projection = _of_side(side, join, number, bare=not arm.calls)
+                frame = apply_calls(self._template_of_source(arm.source), arm.calls)
+                projected = frame.selectExpr(
+                    *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+                )
+                into_join = Branch(source_index=0, before=arm.calls, projection=projection, sink=sink)
+                self._add_branch(arm, into_join, columns_read(projected))
+        source = RepartitionSource(
+            topic=topic, columns=JOIN_COLUMNS, expressions=expressions, on_error="fail", origins=declared.topics
+        )
+        self._behind[declared.name] = CompiledSubtopology(
+            subtopology_id=declared.name, sources=(source,), branches=(replace(branch, join=join),)
+        )
 
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}
@@ -322,11 +398,12 @@ class _Building:
             )
         for name, part in self._behind.items():
             if name in parts:
+                state = part.branches[0].join or part.operators[0]
                 raise refusal(
                     "state-name-taken",
                     f'a source and the state of an operator are both called "{name}"',
-                    "name the source: app.stream(.., name='..'), or the state: agg(.., name='..')",
-                    part.operators[0].where,
+                    "name the source: app.stream(.., name='..'), or the state: agg(.., name='..'), join(.., name='..')",
+                    state.where,
                 )
             parts[name] = part
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
@@ -336,6 +413,58 @@ def _of_arm(declared: KeyedState) -> ProjectForGroup:
     projection = declared.projection
     # A union's template has a leaf of its own: its columns are no source's, so every arm goes through Spark SQL.
     return projection if len(declared.arms) == 1 else replace(projection, bare=False, source_columns=())
+
+
+def _kept_side(side: JoinedSide, needed: Sequence[str]) -> JoinSide:
+    """Return the columns of a side that are kept: those needed, and one at least, since a row has to have one.
+
+    They are ordered by their canonical text, so that no order of the program is stored.
+    """
+    columns = sorted(zip(side.columns, side.expressions, strict=True), key=lambda pair: (pair[1], pair[0]))
+    kept = [pair for pair in columns if pair[0][0] in needed] or columns[:1]
+    return JoinSide(
+        columns=tuple(column for column, _ in kept),
+        expressions=tuple(text for _, text in kept),
+        key_expressions=side.key_expressions,
+    )
+
+
+def _of_side(side: JoinedSide, join: Join, number: int, *, bare: bool) -> ProjectForGroup:
+    """Return the projection of a side's rows to its keys and the columns that are kept.
+
+    Args:
+        side: The side.
+        join: The compiled join.
+        number: 0 for the left side, 1 for the right one.
+        bare: Whether no call stands between the source and the join.
+    """
+    kept = join.sides[number].columns
+    key_sql = tuple((f"g{at}", sql) for at, sql in enumerate(side.key_sql))
+    input_sql = tuple((f"i{at}", quoted(name)) for at, (name, _) in enumerate(kept))
+    columns = tuple((f"g{at}", kind) for at, kind in enumerate(join.key_types))
+    columns += tuple((f"i{at}", kind) for at, (_, kind) in enumerate(kept))
+    keys = tuple((f"g{at}", column) for at, column in enumerate(side.key_columns) if column is not None)
+    bare = bare and len(keys) == len(key_sql)
+    return ProjectForGroup(
+        key_sql=key_sql,
+        input_sql=input_sql,
+        columns=columns,
+        bare=bare,
+        source_columns=(*keys, *((f"i{at}", name) for at, (name, _) in enumerate(kept))) if bare else (),
+    )
+
+
+def _text_of(join: Join) -> str:
+    """Return what the rows of a join's repartition topic are identified by: all that their bytes depend on."""
+    sides = [
+        ", ".join(f"{text} {kind}" for text, (_, kind) in zip(side.expressions, side.columns, strict=True))
+        for side in join.sides
+    ]
+    keys = ", ".join(
+        f"{left} = {right} {kind}"
+        for left, right, kind in zip(join.left.key_expressions, join.right.key_expressions, join.key_types, strict=True)
+    )
+    return f"row by {keys} of ({sides[0]}) or ({sides[1]})"
 
 
 def source_name(topics: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from headrace.spark.topology.nodes import (
     CompiledTopology,
     DeadLetter,
     Deduplication,
+    Join,
     RepartitionSink,
     RepartitionSource,
     Sink,
@@ -100,12 +101,14 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _branch(branch: Branch) -> dict[str, Any]:
-    document: dict[str, Any] = {"calls": [call.method for call in branch.before]}
+    document: dict[str, Any] = {} if branch.join is None else {"join": _join(branch.join)}
+    document["calls"] = [call.method for call in branch.before]
     if branch.deduplication is not None:
         document["deduplication"] = _deduplication(branch.deduplication)
         document["calls_between"] = [call.method for call in branch.between]
     if branch.projection is not None:
-        document["group_by"] = [sql for _, sql in branch.projection.key_sql]
+        joins = isinstance(branch.sink, RepartitionSink) and branch.sink.join is not None
+        document["join_by" if joins else "group_by"] = [sql for _, sql in branch.projection.key_sql]
     if branch.watermark is not None:
         document["watermark"] = _watermark(branch.watermark)
     if branch.operator is not None:
@@ -114,6 +117,21 @@ def _branch(branch: Branch) -> dict[str, Any]:
         document["calls_behind"] = [call.method for call in branch.after]
     document["sink"] = _sink(branch.sink)
     return document
+
+
+def _join(join: Join) -> dict[str, Any]:
+    return {
+        "name": join.name,
+        "keys": _keys_of(join),
+        "left": [name for name, _ in join.left.columns],
+        "right": [name for name, _ in join.right.columns],
+        "changelog": join.changelog_topic,
+    }
+
+
+def _keys_of(join: Join) -> list[str]:
+    pairs = zip(join.left.key_expressions, join.right.key_expressions, strict=True)
+    return [left if left == right else f"{left} = {right}" for left, right in pairs]
 
 
 def _deduplication(deduplication: Deduplication) -> dict[str, Any]:
@@ -225,6 +243,8 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
         lines += ["", f"subtopology {part.subtopology_id}"]
         lines += [f"  reads    {_source_line(source)}" for source in part.sources]
         for branch in part.branches:
+            if branch.join is not None:
+                lines += _join_lines(branch.join)
             if branch.before:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.before)}")
             if branch.deduplication is not None:
@@ -232,7 +252,9 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
             if branch.between:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.between)}")
             if branch.projection is not None:
-                lines.append(f"  groups   by {', '.join(sql for _, sql in branch.projection.key_sql)}")
+                joins = isinstance(branch.sink, RepartitionSink) and branch.sink.join is not None
+                by = ", ".join(sql for _, sql in branch.projection.key_sql)
+                lines.append(f"  {'joins   ' if joins else 'groups  '} by {by}")
             if branch.watermark is not None:
                 lines += _watermark_lines(branch.watermark)
             if branch.operator is not None:
@@ -248,6 +270,14 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
             "  runs     in resident slots" if reason is None else f"  runs     a job for each micro-batch: {reason}"
         )
     return lines
+
+
+def _join_lines(join: Join) -> list[str]:
+    left, right = (", ".join(name for name, _ in side.columns) for side in join.sides)
+    return [
+        f"  keeps    {join.name}: all rows of both sides by {', '.join(_keys_of(join))} (left: {left}; right: {right})",
+        f"           changelog {join.changelog_topic}",
+    ]
 
 
 def _deduplication_lines(deduplication: Deduplication) -> list[str]:
@@ -305,7 +335,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
-            for state in (branch.deduplication, branch.watermark, branch.operator):
+            for state in (branch.join, branch.deduplication, branch.watermark, branch.operator):
                 if state is not None:
                     store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
                     lines.append(f'  {store}[("{state.name}")]')

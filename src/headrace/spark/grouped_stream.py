@@ -27,6 +27,7 @@ from headrace.spark.topology.nodes import (
     NarrowCall,
     OutputMode,
     ProjectForGroup,
+    TopicSource,
     WindowedAggregate,
 )
 from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
@@ -169,7 +170,9 @@ class GroupedStream:
         """Return how windows close: by the watermark of the rows, if they have one."""
         if self._window is None or not has_watermark(self._rows._template):
             return None
-        return closing_windows(self._rows._template, [(arm.source, arm.calls) for arm in self._arms], self._where)
+        # No watermark comes through a join of two streams, so these rows come from topics.
+        ways = [(arm.source, arm.calls) for arm in self._arms if isinstance(arm.source, TopicSource)]
+        return closing_windows(self._rows._template, ways, self._where)
 
     def _grouped_template(self) -> DataFrame:
         """Return the template with `_kafka` (a valid grouping column) but without the runtime's own columns."""

@@ -5,6 +5,7 @@ See `headrace.spark.stream_base` for what both have.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -22,12 +23,17 @@ from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.ranking import read_ranking
 from headrace.spark.static_join import StaticSide, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall
+from headrace.spark.stream_join import check_inner, keyed_join
+from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
     call_site,
     refusal,
+    shown,
     translated,
 )
+
+log = logging.getLogger("headrace.spark")
 
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
@@ -75,6 +81,7 @@ class Stream(StreamBase):
         """
         where = call_site()
         self._check_not_deduplicated("withWatermark", where)
+        self._check_not_joined("withWatermark", where)
         check_watermark(self._template, eventTime, delayThreshold, where)
         call = NarrowCall(method="withWatermark", args=(eventTime, delayThreshold), where=where)
         return self._followed_by(call, apply_calls(self._template, (call,)))
@@ -99,7 +106,8 @@ class Stream(StreamBase):
         """
         where = call_site()
         self._check_not_deduplicated("dropDuplicatesWithinWatermark", where)
-        ways = [(arm.source, arm.calls) for arm in self._arms]
+        self._check_not_joined("dropDuplicatesWithinWatermark", where)
+        ways = [(arm.source, arm.calls) for arm in self._arms if isinstance(arm.source, TopicSource)]
         found = keyed_deduplication(self._template, ways, subset, name, where)
         [arm] = self._arms
         template = self._template.drop(EVENT_TIME_COLUMN)
@@ -110,6 +118,15 @@ class Stream(StreamBase):
             raise refusal(
                 "not-supported-here",
                 f"{method} behind dropDuplicatesWithinWatermark is not supported yet",
+                "write the rows to a topic with to_topic, and read that with app.stream",
+                where,
+            )
+
+    def _check_not_joined(self, method: str, where: str) -> None:
+        if any(isinstance(arm.source, KeyedJoin) for arm in self._arms):
+            raise refusal(
+                "not-supported-here",
+                f"{method} behind a join of two streams is not supported yet: event time is not carried through it",
                 "write the rows to a topic with to_topic, and read that with app.stream",
                 where,
             )
@@ -145,15 +162,32 @@ class Stream(StreamBase):
         arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
         return Stream(self._app, self._app._template_of(union.schema), arms)
 
-    def join(self, other: DataFrame, on: Any = None, how: str | None = None) -> Stream:
-        """As `DataFrame.join` with a plain DataFrame on the right: inner, left, left_semi, left_anti.
+    def join(
+        self, other: DataFrame | Stream, on: Any = None, how: str | None = None, *, name: str | None = None
+    ) -> Stream:
+        """As `DataFrame.join`, with a plain DataFrame or with another stream on the right.
 
-        `other` is small: it is read by the driver when the application starts, and again when what was read is older
-        than `headrace.join.refresh.ms`, and lies whole in every worker; no row moves. Without `F.broadcast(other)` it
-        must be below `spark.sql.autoBroadcastJoinThreshold`. Raises TopologyError: needs-shuffle, not-supported-here,
-        duplicate-column, unresolved-column.
+        A plain DataFrame: inner, left, left_semi, left_anti. It is small: it is read by the driver when the application
+        starts, and again when what was read is older than `headrace.join.refresh.ms`, and lies whole in every worker;
+        no row moves. Without `F.broadcast(other)` it must be below `spark.sql.autoBroadcastJoinThreshold`.
+
+        A stream of the same application: inner, on columns or on a condition with an equality between both sides. Both
+        sides are repartitioned by the values that are equal, and all of their rows are kept in the state.
+
+        Args:
+            other: The right side.
+            on: Names of columns, or a condition.
+            how: Type of the join; by default inner.
+            name: Between streams: name of the state store and its changelog; by default `joined-by-<columns>`.
+
+        Raises:
+            TopologyError: needs-shuffle, not-supported-here, duplicate-column, unresolved-column.
         """
         where = call_site()
+        if isinstance(other, StreamBase):
+            return self._joined(other, on, how, name, where)
+        if name is not None:
+            raise refusal("bad-value", "a join with a plain DataFrame has no state to name", "leave name= out", where)
         how = checked_join(other, on, how, where)
         with translated(where, [*self._template.columns, *getattr(other, "columns", ())]):
             side = StaticSide(other, refresh_ms=int(self._app.config["headrace.join.refresh.ms"]), where=where)
@@ -161,6 +195,35 @@ class Stream(StreamBase):
             template = apply_calls(self._template, (call,))
             check_narrow(template, where)
         return self._followed_by(call, template)
+
+    def _joined(self, other: StreamBase, on: Any, how: str | None, name: str | None, where: str) -> Stream:
+        """Return the join with another stream."""
+        if not isinstance(other, Stream):
+            raise refusal(
+                "not-supported-here",
+                "a join with the table of an aggregate is not supported yet: its rows replace each other",
+                "join the streams before groupBy, or write the table to a topic with to_topic and join where you read",
+                where,
+            )
+        if other._app is not self._app:
+            raise refusal(
+                "not-supported-here",
+                "join takes a stream of the same app",
+                "bring the rows in through a topic of their own",
+                where,
+            )
+        check_inner(how, where)
+        for side in (self, other):
+            side._check_no_event_time("a join of two streams", where)
+        join = keyed_join((self._template, self._arms), (other._template, other._arms), on, name, where)
+        log.warning(
+            '%s: the join "%s" keeps every row of both sides for ever, on disk and in a changelog topic. Take only the '
+            "rows and columns that you need before it (where, select); rows of old keys are never deleted.",
+            shown(where),
+            join.name,
+        )
+        arm = StreamSource(source=join, calls=join.filters)
+        return Stream(self._app, apply_calls(self._app._template_of(join.schema), join.filters), (arm,))
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """Group the rows, like `DataFrame.groupBy`.

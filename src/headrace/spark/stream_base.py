@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pyspark._globals import _NoValue
@@ -21,13 +20,13 @@ from pyspark.sql.types import StructType
 from headrace.checked_api import checked_api
 from headrace.errors import ArgumentError, UnknownName
 from headrace.spark.display.rows_html import rows_html
-from headrace.spark.event_time import KeyedDeduplication
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
+from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
-    EVENT_TIME_COLUMN,
     Leaving,
     NarrowCall,
     OutputMode,
@@ -55,27 +54,6 @@ _NO_ROWS_YET = (
 
 FillValue: TypeAlias = bool | float | str
 ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSource:
-    """One path of rows into a stream: a source, and the calls made on its rows. A union has several."""
-
-    source: TopicSource
-    calls: tuple[NarrowCall, ...] = ()
-    deduplication: KeyedDeduplication | None = None
-    later: tuple[NarrowCall, ...] = ()  # behind the deduplication
-
-    def followed_by(self, call: NarrowCall) -> StreamSource:
-        if self.deduplication is None:
-            return replace(self, calls=(*self.calls, call))
-        return replace(self, later=(*self.later, call))
-
-    def apply(self, dataframe: DataFrame) -> DataFrame:
-        """Return rows of the source with all calls, as if none were a duplicate: columns and their types."""
-        if self.deduplication is None:
-            return apply_calls(dataframe, self.calls)
-        return apply_calls(apply_calls(dataframe, self.calls).drop(EVENT_TIME_COLUMN), self.later)
 
 
 class Application(Protocol):
@@ -406,7 +384,12 @@ class NaFunctions:
 
 def described_sources(arms: Sequence[StreamSource]) -> list[tuple[str, list[str]]]:
     """Return the topics with their format, and the names of the calls, of each arm."""
-    return [(f"{', '.join(arm.source.topics)} ({arm.source.value_format})", _described_calls(arm)) for arm in arms]
+    return [(_described_source(arm.source), _described_calls(arm)) for arm in arms]
+
+
+def _described_source(source: TopicSource | KeyedJoin) -> str:
+    kind = source.value_format if isinstance(source, TopicSource) else "joined"
+    return f"{', '.join(source.topics)} ({kind})"
 
 
 def _described_calls(arm: StreamSource) -> list[str]:

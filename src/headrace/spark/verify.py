@@ -33,6 +33,7 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.stream_source import KeyedJoin
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -224,6 +225,7 @@ class _Recomputation:
             rows = self._rows(aggregate.arms)
         else:
             [source] = aggregate.arms
+            assert isinstance(source.source, TopicSource)
             keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
             rows = rows_on_time(keyed, closing, self._max_ahead_us)
             if output.sink.output_mode == "append":
@@ -236,6 +238,9 @@ class _Recomputation:
         return int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
 
     def _arm(self, arm: StreamSource) -> DataFrame:
+        if isinstance(arm.source, KeyedJoin):
+            sides = [self._rows(side.arms) for side in (arm.source.left, arm.source.right)]
+            return apply_calls(arm.source.as_batch(*sides), arm.calls)
         rows = good_rows(self._frames[arm.source.name])
         if arm.deduplication is None:
             return apply_calls(rows, arm.calls)
@@ -247,13 +252,13 @@ class _Recomputation:
         topics: dict[str, str] = {}  # → what is decided
         if isinstance(rows, StreamTable) and rows._aggregate.closing is not None:
             topics.update(dict.fromkeys(rows._aggregate.closing.topics, "which ones are late"))
-        if isinstance(rows, RankedTable):
-            topics.update(
-                {topic: "which are the first ones" for arm in rows._state.arms for topic in arm.source.topics}
-            )
-        for arm in rows._arms if isinstance(rows, Stream) else ():
-            if arm.deduplication is not None:
+        for arm in _arms_of(rows):
+            if isinstance(rows, RankedTable):
+                topics.update(dict.fromkeys(arm.source.topics, "which are the first ones"))
+            elif arm.deduplication is not None:
                 topics.update(dict.fromkeys(arm.source.topics, "which ones are duplicates or late"))
+            elif isinstance(arm.source, KeyedJoin):
+                topics.update(dict.fromkeys(arm.source.topics, "how often later ones are joined"))
         for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
             if topic in topics and start > 0:
                 yield f"{topic}-{partition} begins at offset {start:,}, and rows before it decide {topics[topic]}"
@@ -380,6 +385,8 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
     columns: set[str] = set()
     whole: set[str] = set()
     final = set(rows.columns)
+    for frame in _frames_of_joins(_arms_of(rows), app):  # which rows meet, and how often, depends on them
+        whole |= nondeterministic_functions_of(analysed(frame))
     if isinstance(rows, KeyedTable):
         for arm in rows._state.arms:
             frame = apply_calls(app._template_of_source(arm.source), arm.calls)
@@ -408,3 +415,21 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
                 else:
                     whole |= found
     return tuple(sorted(columns)), tuple(sorted(whole))
+
+
+def _arms_of(rows: StreamBase) -> tuple[StreamSource, ...]:
+    """Return the ways on which rows come into a stream, or into the aggregate of a table."""
+    if isinstance(rows, KeyedTable):
+        return rows._state.arms
+    assert isinstance(rows, Stream)
+    return rows._arms
+
+
+def _frames_of_joins(arms: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
+    """Yield a frame of each join that `arms` come from, and of each way into it."""
+    for arm in arms:
+        if isinstance(arm.source, KeyedJoin):
+            yield arm.source.frame
+            for side in (arm.source.left, arm.source.right):
+                yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in side.arms)
+                yield from _frames_of_joins(side.arms, app)

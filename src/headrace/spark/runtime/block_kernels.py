@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["ENTRY_HEADER", "block_of_each", "cut", "is_in_order", "list_names", "look_up", "rewrite", "warm_up"]
+__all__ = [
+    "ENTRY_HEADER",
+    "block_of_each",
+    "cut",
+    "is_in_order",
+    "list_names",
+    "look_up",
+    "rewrite",
+    "values_under",
+    "warm_up",
+]
 
 ENTRY_HEADER = 6
 
@@ -157,6 +167,39 @@ def list_names(blocks: Bytes, first: Bytes, end: Bytes) -> tuple[Positions, Posi
 
 
 @njit(cache=True, nogil=True)
+def values_under(
+    data: Bytes, starts: Positions, sizes: Positions, blocks: Bytes
+) -> tuple[Positions, Positions, Positions]:
+    """Return for each entry under a prefix the number of the prefix, where its value begins, and the value's size.
+
+    An entry is under a prefix if its name begins with it. Prefixes are sorted, and none begins with another one.
+    Raises ValueError.
+    """
+    # 1. Count first: a bound by the size of the blocks would be many times the size of the result.
+    entries, at = 0, 0
+    while at < len(blocks):
+        at += _entry_bytes(blocks, at, len(blocks))
+        entries += 1
+    prefixes = np.empty(entries, np.int64)
+    value_starts, value_sizes = np.empty(entries, np.int64), np.empty(entries, np.int64)
+    # 2. A merge of two sorted lists. Only as many bytes of a name are compared as the prefix has.
+    found, row, at = 0, 0, 0
+    while at < len(blocks) and row < len(starts):
+        size, name_size = _entry_bytes(blocks, at, len(blocks)), _name_size(blocks, at)
+        order = _compare(blocks, at + ENTRY_HEADER, min(name_size, sizes[row]), data, starts[row], sizes[row])
+        if order > 0:
+            row += 1
+            continue
+        if order == 0:
+            prefixes[found] = row
+            value_starts[found] = at + ENTRY_HEADER + name_size
+            value_sizes[found] = size - ENTRY_HEADER - name_size
+            found += 1
+        at += size
+    return prefixes[:found], value_starts[:found], value_sizes[:found]
+
+
+@njit(cache=True, nogil=True)
 def _copy(target: Bytes, at: int, source: Bytes, start: int, size: int) -> None:
     for step in range(size):
         target[np.uint64(at + step)] = source[np.uint64(start + step)]
@@ -284,5 +327,6 @@ def warm_up() -> None:
     block_of_each(names, places, ones, names, places, ones)
     look_up(names, places, ones, places, none, bounds)
     list_names(names[:0], names, names)
+    values_under(names, places, ones, names[:0])
     blocks, bounds, entries, _ = rewrite(names, places, ones, places, names, places, ones, none, bounds)
     cut(blocks, bounds, entries, 100, 100, 1)

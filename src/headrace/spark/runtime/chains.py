@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, St
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
 from headrace.spark.runtime.fetch_stage import FetchStep
+from headrace.spark.runtime.join_operator import JoinOperator
 from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
 from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
@@ -30,6 +31,7 @@ from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.row_schema import stores_of_branch
 from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
+from headrace.spark.runtime.spark_types import struct_of
 from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
 from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
@@ -182,7 +184,7 @@ def build_chains(
         ForeachBatchChain(
             sink=branch.sink,
             plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index), sides),
-            stateful=branch.operator is not None,
+            stateful=branch.operator is not None or branch.join is not None,
         )
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
@@ -264,6 +266,8 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
 
 def has_sql_on_records(branch: Branch) -> bool:
     """Whether a record can make Spark SQL fail. SQL behind an operator works on keys, not on records."""
+    if branch.join is not None:  # a probe must not run the join; prefixes of the micro-batch find the record
+        return False
     projected = branch.projection is not None and not branch.projection.bare
     return bool(branch.before) or projected or (branch.operator is None and bool(branch.after))
 
@@ -298,7 +302,8 @@ class ChainBuilder:
         for index, branch in enumerate(subtopology.branches):
             if traced and not _is_traceable(branch):
                 # A record that only the sink refuses may be a duplicate, late, or not among the first ones of its key,
-                # and never get there: the search by prefixes, which processes them, tells.
+                # and never get there, or may get there in pairs with others: the search by prefixes, which processes
+                # them, tells.
                 continue
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
@@ -448,7 +453,7 @@ class ChainBuilder:
         fetch = f"fetch-all-{index}"
         source = self._subtopology.sources[index]
         steps = [tuple(self._arrow_steps(branch, fetch) + self._sink_steps(branch)) for branch in branches]
-        with_key = any(_needs_input_key(branch) for branch in branches)
+        with_key = any(_needs_input_key(branch) or branch.join is not None for branch in branches)
         source_step = self._fetch_step(source, with_key=with_key, accounts=True)
         return PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
 
@@ -501,23 +506,27 @@ class ChainBuilder:
         if not branch.before:
             return fetched
         source = self._subtopology.sources[branch.source_index]
+        columns = _columns_of_source(source) if branch.join is None else struct_of(branch.join.columns).fields
         # Recorded calls name all columns of the source; the fetch stage yields only those that a result depends on.
-        frame = apply_calls(_with_unread_columns(fetched, source), branch.before)
+        frame = apply_calls(_with_unread_columns(fetched, columns), branch.before)
         return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
 
     def fetched(self, branch: Branch, index: int) -> DataFrame:
         """Return the rows of a branch's source."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
-        schema = source_schema(source)
+        schema = source_schema(source) if branch.join is None else struct_of(branch.join.kept_columns)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
         if _needs_timestamp(branch):
             schema = schema.add(TIMESTAMP_COLUMN, LongType())
         schema = self._with_hidden(schema)
         steps: list[Step] = []
+        if branch.join is not None:
+            steps.append(StatefulStep(JoinOperator(branch.join), f"fetch-{index}"))
         if self._projected_in_arrow(branch) and branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
             schema = self._schema(branch.projection.columns)
+        with_key = with_key or branch.join is not None
         fetch = self._fetch_step(source, with_key=with_key, accounts=index in self._accounting)
         stage = PythonStage(
             name=f"fetch-{index}",
@@ -534,8 +543,6 @@ class ChainBuilder:
         return FetchStep(source, topics, with_key=with_key, accounts=accounts, first_topic=first, traced=self._traced)
 
     def _schema(self, columns: tuple[tuple[str, str], ...]) -> StructType:
-        from headrace.spark.runtime.spark_types import struct_of
-
         return self._with_hidden(struct_of(columns))
 
     def _with_hidden(self, schema: StructType) -> StructType:
@@ -575,6 +582,8 @@ class ChainBuilder:
 
     def _arrow_steps(self, branch: Branch, fetch: str) -> list[Step]:
         steps: list[Step] = []
+        if branch.join is not None:
+            steps.append(StatefulStep(JoinOperator(branch.join), fetch))
         if branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
         if branch.operator is not None:
@@ -592,33 +601,34 @@ class ChainBuilder:
 def source_schema(source: Source) -> StructType:
     """Return the Spark columns of a source as the fetch stage yields them, without hidden ones."""
     from headrace.spark import formats
-    from headrace.spark.runtime.spark_types import struct_of
 
     if isinstance(source, RepartitionSource):
         return struct_of(source.columns)
     return formats.source_schema(source)
 
 
-def _with_unread_columns(fetched: DataFrame, source: Source) -> DataFrame:
+def _columns_of_source(source: Source) -> Sequence[StructField]:
+    """Return all columns of a source, also those that no result depends on."""
+    if isinstance(source, RepartitionSource) or source.columns_needed is None:
+        return source_schema(source).fields
+    return source_schema(replace(source, columns_needed=None)).fields
+
+
+def _with_unread_columns(fetched: DataFrame, columns: Sequence[StructField]) -> DataFrame:
     """Return fetched rows with null in the columns that no result depends on.
 
     Recorded calls may name them all the same, as `select("a", "b").select("a")` does, and Spark resolves every name.
     Its optimiser then drops them, so they cost nothing. Their place counts, too: `toDF` names columns by position.
     """
-    from headrace.spark import formats
-
-    if isinstance(source, RepartitionSource) or source.columns_needed is None:
-        return fetched
-    fields = formats.source_schema(replace(source, columns_needed=None)).fields
     read = set(fetched.columns)
-    if read.issuperset(field.name for field in fields):
+    if read.issuperset(field.name for field in columns):
         return fetched
-    columns = [
+    own = read - {field.name for field in columns}
+    whole = [
         F.col(quoted(field.name)) if field.name in read else F.lit(None).cast(field.dataType).alias(field.name)
-        for field in fields
+        for field in columns
     ]
-    own = read - {field.name for field in fields}
-    return fetched.select(*columns, *(quoted(name) for name in fetched.columns if name in own))
+    return fetched.select(*whole, *(quoted(name) for name in fetched.columns if name in own))
 
 
 def _stage_name(operator: KeyedOperator, index: int) -> str:
@@ -627,7 +637,9 @@ def _stage_name(operator: KeyedOperator, index: int) -> str:
 
 def _is_traceable(branch: Branch) -> bool:
     """Whether what follows an operator of the branch can be traced to single records."""
-    return not _needs_timestamp(branch) and (branch.operator is None or can_trace(branch.operator))
+    if branch.join is not None or _needs_timestamp(branch):
+        return False
+    return branch.operator is None or can_trace(branch.operator)
 
 
 def _needs_timestamp(branch: Branch) -> bool:

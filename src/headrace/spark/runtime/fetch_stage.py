@@ -196,7 +196,10 @@ class _Fetch:
     def _decoded(self, where: tuple[str, int], records: pa.Table) -> pa.Table:
         source = self._step.source
         if isinstance(source, RepartitionSource):
-            return self._traced(where, records, _decoded_rows(source, where, records))
+            rows = _decoded_rows(source, where, records)
+            if self._step.with_key:
+                rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
+            return self._traced(where, records, rows)
         from headrace.spark import formats
 
         decoded = formats.decode(records, source, topic=where[0], partition=where[1])
@@ -356,7 +359,7 @@ def _record_columns(step: FetchStep) -> tuple[str, ...]:
 def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
     source = step.source
     if isinstance(source, RepartitionSource):
-        with_key = _has_dead_letters(source) or source.has_watermarks
+        with_key = step.with_key or _has_dead_letters(source) or source.has_watermarks
         return ("key", "value", "offset") if with_key else ("value", "offset")
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:

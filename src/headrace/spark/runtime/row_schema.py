@@ -27,6 +27,7 @@ from headrace.spark.topology.nodes import (
     Branch,
     CompiledTopology,
     Deduplication,
+    Join,
     KeyedOperator,
     RepartitionSource,
     TopN,
@@ -47,6 +48,7 @@ __all__ = [
     "state_schema",
     "store_of",
     "store_of_deduplication",
+    "store_of_join",
     "store_of_watermark",
     "stored_schema",
     "stores_of_branch",
@@ -264,9 +266,23 @@ def store_of_watermark(watermark: Watermark) -> StoreSpec:
     return StoreSpec(name=watermark.name, changelog_topic=watermark.changelog_topic, rows=rows)
 
 
+def store_of_join(join: Join) -> StoreSpec:
+    """The store of a join: rows of both sides."""
+    pairs = zip(join.left.key_expressions, join.right.key_expressions, join.key_types, strict=True)
+    columns = [RowColumn("key", f"{left} = {right}", str(arrow_type(kind))) for left, right, kind in pairs]
+    for role, side in (("left", join.left), ("right", join.right)):
+        columns += [
+            RowColumn(role, expression, str(arrow_type(kind)))
+            for expression, (_, kind) in zip(side.expressions, side.columns, strict=True)
+        ]
+    return StoreSpec(name=join.name, changelog_topic=join.changelog_topic, rows=RowSchema(tuple(columns)))
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
     stores: list[StoreSpec] = []
+    if branch.join is not None:
+        stores.append(store_of_join(branch.join))
     if branch.deduplication is not None:
         stores.append(store_of_deduplication(branch.deduplication))
     if branch.watermark is not None:
@@ -298,12 +314,19 @@ def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
     schemas: dict[str, StoredSchema] = {}
     for part in compiled.subtopologies:
         for branch in part.branches:
+            source = part.sources[branch.source_index]
             for store in stores_of_branch(branch):
                 schemas[store.changelog_topic] = StoredSchema(name=store.name, state=store.rows, inputs=None)
+            if branch.join is not None:
+                schemas[branch.join.changelog_topic] = _schema_of_join(branch.join, source)
             if branch.operator is not None:
-                stored = stored_schema(branch.operator, part.sources[branch.source_index])
-                schemas[branch.operator.changelog_topic] = stored
+                schemas[branch.operator.changelog_topic] = stored_schema(branch.operator, source)
     return schemas
+
+
+def _schema_of_join(join: Join, source: object) -> StoredSchema:
+    inputs = input_schema(source.columns, source.expressions) if isinstance(source, RepartitionSource) else None
+    return StoredSchema(name=join.name, state=store_of_join(join).rows, inputs=inputs)
 
 
 def judge_changelog(

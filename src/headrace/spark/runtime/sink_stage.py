@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.row_schema import input_schema
+from headrace.spark.arrow_types import arrow_type, arrow_types
+from headrace.spark.runtime.row_schema import input_schema, store_of_join
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
-from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RepartitionSink, TopicSink
+from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, Join, RepartitionSink, TopicSink
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.topic_access import RecordWriter
@@ -54,7 +54,8 @@ class RepartitionSinkStep:
     sink: RepartitionSink
 
     def start(self, context: StageContext) -> Operator:
-        return _RepartitionSink(self, context)
+        join = self.sink.join
+        return _RepartitionSink(self, context) if join is None else _JoinSideSink(self, join, context)
 
 
 class EncodingSink(Protocol):
@@ -157,3 +158,30 @@ class _RepartitionSink(_Sink):
     def _partitions(self, topics: Sequence[str]) -> int:
         """Return the number of partitions of the largest of `topics`. Raises BrokerError: topic-missing."""
         return max(self._context.topics.partition_count(topic) for topic in topics)
+
+
+class _JoinSideSink(_Sink):
+    """Writes the rows of one side of a join, in the form in which the join keeps them."""
+
+    def __init__(self, step: RepartitionSinkStep, join: Join, context: StageContext) -> None:
+        super().__init__(step.sink.topic, context)
+        side = join.sides[step.sink.join_side]
+        self._keys = pa.schema([(f"g{at}", arrow_type(kind)) for at, kind in enumerate(join.key_types)])
+        columns = [(f"i{at}", arrow_type(kind)) for at, (_, kind) in enumerate(side.columns)]
+        self._columns = pa.schema(columns)
+        self._side = step.sink.join_side
+        self._row_fingerprint = store_of_join(join).rows.fingerprint
+        self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        for name in self._keys.names:
+            if table.column(name).null_count:
+                table = table.filter(table.column(name).is_valid())
+        return super().push(table) if table.num_rows else ()
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        keys = fitted(table.select(self._keys.names), self._keys).combine_chunks()
+        columns = fitted(table.select(self._columns.names), self._columns).combine_chunks()
+        rows = encode_rows(columns.columns, self._row_fingerprint)
+        sides = pa.array(np.full(len(rows), self._side, np.int8))
+        return encode_key(keys.columns), encode_rows([sides, rows], self._fingerprint)

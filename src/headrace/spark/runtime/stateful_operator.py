@@ -88,7 +88,7 @@ class TaskChanges(Protocol):
         """The stores that change; the others of the operator move on to the position of the batch unchanged."""
 
     def results(self) -> pa.Table:
-        """Rows for the next step, asked for once, when every store is prepared."""
+        """Rows for the next step, asked for once, when every store is prepared: a table, or an iterator of tables."""
 
 
 class RunningOperator(Protocol):
@@ -266,8 +266,10 @@ class _Stateful:
         merged.clear()
         context.timed("state", started)
         for one in prepared:
-            if one.changes is not None and (rows := one.changes.results()).num_rows:
-                yield rows
+            results = one.changes.results() if one.changes is not None else ()
+            for rows in (results,) if isinstance(results, pa.Table) else results:
+                if rows.num_rows:
+                    yield rows
 
 
 class _Newest(Generic[Read, Written]):

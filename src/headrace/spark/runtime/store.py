@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.errors import StateError
 from headrace.spark.runtime import store_blocks
 from headrace.spark.runtime.bulk_load import name_of_key, names_of_keys, newest_values, order_of_keys
+from headrace.spark.runtime.byte_spans import Positions
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_files import file_bytes, open_read_only
 from headrace.spark.runtime.store_records import (
@@ -391,6 +392,14 @@ class StoreReader:
         """
         low, high = name_of_key(first), name_of_key(end)
         return store_blocks.names_between(self._transaction, self._blocks, low, high, limit, without=1)
+
+    def values_under(self, prefixes: pa.Array) -> tuple[Positions, pa.Array]:
+        """Return the values of all keys that begin with one of the prefixes, and the number of the prefix of each.
+
+        Prefixes are distinct and in byte order, and none begins with another one. Values are in the order of their
+        keys. Keys longer than `bulk_load.LONGEST_PLAIN_KEY` are not found.
+        """
+        return store_blocks.values_under(self._transaction, self._blocks, names_of_keys(prefixes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import StateError
 from headrace.spark.runtime import block_kernels as kernels
 from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
 
-__all__ = ["FIRST", "Found", "entries", "find", "names_between", "put"]
+__all__ = ["FIRST", "Found", "entries", "find", "names_between", "put", "values_under"]
 
 # Names begin with `k` or `h` (`bulk_load.name_of_key`), so no name sorts before it.
 FIRST = b"\0"
@@ -30,6 +31,7 @@ FIRST = b"\0"
 LIMIT = 950  # bytes: larger blocks are faster where a micro-batch touches most keys, smaller ones where it touches few
 # A block that is full again after one insertion would be cut at once, so a cut leaves a quarter free.
 FILLED = LIMIT * 3 // 4  # of a block that was cut, so that it has room
+_BEYOND = b"\xff" * 512  # behind a prefix: greater than any name that begins with the prefix
 FEW = 4  # names are sought one by one where blocks are so many times more
 
 
@@ -142,6 +144,24 @@ def names_between(
     return array_of_spans(data, starts + without, sizes - without, pa.binary(), np.zeros(len(starts), np.bool_))
 
 
+def values_under(transaction: Any, database: Any, prefixes: pa.Array) -> tuple[Positions, pa.Array]:
+    """Return the values of all names that begin with one of the prefixes, and the number of the prefix of each.
+
+    Prefixes are sorted, and none begins with another one. Raises StateError("state-corrupt").
+    """
+    with transaction.cursor(database) as cursor:
+        if len(prefixes) * FEW < transaction.stat(database)["entries"]:
+            firsts = _sought_under(cursor, prefixes.to_pylist())
+        else:
+            firsts = _among_all_under(cursor, prefixes)
+        blocks = np.frombuffer(b"".join(unseal(body) for _, body in cursor.getmulti(firsts)), np.uint8)
+    try:
+        found, starts, sizes = kernels.values_under(*spans_of(prefixes), blocks)
+    except ValueError as error:
+        raise StateError("state-corrupt", str(error)) from error
+    return found, array_of_spans(blocks, starts, sizes, pa.binary(), np.zeros(len(starts), np.bool_))
+
+
 def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
     """(name, value) of all, in the order of names; for tests and tools."""
     with transaction.cursor(database) as cursor:
@@ -201,3 +221,37 @@ def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
             firsts.append(first)
         block_at[row] = len(firsts) - 1
     return firsts, block_at
+
+
+def _sought_under(cursor: Any, prefixes: list[bytes]) -> list[bytes]:
+    """First names of the blocks that may hold names under the prefixes, by a search in LMDB's tree for each prefix."""
+    firsts: list[bytes] = []
+    for prefix in prefixes:
+        there = cursor.set_range(prefix)
+        if not there or cursor.key() != prefix:
+            # The range that the prefix falls into begins at or before it.
+            there = (cursor.prev() if there else cursor.last()) or cursor.first()
+        while there:
+            first = cursor.key()
+            if first > prefix and not first.startswith(prefix):
+                break
+            if not firsts or firsts[-1] < first:
+                firsts.append(first)
+            there = cursor.next()
+    return firsts
+
+
+def _among_all_under(cursor: Any, prefixes: pa.Array) -> list[bytes]:
+    """The same, from a list of all blocks."""
+    firsts = list(cursor.iternext(keys=True, values=False))
+    if not firsts:
+        return []
+    if firsts[0] != FIRST:
+        firsts.insert(0, FIRST)
+    first_spans = spans_of(pa.array(firsts, pa.binary()))
+    beyond = pc.binary_join_element_wise(prefixes, pa.scalar(_BEYOND, pa.binary()), pa.scalar(b"", pa.binary()))
+    lows, highs = (kernels.block_of_each(*spans_of(names), *first_spans) for names in (prefixes, beyond))
+    steps = np.zeros(len(firsts) + 1, np.int64)
+    np.add.at(steps, lows, 1)
+    np.add.at(steps, highs + 1, -1)
+    return [firsts[block] for block in np.flatnonzero(np.cumsum(steps[:-1])).tolist()]

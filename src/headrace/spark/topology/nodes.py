@@ -37,6 +37,10 @@ TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input reco
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
+# Columns of the repartition topic in front of a join: 0 for the left side and 1 for the right one, and the row in the
+# form in which the join's store keeps it.
+JOIN_COLUMNS = (("side", '"byte"'), ("row", '"binary"'))
+
 # Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
@@ -294,6 +298,41 @@ class Deduplication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSide:
+    """One side of a stream-stream join: the columns of its rows that are kept."""
+
+    columns: tuple[tuple[str, str], ...]  # (column behind the join, type JSON)
+    expressions: tuple[str, ...]  # canonical text of each
+    key_expressions: tuple[str, ...]  # canonical text of the values that equal those of the other side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """An inner equi-join of two streams with its store: rows of both sides in, one row per pair out.
+
+    Both sides come through one repartition topic, each record with the side of its row (`JOIN_COLUMNS`).
+    """
+
+    name: str  # "joined-by-id": the store's name and the subtopology's
+    key_types: tuple[str, ...]  # Spark types as JSON, of both sides
+    left: JoinSide
+    right: JoinSide
+    columns: tuple[tuple[str, str], ...]  # (name, type JSON) of the result; those that no sink depends on are not kept
+    changelog_topic: str
+    where: str = ""
+
+    @property
+    def sides(self) -> tuple[JoinSide, JoinSide]:
+        return self.left, self.right
+
+    @property
+    def kept_columns(self) -> tuple[tuple[str, str], ...]:
+        """Those of the result's columns that rows of the sides have, in the order of the result."""
+        kept = {name for side in self.sides for name, _ in side.columns}
+        return tuple(column for column in self.columns if column[0] in kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
     """Sink that writes rows to a user topic.
 
@@ -313,13 +352,19 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepartitionSink:
-    """Sink that writes rows `g0.., i0..` to an internal topic, partitioned by `g0..`."""
+    """Sink that writes rows `g0.., i0..` to an internal topic, partitioned by `g0..`.
+
+    For a join, a row whose `g0..` contain a null is left out: it equals no row. The value of the others is
+    `JOIN_COLUMNS`.
+    """
 
     topic: str
     columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
     expressions: tuple[str, ...] = ()
     watermark: Watermark | None = None  # sent to every partition of the topic
     source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
+    join: Join | None = None  # that takes the rows: `i0..` are the columns of a side
+    join_side: int = 0  # 0: left, 1: right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,11 +401,12 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `before` on the source's columns, `deduplication`, `between` on its rows, `projection`, `watermark`,
-    `operator`, its results, `after` on them, `sink`.
+    In order: `join` of the source's rows, `before` on the columns, `deduplication`, `between` on its rows,
+    `projection`, `watermark`, `operator`, its results, `after` on them, `sink`.
     """
 
     source_index: int
+    join: Join | None = None
     before: tuple[NarrowCall, ...] = ()
     deduplication: Deduplication | None = None
     between: tuple[NarrowCall, ...] = ()
@@ -378,7 +424,7 @@ class Branch:
     @property
     def changelog_topics(self) -> tuple[str, ...]:
         """Return the changelog of each store of the branch."""
-        stores = (self.deduplication, self.watermark, self.operator)
+        stores = (self.join, self.deduplication, self.watermark, self.operator)
         return tuple(node.changelog_topic for node in stores if node is not None)
 
 
