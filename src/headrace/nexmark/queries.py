@@ -316,7 +316,8 @@ def q22(events: Events) -> Any:
 
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
-_JOIN, _WINDOWS, _RANK = "joins of two streams", "windows", "ranks over partitions"
+_JOIN, _RANK = "joins of two streams", "ranks over partitions"
+_WINDOW_RANK, _SESSIONS = "ranks over windows", "session windows"
 
 _ALL = (
     Query(name="q0", title="pass-through", build=q0),
@@ -326,9 +327,9 @@ _ALL = (
     Query(
         name="q4", title="average price of a category", build=q4, inputs=("auction", "bid"), kind="table", missing=_JOIN
     ),
-    Query(name="q5", title="hot items", build=q5, closed=_WINDOW_END, missing=_WINDOWS),
+    Query(name="q5", title="hot items", build=q5, closed=_WINDOW_END, missing=_WINDOW_RANK),
     Query(name="q6", title="average price of a seller", build=q6, inputs=("auction", "bid"), missing=_JOIN),
-    Query(name="q7", title="highest bid", build=q7, closed=_WINDOW_END, missing=_WINDOWS),
+    Query(name="q7", title="highest bid", build=q7, closed=_WINDOW_END, missing=_WINDOW_RANK),
     Query(name="q8", title="new users", build=q8, inputs=("person", "auction"), closed=_WINDOW_END, missing=_JOIN),
     Query(
         name="q9",
@@ -343,8 +344,8 @@ _ALL = (
         missing=_JOIN,
     ),
     Query(name="q10", title="log to files", build=q10, kind="files", partition_by=("dt", "hm")),
-    Query(name="q11", title="user sessions", build=q11, closed=_SESSION_END, missing=_WINDOWS),
-    Query(name="q12", title="processing-time windows", build=q12, kind="table", totals=q12_totals, missing=_WINDOWS),
+    Query(name="q11", title="user sessions", build=q11, closed=_SESSION_END, missing=_SESSIONS),
+    Query(name="q12", title="processing-time windows", build=q12, kind="table", totals=q12_totals),
     Query(name="q13", title="side input join", build=q13),
     Query(name="q14", title="calculation", build=q14),
     Query(name="q15", title="bidding statistics", build=q15, kind="table"),

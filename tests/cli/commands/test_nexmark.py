@@ -99,7 +99,7 @@ def test_ctrl_c_stops_application_and_broker(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert any("running" in line and " 0 of" not in line for line in process.stdout)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers and JVM get it too
         _, told = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted" in told
