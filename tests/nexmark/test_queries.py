@@ -139,8 +139,6 @@ REFUSED_CALLS = {
     "q8": "persons.join(sellers",
     "q9": "auctions.join(bids",
     "q11": "bids.groupBy(F.session_window(",
-    "q18": 'events.bid.withColumn("place"',
-    "q19": 'events.bid.withColumn("place"',
     "q20": "events.bid.join(auctions",
 }
 

@@ -316,7 +316,7 @@ def q22(events: Events) -> Any:
 
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
-_JOIN, _RANK = "joins of two streams", "ranks over partitions"
+_JOIN, _WINDOW_RANK, _SESSIONS = "joins of two streams", "ranks over windows", "session windows"
 _WINDOW_RANK, _SESSIONS = "ranks over windows", "session windows"
 
 _ALL = (
@@ -360,7 +360,6 @@ _ALL = (
             order=("bidder", "auction", "dateTime"),
             candidates=lambda events: _numbered(events, F.rank(), _by_time()).where("place = 1").drop("place"),
         ),
-        missing=_RANK,
     ),
     Query(
         name="q19",
@@ -368,7 +367,6 @@ _ALL = (
         build=q19,
         kind="table",
         ties=Ties(order=("auction", "place", "price"), candidates=lambda events: events.bid),
-        missing=_RANK,
     ),
     Query(name="q20", title="bids with their auction", build=q20, inputs=("auction", "bid"), missing=_JOIN),
     Query(name="q21", title="channel ids", build=q21),
