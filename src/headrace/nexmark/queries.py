@@ -317,7 +317,6 @@ def q22(events: Events) -> Any:
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
 _JOIN, _WINDOW_RANK, _SESSIONS = "joins of two streams", "ranks over windows", "session windows"
-_WINDOW_RANK, _SESSIONS = "ranks over windows", "session windows"
 
 _ALL = (
     Query(name="q0", title="pass-through", build=q0),
