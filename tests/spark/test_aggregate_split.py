@@ -162,11 +162,3 @@ def test_distinct_counts_need_exactly_once(spark):
     error = refused(lambda: flights.groupBy("origin").agg(F.count_distinct("n")))
     assert (error.code, "exactly_once_v2" in error.fix) == ("not-supported-here", True)
     assert flights.groupBy("origin").agg(F.max_by("n", "t")).columns == ["origin", "max_by(n, t)"]
-
-
-def test_distinct_counts_in_windows_that_close_are_refused(flights):
-    windows = flights.withWatermark("t", "1 minute").groupBy("origin", F.window("t", "1 hour"))
-    error = refused(lambda: windows.agg(F.count_distinct("n")))
-    assert (error.code, "windows that close" in error.message) == ("not-supported-here", True)
-    hours = flights.groupBy("origin", F.window("t", "1 hour")).agg(F.count_distinct("n").alias("n"))
-    assert hours.columns == ["origin", "window", "n"]

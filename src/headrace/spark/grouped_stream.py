@@ -217,19 +217,12 @@ class GroupedStream:
         )
 
     def _check_distinct(self, split: AggregateSplit, where: str) -> None:
-        """Refuse exact distinct counts in windows that close, and at least once.
+        """Refuse exact distinct counts at least once.
 
         A micro-batch that failed leaves its changes in the changelog. Its values would be taken for counted by the next
         owner of the task, although the counter that had them was replaced: the count would be too low for ever.
         """
         counted = any(buffer.function == "count_distinct" for buffer in split.buffers)
-        if counted and self._closing() is not None:
-            raise refusal(
-                "not-supported-here",
-                "exact distinct counts in windows that close come in a later release",
-                "leave withWatermark out: the table then keeps all windows",
-                where,
-            )
         if counted and self._rows._app.processing_guarantee == "at_least_once":
             raise refusal(
                 "not-supported-here",

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from tests.longer import longer
 
 from headrace.spark.aggregate_split import aggregate_limits
+from headrace.spark.runtime.time_keys import DISTINCT_ENTRY
 
 pytestmark = pytest.mark.spark
 
@@ -73,6 +74,35 @@ def test_all_functions_through_restarts_and_restores(broker, make_app, spark, gu
         assert found["pairs"] == len({(row["s"], row["n"]) for row in group if None not in (row["s"], row["n"])})
         broker.produce("out", [{**found, "count_distinct": found["count_distinct"] - 1}], key="g")
         assert app.verify().status == "differs"
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=longer)])
+def test_all_functions_in_windows_that_close(broker, make_app, spark, mode):
+    """Two restarts, the second with a lost state directory, while windows are open; entries leave with their window."""
+    broker.create_topics({"in": 2})
+    sent = rows(600, seed=8)
+    for number, row in enumerate(sent):
+        row["t"] = f"2026-01-01T00:{number // 20:02}:{random.Random(number).randrange(60):02}Z"
+
+    def windowed(app: Any) -> Any:
+        minutes = (
+            app.stream("in", schema=SCHEMA).withWatermark("t", "1 minute").groupBy(F.window("t", "5 minutes"), "g")
+        )
+        calls = {name: F.expr(sql).alias(name) for name, sql in (CALLS | DISTINCT).items()}
+        minutes.agg(*calls.values(), name="state").to_topic("out", partitions=2, output_mode=mode)
+        return app
+
+    for number, instance in enumerate(["a", "a", "b"]):
+        broker.produce("in", [json.dumps(row) for row in sent[number * 200 : (number + 1) * 200]])
+        app = windowed(make_app("all", instance=instance, config={"headrace.batch.max.records": 50}))
+        with app.start() as running:
+            running.wait_until("caught-up", timeout=120)
+    verdict = app.verify()
+    assert verdict.status == "equal", verdict
+    assert verdict.sinks[0].equal >= 16, "four groups in four closed windows at least"
+    changelog = {record.key: record.value for record in broker.records("all-state-changelog")}
+    entries = [value is None for key, value in changelog.items() if key.startswith(DISTINCT_ENTRY)]
+    assert entries.count(True) > entries.count(False) > 0
 
 
 def test_the_list_above_has_every_supported_function():

@@ -49,6 +49,35 @@ COUNTED = WindowedAggregate(
 )
 
 
+DISTINCT = replace(
+    COUNTED,
+    buffers=(
+        *COUNTED.buffers,
+        Buffer(
+            name="b2",
+            function="count_distinct",
+            input="i1",
+            input_type='"string"',
+            result_type='"long"',
+            argument="text",
+        ),
+        Buffer(
+            name="b3",
+            function="count_distinct",
+            input="i0",
+            input_type='"long"',
+            result_type='"long"',
+            argument="n, text",
+            more_inputs=(("i1", '"string"'),),
+        ),
+    ),
+)
+
+
+def text_of(number: int) -> str | None:
+    return [None, "", "z", "z" * 450][number % 4]
+
+
 @dataclass(frozen=True)
 class Event:
     """A record of one source partition."""
@@ -88,6 +117,23 @@ def reference(
             newest[event.task] = max(newest.get(event.task, event.time), event.time)
     closed = min(newest.values()) - delay if len(newest) == TASKS else None
     return groups, late, closed
+
+
+def distinct_values(
+    events: Sequence[Event], group: tuple[int, str | None], window: TimeWindow, delay: int
+) -> tuple[set[str], set[tuple[int, str]]]:
+    """The texts, and the pairs of number and text, of a group's rows on time."""
+    newest: dict[int, int] = {}
+    texts, pairs = set(), set()
+    for number, event in enumerate(events):
+        on_time = event.task not in newest or group[0] + window.size_us > newest[event.task] - delay
+        text = text_of(number)
+        if on_time and event.key == group[1] and group[0] in windows_of(event.time, window) and text is not None:
+            texts.add(text)
+            pairs.add((number, text))
+        if event.record_ms < 0 or event.time <= event.record_ms * 1000 + 5 * SECOND:
+            newest[event.task] = max(newest.get(event.task, event.time), event.time)
+    return texts, pairs
 
 
 @dataclass
@@ -214,11 +260,10 @@ class Pipeline:
             return
         self.read += len(piece)
         if result is not None and result.num_rows:
-            columns = [result.column(name).to_pylist() for name in ("g1", "b0", "b1")]
+            names = ["g1", *(name for name in result.column_names if name.startswith("b"))]
+            columns = [result.column(name).to_pylist() for name in names]
             starts = result.column("g0").cast(pa.int64()).to_pylist()
-            self.out += [
-                ((start, key), [rows, total]) for start, key, rows, total in zip(starts, *columns, strict=True)
-            ]
+            self.out += [((start, key), values) for start, key, *values in zip(starts, *columns, strict=True)]
 
     @property
     def late(self) -> int:
@@ -236,6 +281,7 @@ def rows_of(events: Sequence[tuple[int, Event]], window: TimeWindow) -> pa.Table
             "g0": pa.array([start for _, _, start in copies], pa.timestamp("us", "UTC")),
             "g1": pa.array([event.key for _, event, _ in copies], pa.string()),
             "i0": pa.array([number for number, _, _ in copies], pa.int64()),
+            "i1": pa.array([text_of(number) for number, _, _ in copies], pa.string()),
             TASK_COLUMN: pa.array([0] * len(copies), pa.int32()),
             EVENT_TIME_COLUMN: pa.array([event.time for _, event, _ in copies], pa.timestamp("us", "UTC")),
             TIMESTAMP_COLUMN: pa.array([event.record_ms for _, event, _ in copies], pa.int64()),
@@ -283,8 +329,11 @@ STEPS = st.lists(
 def test_results_do_not_depend_on_cuts_interleaving_undone_batches_and_restores(
     events: list[Event], steps: list[tuple[str, int, str]], delay: int, window: TimeWindow, mode: OutputMode
 ) -> None:
-    declared = replace(COUNTED, window=window, output_mode=mode)
+    declared = replace(DISTINCT, window=window, output_mode=mode)
     groups, late, closed = reference(events, window, delay * SECOND, 5 * SECOND)
+    values = {group: distinct_values(events, group, window, delay * SECOND) for group in groups}
+    for group, [texts, pairs] in values.items():
+        groups[group] += [len(texts), len(pairs)]
     waiting = {task: [(n, event) for n, event in enumerate(events) if event.task == task] for task in range(TASKS)}
     with tempfile.TemporaryDirectory() as directory:
         pipeline = Pipeline(Path(directory), declared, delay * SECOND, 5 * SECOND)
@@ -310,7 +359,8 @@ def test_results_do_not_depend_on_cuts_interleaving_undone_batches_and_restores(
             else:
                 assert dict(pipeline.out) == groups
             sent = {one.task for one in pipeline.topic if isinstance(one, UpstreamWatermark)}
-            assert pipeline.reader.store.count() == len(groups) - len(complete) + len(sent), (
+            entries = sum(len(each) for group in groups.keys() - complete.keys() for each in values[group])
+            assert pipeline.reader.store.count() == len(groups) - len(complete) + entries + len(sent), (
                 "closed windows are deleted"
             )
         finally:

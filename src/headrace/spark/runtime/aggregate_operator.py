@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.bulk_load import order_of_keys
-from headrace.spark.runtime.distinct_values import DistinctEntries, DistinctPairs, distinct_buffers, entries_of
+from headrace.spark.runtime.distinct_values import (
+    DistinctEntries,
+    DistinctPairs,
+    distinct_buffers,
+    entries_of,
+    with_counters,
+)
 from headrace.spark.runtime.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate
@@ -63,6 +69,11 @@ class RowMerging:
         """Rows with groups in the types that keys are encoded with."""
         return _grouped_as(rows, self._columns)
 
+    def new_partials(self) -> list[PartialRows]:
+        """Return what a micro-batch's rows of one task are added to: of its groups, then of each distinct count."""
+        kinds: list[_Reduction] = [self.functions, *self.distinct]
+        return [PartialRows(kind) for kind in kinds]
+
     def no_rows(self) -> pa.Table:
         """Partial results of no group."""
         columns = [*self._columns, *((column.name, column.type) for column in self.functions.state)]
@@ -99,8 +110,7 @@ class _Aggregate:
 
     def on_rows(self, partition: int, rows: pa.Table) -> None:
         if partition not in self._partials:
-            kinds: list[_Reduction] = [self._merging.functions, *self._merging.distinct]
-            self._partials[partition] = [PartialRows(kind) for kind in kinds]
+            self._partials[partition] = self._merging.new_partials()
         rows = self._merging.grouped(rows)
         for partials in self._partials[partition]:
             partials.add(rows)
@@ -160,10 +170,7 @@ class _DistinctChanges:
         fingerprint, entries, rows = self._merging.fingerprint, self._entries, self._rows
         # 1. Values without an entry are new.
         is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
-        for number, kind in enumerate(self._merging.distinct):
-            at = rows.schema.get_field_index(kind.buffer.name)
-            counts = pa.array(entries.counts(is_new, number, rows.num_rows))
-            rows = rows.set_column(at, kind.buffer.name, counts)
+        rows = with_counters(rows, entries, is_new, self._merging.distinct)
         # 2. The groups' rows with the grown counters, then the new entries, whose keys are behind all keys of groups.
         merger = _Merger(self._merging.functions, rows, fingerprint)
         values = merger(reader.values(self._keys))

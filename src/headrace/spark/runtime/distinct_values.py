@@ -8,6 +8,10 @@ Entries lie in the store and changelog of the groups' rows, under keys that no g
 
     FF 01 · number of the aggregate function · row of the grouping values and the value
 
+In windows that close, keys are in the order of time (`time_keys`), so that entries leave with their window:
+
+    02 · start of the window · number of the aggregate function · row of the grouping values and the value
+
 Rejected: a store of its own. Counter and entries must never part, not in a copy either: a standby or a restore that had
 one without the other would count a value twice or never. In one topic the order of records keeps them together.
 """
@@ -26,9 +30,10 @@ from headrace.spark.runtime.aggregate import one_zero
 from headrace.spark.runtime.aggregate_states import cast_column
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.rows import ENTRY_PREFIX, encode_key
+from headrace.spark.runtime.time_keys import DISTINCT_ENTRY, microseconds, shortened_keys, timed_keys
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
-__all__ = ["DistinctEntries", "DistinctPairs", "distinct_buffers", "entries_of"]
+__all__ = ["DistinctEntries", "DistinctPairs", "distinct_buffers", "entries_of", "with_counters"]
 
 
 def distinct_buffers(aggregate: Aggregate) -> tuple[Buffer, ...]:
@@ -74,20 +79,26 @@ class DistinctEntries:
         return np.bincount(counted, minlength=groups).astype(np.int64)
 
 
-def entries_of(pairs: list[tuple[DistinctPairs, pa.Table]], group_keys: pa.Array) -> DistinctEntries:
+def entries_of(
+    pairs: list[tuple[DistinctPairs, pa.Table]], group_keys: pa.Array, *, window: str | None = None
+) -> DistinctEntries:
     """Return the entries of all distinct counts.
 
     Args:
         pairs: Of each distinct count, in their order, the pairs of the micro-batch.
         group_keys: The key of each group of the micro-batch.
+        window: The grouping column that windows begin at, where entries are found and deleted by it.
     """
     keys, groups, buffers = [], [], []
-    for number, (reduced, table) in enumerate(pairs):
-        by = reduced.group_names
-        columns = [table.column(name) for name in (*by, *reduced.buffer.inputs)]
-        prefix = pa.scalar(ENTRY_PREFIX + number.to_bytes(2, "big"), pa.binary())
-        keys.append(pc.binary_join_element_wise(prefix, encode_key(columns), pa.scalar(b"", pa.binary())))
-        places = pc.index_in(encode_key(columns[: len(by)]), value_set=group_keys)
+    for number, (kind, table) in enumerate(pairs):
+        by = kind.group_names
+        body = encode_key([table.column(name) for name in (*by, *kind.buffer.inputs)])
+        prefix = number.to_bytes(2, "big") if window is not None else ENTRY_PREFIX + number.to_bytes(2, "big")
+        key = pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), body, pa.scalar(b"", pa.binary()))
+        if window is not None:
+            key = timed_keys(microseconds(table.column(window)), shortened_keys(key), kind=DISTINCT_ENTRY)
+        keys.append(key)
+        places = pc.index_in(encode_key([table.column(name) for name in by]), value_set=group_keys)
         groups.append(places.to_numpy(zero_copy_only=False).astype(np.int64))
         buffers.append(np.full(table.num_rows, number, np.int64))
     found = DistinctEntries(pa.concat_arrays(keys), np.concatenate(groups), np.concatenate(buffers))
@@ -96,3 +107,13 @@ def entries_of(pairs: list[tuple[DistinctPairs, pa.Table]], group_keys: pa.Array
         return found
     places = order.to_numpy()
     return DistinctEntries(found.keys.take(order), found.group[places], found.buffer[places])
+
+
+def with_counters(
+    rows: pa.Table, entries: DistinctEntries, is_new: NDArray[np.bool_], kinds: list[DistinctPairs]
+) -> pa.Table:
+    """Return a micro-batch's groups with the numbers of their new values as counters."""
+    for number, kind in enumerate(kinds):
+        counts = pa.array(entries.counts(is_new, number, rows.num_rows))
+        rows = rows.set_column(rows.schema.get_field_index(kind.buffer.name), kind.buffer.name, counts)
+    return rows

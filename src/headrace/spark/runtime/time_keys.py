@@ -17,24 +17,37 @@ from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, 
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.row_kernels import copy_spans
 
-__all__ = ["ENTRY", "LONGEST_KEY", "first_key_at", "key_behind_time", "microseconds", "shortened_keys", "timed_keys"]
+__all__ = [
+    "DISTINCT_ENTRY",
+    "ENTRY",
+    "LONGEST_KEY",
+    "first_key_at",
+    "key_behind_time",
+    "microseconds",
+    "shortened_keys",
+    "timed_keys",
+]
 
 ENTRY = b"\x01"
+DISTINCT_ENTRY = b"\x02"  # in front of a value that a group of a window has counted (`distinct_values`)
 LONGEST_KEY = 400  # longer ones are stored as digests here, since the store's own digests would lose the time in front
 _TIME_BYTES = 8
 _DIGEST = b"\xfe"  # begins a digest in place of a long key
 
 
-def timed_keys(times: Positions, keys: pa.Array, key_numbers: Positions | None = None) -> pa.Array:
+def timed_keys(
+    times: Positions, keys: pa.Array, key_numbers: Positions | None = None, *, kind: bytes = ENTRY
+) -> pa.Array:
     """Return the store's key of each pair of a time and a key.
 
     Args:
         times: One per result; any number that is in the order of time.
         keys: Keys, as `shortened_keys` returns them.
         key_numbers: For each result the number of its key; None for the keys in their order.
+        kind: The byte in front.
     """
     head = np.empty((len(times), len(ENTRY) + _TIME_BYTES), np.uint8)
-    head[:, 0] = ENTRY[0]
+    head[:, 0] = kind[0]
     head[:, 1:] = _sortable(times)
     data, starts, sizes = spans_of(keys)
     if key_numbers is not None:
@@ -48,9 +61,9 @@ def timed_keys(times: Positions, keys: pa.Array, key_numbers: Positions | None =
     return array_of_spans(body, begins, ends - begins, pa.binary(), np.zeros(len(times), np.bool_))
 
 
-def first_key_at(time: int) -> bytes:
+def first_key_at(time: int, *, kind: bytes = ENTRY) -> bytes:
     """Return the first key that an entry at `time` could have: the end of a scan of earlier entries."""
-    return ENTRY + _sortable(np.array([time], np.int64)).tobytes()
+    return kind + _sortable(np.array([time], np.int64)).tobytes()
 
 
 def shortened_keys(keys: pa.Array) -> pa.Array:

@@ -9,8 +9,9 @@ when a silent task was passed over (`idle_timeout_ms`). Merged, it would begin t
 row by one that counts a single record.
 
 The store has one entry per open group, whose key begins with the start of its window (`time_keys`), so closed windows
-are found by a range scan; and one per upstream task, key `00 · source/task`, its watermark. Values hold the group as
-well, because long keys are stored as digests.
+are found by a range scan; one per value that a distinct count of an open group has (`distinct_values`); and one per
+upstream task, key `00 · source/task`, its watermark. Values hold the group as well, because long keys are stored as
+digests.
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ from numpy.typing import NDArray
 
 from headrace.spark.runtime.aggregate_operator import AggregateOperator, PartialRows, RowMerging, merge_stored
 from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.distinct_values import DistinctPairs, entries_of, with_counters
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.row_schema import StoreSpec, store_of
-from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
+from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate
 from headrace.spark.runtime.store import StoreWrites
-from headrace.spark.runtime.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
+from headrace.spark.runtime.time_keys import (
+    DISTINCT_ENTRY,
+    ENTRY,
+    first_key_at,
+    microseconds,
+    shortened_keys,
+    timed_keys,
+)
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
 from headrace.spark.topology.nodes import WindowedAggregate
 
@@ -94,7 +103,7 @@ class _Windows:
     def __init__(self, operator: WindowOperator) -> None:
         self._operator = operator
         self._merging = RowMerging(AggregateOperator(operator.aggregate, operator.key_names))
-        self._partials: dict[int, PartialRows] = {}
+        self._partials: dict[int, list[PartialRows]] = {}  # of a task: of its groups, then of each distinct count
         self._upstream: dict[int, list[UpstreamWatermark]] = {}
 
     def begin(self, batch: BatchKey) -> None:
@@ -102,8 +111,11 @@ class _Windows:
         self._partials, self._upstream = {}, {}
 
     def on_rows(self, partition: int, rows: pa.Table) -> None:
-        partials = self._partials.setdefault(partition, PartialRows(self._merging.functions))
-        partials.add(self._merging.grouped(rows))
+        if partition not in self._partials:
+            self._partials[partition] = self._merging.new_partials()
+        rows = self._merging.grouped(rows)
+        for partials in self._partials[partition]:
+            partials.add(rows)
 
     def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark]) -> None:
         """Take the watermarks that came with the rows of a task."""
@@ -114,8 +126,18 @@ class _Windows:
         upstream = self._upstream.pop(partition, [])
         if partials is None and not upstream:
             return None
-        rows = self._merging.no_rows() if partials is None else partials.combined()
-        return _Changes(self._operator.aggregate, self._merging, partition, rows, upstream)
+        reduced = [] if partials is None else [each.combined() for each in partials]
+        rows = reduced[0] if reduced else self._merging.no_rows()
+        pairs = list(zip(self._merging.distinct, reduced[1:], strict=True)) if reduced else []
+        return _Changes(self._operator.aggregate, self._merging, partition, rows, pairs, upstream)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Keys of values that a micro-batch is the first to have, and of those whose windows it closes."""
+
+    added: pa.Array
+    expired: pa.Array
 
 
 class _Changes:
@@ -127,6 +149,7 @@ class _Changes:
         merging: RowMerging,
         partition: int,
         rows: pa.Table,
+        pairs: list[tuple[DistinctPairs, pa.Table]],
         upstream: Sequence[UpstreamWatermark],
     ) -> None:
         assert aggregate.window is not None
@@ -135,7 +158,10 @@ class _Changes:
         groups = encode_key([rows.column(name) for name in self._functions.group_names])
         keys = timed_keys(microseconds(rows.column(self._window.group)), shortened_keys(groups))
         order = order_of_keys(keys)
-        self._rows, self._keys = (rows, keys) if order is None else (rows.take(order), keys.take(order))
+        if order is not None:
+            rows, keys, groups = rows.take(order), keys.take(order), groups.take(order)
+        self._rows, self._keys = rows, keys
+        self._entries = entries_of(pairs, groups, window=self._window.group) if pairs else None
         self._upstream = upstream
         self._leaving: pa.Table = self._rows.slice(0, 0)
 
@@ -158,7 +184,8 @@ class _Changes:
         # 2. The rows of this micro-batch, merged with what is stored; without those of windows closed before.
         starts = microseconds(self._rows.column(self._window.group))
         open_before = ~self._closed(starts, before)
-        rows, keys, starts = self._rows, self._keys, starts
+        rows, values = self._counted(reader, open_before & ~self._closed(starts, after), after)
+        keys = self._keys
         if not open_before.all():
             mask = pa.array(open_before)
             rows, keys, starts = rows.filter(mask), keys.filter(mask), starts[open_before]
@@ -172,7 +199,26 @@ class _Changes:
         else:
             self._leaving = merged
         # 4. What the store keeps. An entry that only this micro-batch had, and that closes, never gets there.
-        return self._writes(keys, merged, closing, stored, others, moved, int((~open_before).sum()), after)
+        return self._writes(keys, merged, closing, stored, others, values, moved, int((~open_before).sum()), after)
+
+    def _counted(
+        self, reader: StoreReader, stays_open: NDArray[np.bool_], watermark_us: int
+    ) -> tuple[pa.Table, _Values]:
+        """Return the groups with the numbers of their new values, and which values come and go."""
+        nothing = pa.array([], pa.binary())
+        if not self._merging.distinct:
+            return self._rows, _Values(nothing, nothing)
+        expired = nothing
+        if watermark_us != NO_TIME:
+            end = first_key_at(watermark_us - self._window.size_us + 1, kind=DISTINCT_ENTRY)
+            expired = reader.keys_between(DISTINCT_ENTRY, end, _ALL)
+        entries = self._entries
+        if entries is None:
+            return self._rows, _Values(nothing, expired)
+        is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
+        # A value that only this micro-batch had, and whose window closes, never gets into the store.
+        added = entries.keys.filter(pa.array(is_new & stays_open[entries.group]))
+        return with_counters(self._rows, entries, is_new, self._merging.distinct), _Values(added, expired)
 
     def _writes(
         self,
@@ -181,6 +227,7 @@ class _Changes:
         closing: NDArray[np.bool_],
         stored: pa.Array,
         others: pa.Array,
+        counted: _Values,
         moved: dict[bytes, UpstreamWatermark],
         late_rows: int,
         watermark_us: int,
@@ -189,14 +236,15 @@ class _Changes:
         is_stored = stored.is_valid().to_numpy(zero_copy_only=False)
         open_now = merged.filter(pa.array(~closing))
         values = encode_rows([open_now.column(name) for name in self._stored_names], fingerprint)
-        deleted = pa.concat_arrays([keys.filter(pa.array(closing & is_stored)), others])
+        deleted = pa.concat_arrays([keys.filter(pa.array(closing & is_stored)), others, counted.expired])
         clock_keys = pa.array([_clock_key(one) for one in moved.values()], pa.binary())
         clock_values = encode_rows(
             [pa.array([getattr(one, name) for one in moved.values()], kind) for name, kind in _WATERMARK.items()],
             fingerprint,
         )
-        all_keys = pa.concat_arrays([clock_keys, keys.filter(pa.array(~closing)), deleted])
-        all_values = pa.concat_arrays([clock_values, values, pa.nulls(len(deleted), pa.binary())])
+        marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(counted.added))
+        all_keys = pa.concat_arrays([clock_keys, keys.filter(pa.array(~closing)), counted.added, deleted])
+        all_values = pa.concat_arrays([clock_values, values, marks, pa.nulls(len(deleted), pa.binary())])
         order = order_of_keys(all_keys)
         if order is not None:
             all_keys, all_values = all_keys.take(order), all_values.take(order)
