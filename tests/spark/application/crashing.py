@@ -50,21 +50,24 @@ def _die_at(point: str) -> None:
 
 
 def _around(
-    owner: Any, name: str, *, before: str = "", after: str = "", when: Callable[..., bool] | None = None
+    owner: type,
+    method: Callable[..., Any],
+    *,
+    before: str = "",
+    after: str = "",
+    when: Callable[..., bool] | None = None,
 ) -> None:
-    function = getattr(owner, name)
-
-    @functools.wraps(function)
+    @functools.wraps(method)  # given as a method, not by its name, so that mypy sees it renamed
     def wrapped(*positional: Any, **named: Any) -> Any:
         hit = when is None or when(*positional, **named)
         if before and hit:
             _die_at(before)
-        result = function(*positional, **named)
+        result = method(*positional, **named)
         if after and hit:
             _die_at(after)
         return result
 
-    setattr(owner, name, wrapped)
+    setattr(owner, method.__name__, wrapped)
 
 
 def in_the_driver() -> None:
@@ -85,12 +88,12 @@ def in_the_driver() -> None:
         return catch_up(*given[:4])
 
     Replicas.catch_up = leaves_it_to_the_stage  # type: ignore[method-assign, assignment]
-    _around(SlotTransactions, "commit", before=DRIVER_POINTS[0])
-    _around(Transactions, "end", before=DRIVER_POINTS[1], after=DRIVER_POINTS[2], when=committing)
-    _around(StoreRestorer, "_run_job", before=DRIVER_POINTS[3])
-    _around(SlotTransactions, "renew", before=DRIVER_POINTS[4])
-    _around(TableSinks, "commit", before=DRIVER_POINTS[5], when=lambda _sinks, _plan, reports: bool(reports))
-    _around(ParquetSink, "_publish", before=DRIVER_POINTS[6])
+    _around(SlotTransactions, SlotTransactions.commit, before=DRIVER_POINTS[0])
+    _around(Transactions, Transactions.end, before=DRIVER_POINTS[1], after=DRIVER_POINTS[2], when=committing)
+    _around(StoreRestorer, StoreRestorer._run_job, before=DRIVER_POINTS[3])
+    _around(SlotTransactions, SlotTransactions.renew, before=DRIVER_POINTS[4])
+    _around(TableSinks, TableSinks.commit, before=DRIVER_POINTS[5], when=lambda _sinks, _plan, reports: bool(reports))
+    _around(ParquetSink, ParquetSink._publish, before=DRIVER_POINTS[6])
 
 
 def in_a_worker() -> None:
@@ -104,11 +107,13 @@ def in_a_worker() -> None:
         prepared = store.prepared()
         return prepared is not None and prepared.batch != committed
 
-    _around(SlotProducer, "flush", before=WORKER_POINTS[0], after=WORKER_POINTS[1])
-    _around(StoreTransaction, "prepare", after=WORKER_POINTS[2])
-    _around(TaskStore, "_settle", after=WORKER_POINTS[3], when=undoing)
-    _around(PartWriter, "close", after=WORKER_POINTS[5])
-    _around(RestoreStep, "tables", before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks))
+    _around(SlotProducer, SlotProducer.flush, before=WORKER_POINTS[0], after=WORKER_POINTS[1])
+    _around(StoreTransaction, StoreTransaction.prepare, after=WORKER_POINTS[2])
+    _around(TaskStore, TaskStore._resolve_prepared, after=WORKER_POINTS[3], when=undoing)
+    _around(PartWriter, PartWriter.close, after=WORKER_POINTS[5])
+    _around(
+        RestoreStep, RestoreStep.tables, before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks)
+    )
 
 
 if __name__ == "__main__":

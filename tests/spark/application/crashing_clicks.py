@@ -1,8 +1,9 @@
-"""Clicks without duplicates, by a program that dies where it is told to; see `crashing.py`."""
+"""Clicks without duplicates, and in windows that close, by a program that dies on demand; see `crashing.py`."""
 
 import os
 
 import crashing
+from pyspark.sql import functions as F
 
 from headrace import StreamsApp
 from headrace.spark import session
@@ -14,6 +15,11 @@ app = StreamsApp("unique-clicks", spark=spark, config={"transaction.timeout.ms":
 clicks = app.stream("clicks", schema="id bigint, n bigint, at timestamp", key="id")
 unique = clicks.withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["id"])
 unique.to_topic("unique", key="id", partitions=3)
+
+windows = clicks.withWatermark("at", "5 seconds").groupBy(F.window("at", "5 seconds"))
+windows.agg(F.count("*").alias("clicks"), F.sum("n").alias("total")).to_topic(
+    "windows", output_mode="append", partitions=2
+)
 
 if __name__ == "__main__":
     app.run()

@@ -1,7 +1,8 @@
-"""kill -9 of a deduplicating application at points of its commit path: each click leaves once, however often it came.
+"""kill -9 of an application in event time at points of its commit path: each click and each window leaves once.
 
 A duplicate follows 200 clicks behind the first one, so it comes in another micro-batch, often after a crash: only the
-store, undone or restored to what was committed, knows that it is one.
+store, undone or restored to what was committed, knows that it is one. Windows of five seconds close by the watermarks
+of four source tasks, which travel through a repartition topic: a lost, repeated or premature one shows in their counts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
+from tests.harness.values import not_none
 from tests.longer import LONG
 from tests.spark.application.crash_points import CrashFile, crash_at
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
 from tests.spark.application.judgement import wrongly_counted
-from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up
+from tests.spark.application.processes import (
+    PROGRAMS,
+    Application,
+    BrokerProcess,
+    Feed,
+    caught_up,
+    records_of,
+)
 
 from headrace.client.admin import Admin
 
@@ -29,6 +38,8 @@ APART = 200  # clicks between the first one and its duplicate
 WORK_BETWEEN = 2 * APART
 PARTITIONS = 4
 START = datetime(2026, 1, 1, tzinfo=UTC)
+PER_SECOND = 20  # clicks in a second of event time
+WINDOW_S = DELAY_S = 5
 OF_TABLES = {"after EndTxn, before the table is told", "in the table's commit", "a part of the table was written"}
 ALL_POINTS = [point for point in (*WORKER_POINTS, *DRIVER_POINTS) if point not in OF_TABLES]
 POINTS = (
@@ -45,7 +56,7 @@ class Clicks(Feed):
 
     def send(self, number: int) -> None:
         click_id = id_of(number)
-        click = {"id": click_id, "n": number, "at": (START + timedelta(seconds=number / 20)).isoformat()}
+        click = {"id": click_id, "n": number, "at": (START + timedelta(seconds=number / PER_SECOND)).isoformat()}
 
         def told(error: Any, _message: Any) -> None:
             if error is not None:
@@ -57,7 +68,7 @@ class Clicks(Feed):
         self._producer.poll(0)
 
 
-def test_each_click_leaves_once(tmp_path: Path) -> None:
+def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:
     crash = CrashFile(tmp_path / "crash")
     path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
@@ -84,6 +95,29 @@ def test_each_click_leaves_once(tmp_path: Path) -> None:
             finally:
                 application.end()
         assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
+        assert windows_of(servers) == closed_windows(sent)
+
+
+def windows_of(servers: str) -> list[tuple[str, int, int]]:
+    """Start, clicks and total of each window that left, as often as it left."""
+    rows = [json.loads(not_none(message.value())) for message in records_of(servers, "windows")]
+    starts = [datetime.fromisoformat(row["window"]["start"]).isoformat() for row in rows]
+    return sorted((start, row["clicks"], row["total"]) for start, row in zip(starts, rows, strict=True))
+
+
+def closed_windows(sent: int) -> list[tuple[str, int, int]]:
+    """The same of all windows that end at or before the least watermark of the partitions."""
+    newest = [max(n for n in range(sent) if id_of(n) % PARTITIONS == partition) for partition in range(PARTITIONS)]
+    per_window = WINDOW_S * PER_SECOND
+    complete = int((min(newest) / PER_SECOND - DELAY_S) // WINDOW_S)
+    return [
+        (
+            (START + timedelta(seconds=WINDOW_S * window)).isoformat(),
+            per_window,
+            sum(range(window * per_window, (window + 1) * per_window)),
+        )
+        for window in range(complete)
+    ]
 
 
 def committed(admin: Admin) -> int:
