@@ -83,6 +83,18 @@ def test_another_size_is_another_state_and_another_delay_is_not(clicks):
     assert longer["windows-by-window-id-watermark-changelog"] == first["windows-by-window-id-watermark-changelog"]
 
 
+def test_windows_by_the_declared_key_need_no_repartition_topic(clicks):
+    keyed = clicks._app.stream("keyed", schema="id string, ts timestamp, kind string", key="id")
+    marked = keyed.withWatermark("ts", "1 minute")
+    operator = operator_of(marked.groupBy(F.window("ts", "10 minutes"), "kind", "id").count())
+    assert operator.watermark_store == "by-window-kind-id-watermark"
+    [part] = clicks._app.compile().subtopologies
+    assert part.changelog_topics == (
+        "windows-by-window-kind-id-watermark-changelog",
+        "windows-by-window-kind-id-changelog",
+    )
+
+
 REFUSED = {
     "a month": (lambda s: s.groupBy(F.window("ts", "1 month")).count(), "refused-by-spark", "month"),
     "a slide longer than the window": (

@@ -104,7 +104,7 @@ class AggregateSplit:
     results: tuple[tuple[str, str], ...]
     output_schema_json: str
     bare: bool
-    source_key: str | None  # the leaf's column that the one grouping value is, unchanged
+    source_keys: tuple[str | None, ...]  # for each grouping value the leaf's column that it is, unchanged
 
 
 def aggregate_limits() -> tuple[tuple[str, ...], dict[str, str], dict[str, str]]:
@@ -210,7 +210,7 @@ class _Splitter:
             results=results,
             output_schema_json=aggregated.schema.json(),
             bare=all(sql in names or (self._window is not None and sql == self._window.sql) for _, sql in results),
-            source_key=self._leaf_column(self._groups[0]) if len(self._groups) == 1 else None,
+            source_keys=tuple(map(self._leaf_column, self._groups)),
         )
         # 3. Both halves are analysed again from their SQL text. Types are the check that the text means the same.
         self._check_against_spark(split, aggregated.schema)

@@ -273,6 +273,7 @@ class _Building:
                     source_index=0,
                     before=before,
                     projection=projection,
+                    watermark=watermark,
                     operator=operator,
                     after=table._calls,
                     sink=sink,
@@ -306,7 +307,7 @@ class _Building:
             return None
         closing = declared.closing
         return Watermark(
-            name=f"{declared.name}-watermark",
+            name=declared.watermark_name,
             source=closing.source,
             window=declared.window.window,
             event_time_expression=closing.event_time_expression,

@@ -82,7 +82,13 @@ class KeyedAggregate:
         if self.closing is None:
             return aggregate
         of_aggregate = {one.name: getattr(aggregate, one.name) for one in fields(aggregate)}
-        return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,))
+        own = "" if self.repartitioned else self.watermark_name
+        return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,), watermark_store=own)
+
+    @property
+    def watermark_name(self) -> str:
+        """Name of the store with the clock in front of windows that close."""
+        return f"{self.name}-watermark"
 
     def as_batch(self, dataframe: DataFrame) -> DataFrame:
         """The same aggregate on a DataFrame without hidden columns: what `verify` compares with."""
@@ -166,6 +172,18 @@ class GroupedStream:
             return refusing_method(name, REFUSED_GROUPED_METHODS[name])
         return unknown_attribute(self, name)
 
+    def _is_in_one_partition(self, split: AggregateSplit, closing: ClosingWindows | None) -> bool:
+        """Whether all rows of a group are in one partition of the source, so that they need no repartition topic.
+
+        They are if the declared key is one of the grouping columns. Windows that close make use of it. Other aggregates
+        do so only where they are grouped by the key alone: to change that would change the topology of groups that
+        exist, which brokers refuse.
+        """
+        if len(self._arms) != 1 or self._arms[0].source.key_column is None:
+            return False
+        key = self._arms[0].source.key_column
+        return split.source_keys == (key,) or (closing is not None and key in split.source_keys)
+
     def _closing(self) -> ClosingWindows | None:
         """Return how windows close: by the watermark of the rows, if they have one."""
         if self._window is None or not has_watermark(self._rows._template):
@@ -193,21 +211,17 @@ class GroupedStream:
         _check_unique(aggregated.columns, where)
         split = split_aggregate(before, aggregated, where, _window_group(window))
         self._check_distinct(split, where)
-        keyed = (
-            len(self._arms) == 1
-            and split.source_key is not None
-            and split.source_key == self._arms[0].source.key_column
-        )
+        closing = self._closing()
         aggregate = KeyedAggregate(
             name=_state_name(name, split, where),
             arms=arms,
             split=split,
             group=group,
             call=NarrowCall(method=method, args=args, where=where),
-            repartitioned=not keyed,
+            repartitioned=not self._is_in_one_partition(split, closing),
             where=where,
             window=window,
-            closing=self._closing(),
+            closing=closing,
         )
         return StreamTable(
             self._rows._app,

@@ -48,7 +48,7 @@ from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
 from headrace.spark.verify_tables import compare_table
 from headrace.spark.verify_top_n import compare_ranked
-from headrace.spark.verify_windows import closed_until, rows_on_time
+from headrace.spark.verify_windows import closed_rows, rows_on_time
 
 if TYPE_CHECKING:
     from headrace.spark.application_declaration import ApplicationDeclaration
@@ -220,7 +220,7 @@ class _Recomputation:
             return compare_ranked(self._app, output.rows, output.sink, rows, actual, ignored)
         assert isinstance(output.rows, StreamTable)
         aggregate = output.rows._aggregate
-        closing, closed = aggregate.closing, None
+        closing, complete = aggregate.closing, False
         if closing is None:
             rows = self._rows(aggregate.arms)
         else:
@@ -228,10 +228,12 @@ class _Recomputation:
             assert isinstance(source.source, TopicSource)
             keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
             rows = rows_on_time(keyed, closing, self._max_ahead_us)
-            if output.sink.output_mode == "append":
+            complete = output.sink.output_mode == "append"
+            if complete:
                 partitions = [partition for topic, partition in self._extent.ranges if topic in closing.topics]
-                closed = closed_until(keyed, closing, self._max_ahead_us, partitions)
-        return compare_table(self._app, output.rows, output.sink, rows, actual, ignored, closed_until_us=closed)
+                own = not aggregate.repartitioned
+                rows = closed_rows(rows, keyed, closing, self._max_ahead_us, partitions, own_partition=own)
+        return compare_table(self._app, output.rows, output.sink, rows, actual, ignored, once=complete)
 
     @property
     def _max_ahead_us(self) -> int:

@@ -67,7 +67,7 @@ def compare_table(
     actual: DataFrame,
     ignored: frozenset[str],
     *,
-    closed_until_us: int | None = None,
+    once: bool = False,
 ) -> SinkVerdict:
     """Compare a table's sink.
 
@@ -78,11 +78,10 @@ def compare_table(
         rows: The decodable input rows in front of `groupBy`.
         actual: The records of the sink's topic.
         ignored: Columns that cannot be recomputed.
-        closed_until_us: For a sink of complete windows: only those that end at or before this time are in it, once.
-            None for a sink that has each change.
+        once: Whether a key has one record only: it is written when its window is complete.
     """
-    verdict = _TableComparison(app, table, sink, rows, ignored, closed_until_us).against(actual)
-    if closed_until_us is None:
+    verdict = _TableComparison(app, table, sink, rows, ignored).against(actual)
+    if not once:
         return verdict
     again = actual.count() - actual.select("key").distinct().count()
     return replace(verdict, repeated=verdict.repeated + again)
@@ -96,12 +95,10 @@ class _TableComparison:
         sink: TopicSink,
         rows: DataFrame,
         ignored: frozenset[str],
-        closed_until_us: int | None,
     ) -> None:
         self._app, self._table, self._sink = app, table, sink
         kept = (COORDINATES_COLUMN, WINDOW_COLUMN)
         self._rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name not in kept))
-        self._closed_until_us = closed_until_us
         self._split = table._aggregate.split
         self._ignored = ignored
         self._group = [(f"{HIDDEN_PREFIX}g{i}", name) for i, (name, _) in enumerate(self._split.group_columns)]
@@ -139,10 +136,6 @@ class _TableComparison:
     def _expected(self) -> DataFrame:
         """The user's own calls on the batch, the grouping values carried along."""
         aggregated = self._table._aggregate.as_batch(self._rows)
-        window = self._table._aggregate.window
-        if self._closed_until_us is not None and window is not None:
-            end = F.unix_micros(F.col(quoted(window.name)).getField("end"))
-            aggregated = aggregated.where(end <= self._closed_until_us)
         copies = [F.col(quoted(name)).alias(hidden) for hidden, name in self._group]
         return apply_calls(aggregated.select("*", *copies), self._table._calls)
 

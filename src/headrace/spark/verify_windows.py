@@ -21,9 +21,8 @@ from headrace.spark.topology.nodes import (
     WINDOW_COLUMN,
 )
 
-__all__ = ["NEVER", "closed_until", "rows_on_time"]
+__all__ = ["closed_rows", "rows_on_time"]
 
-NEVER = -(1 << 62)
 
 _ROW, _TIME, _NEWEST = "__headrace_row", "__headrace_time", "__headrace_newest"
 
@@ -44,21 +43,35 @@ def rows_on_time(rows: DataFrame, closing: ClosingWindows, max_ahead_us: int) ->
     return on_time.drop(_ROW, _NEWEST)
 
 
-def closed_until(rows: DataFrame, closing: ClosingWindows, max_ahead_us: int, partitions: Iterable[int]) -> int:
-    """Return the time in µs up to which windows are closed: the least watermark of all partitions.
+def closed_rows(
+    on_time: DataFrame,
+    rows: DataFrame,
+    closing: ClosingWindows,
+    max_ahead_us: int,
+    partitions: Iterable[int],
+    *,
+    own_partition: bool,
+) -> DataFrame:
+    """Return the rows of closed windows.
 
     Args:
-        rows: As for `rows_on_time`.
+        on_time: The rows on time, of which those are returned.
+        rows: All rows, as for `rows_on_time`: late ones move the watermark too.
         closing: As for `rows_on_time`.
         max_ahead_us: As for `rows_on_time`.
-        partitions: Those of the source; one without rows keeps every window open (`NEVER`).
+        partitions: Those of the source.
+        own_partition: Whether a group is in one partition, by whose clock its windows close. Else they close by the
+            least watermark of all partitions, and one without rows keeps every window open.
     """
     newest = rows.groupBy(TASK_COLUMN).agg(F.max(_moving_time(max_ahead_us)).alias(_TIME)).collect()
-    times = {row[TASK_COLUMN]: row[_TIME] for row in newest if row[_TIME] is not None}
-    watermarks = [times.get(partition) for partition in partitions]
-    if not watermarks or None in watermarks:
-        return NEVER
-    return min(time for time in watermarks if time is not None) - closing.delay_us
+    times = {row[TASK_COLUMN]: row[_TIME] - closing.delay_us for row in newest if row[_TIME] is not None}
+    if not times or (not own_partition and set(partitions) - times.keys()):
+        return on_time.limit(0)
+    closed_until = F.lit(min(times.values()))
+    if own_partition:
+        clocks = F.create_map(*(F.lit(part) for pair in times.items() for part in pair))
+        closed_until = F.element_at(clocks, F.col(TASK_COLUMN))
+    return on_time.where(F.unix_micros(F.col(WINDOW_COLUMN).getField("end")) <= closed_until)
 
 
 def _moving_time(max_ahead_us: int) -> Column:

@@ -168,7 +168,7 @@ class Task:
         if rows.num_rows:
             running.on_rows(0, rows)
         if isinstance(running, TakesWatermarks):
-            running.on_watermarks(0, upstream)
+            running.on_watermarks(0, upstream, {})
         changes = running.end(0)
         position = StorePosition(batch=key, input_offsets={}, changelog_offset=0)
         if changes is None:

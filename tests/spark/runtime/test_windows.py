@@ -42,53 +42,55 @@ def micros(text):
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
-def expected(broker, topic="clicks", size=WINDOW, slide=None, delay=DELAY):
-    """(kind, start) → [count, sum of n] of the rows on time, how many were late, and until when windows are closed."""
-    slide = slide or size
+def expected(broker, topic="clicks", group="kind"):
+    """(kind, start) → [count, sum of n] of the rows on time, how many were late, and the watermark of each group."""
     partitions: dict[int, list] = {}
     for record in broker.records(topic):
         partitions.setdefault(record.partition, []).append(record)
     groups: dict[tuple[str, int], list[int]] = {}
-    late, watermarks = 0, []
-    for records in partitions.values():
-        newest = None
+    partition_of: dict[tuple[str, int], int] = {}
+    late, watermarks = 0, {}
+    for partition, records in partitions.items():
+        newest: int | None = None
         for record in sorted(records, key=lambda record: record.offset):
             row = json.loads(record.value)
             if row["ts"] is None:
                 continue
             time = micros(row["ts"])
-            start = time - time % (slide * SECOND)
-            while start + size * SECOND > time:
-                if newest is not None and start + size * SECOND <= newest - delay * SECOND:
-                    late += 1
-                else:
-                    group = groups.setdefault((row["kind"], start), [0, 0])
-                    group[0] += 1
-                    group[1] += row["n"]
-                start -= slide * SECOND
+            start = time - time % (WINDOW * SECOND)
+            if newest is not None and start + WINDOW * SECOND <= newest - DELAY * SECOND:
+                late += 1
+            else:
+                values = groups.setdefault((row[group], start), [0, 0])
+                values[0] += 1
+                values[1] += row["n"]
+                partition_of[row[group], start] = partition
             newest = time if newest is None else max(newest, time)
-        watermarks.append(newest - delay * SECOND)
-    return groups, late, min(watermarks)
+        if newest is not None:
+            watermarks[partition] = newest - DELAY * SECOND
+    # A group of a record's key is in one partition, and closes by its clock; any other one by the least of them.
+    if group == "id":
+        return groups, late, {one: watermarks[partition] for one, partition in partition_of.items()}
+    return groups, late, dict.fromkeys(groups, min(watermarks.values()))
 
 
-def counted(app, *, watermark=True, output_mode="update", window=None, **settings):
-    rows = app.stream("clicks", schema=SCHEMA, key="id", **settings)
-    if watermark:
-        rows = rows.withWatermark("ts", f"{DELAY} seconds")
-    window = F.window("ts", f"{WINDOW} seconds") if window is None else window
-    table = rows.groupBy(window, "kind").agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
+def counted(app, *, output_mode="update", group="kind"):
+    rows = app.stream("clicks", schema=SCHEMA, key="id").withWatermark("ts", f"{DELAY} seconds")
+    table = rows.groupBy(F.window("ts", f"{WINDOW} seconds"), group).agg(
+        F.count("*").alias("rows"), F.sum("n").alias("total")
+    )
     table.to_topic("counts", partitions=2, output_mode=output_mode)
     return app
 
 
-def results(broker, topic="counts"):
+def results(broker, topic="counts", group="kind"):
     """Records in order: (kind, start) and its values."""
     found = []
     for record in sorted(broker.records(topic), key=lambda record: (record.partition, record.offset)):
         value, key = json.loads(record.value), json.loads(record.key)
         assert key["window"] == value["window"]
         assert micros(value["window"]["end"]) - micros(value["window"]["start"]) == WINDOW * SECOND
-        found.append(((key["kind"], micros(key["window"]["start"])), [value["rows"], value["total"]]))
+        found.append(((key[group], micros(key["window"]["start"])), [value["rows"], value["total"]]))
     return found
 
 
@@ -98,31 +100,33 @@ def results(broker, topic="counts"):
         {},
         {"processing_guarantee": "at_least_once"},
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
+        {"group": "id"},
     ],
-    ids=["exactly-once", "at-least-once", "resident"],
+    ids=["exactly-once", "at-least-once", "resident", "by-the-record-key"],
 )
 def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, make_app, running, settings):
     broker.create_topics({"clicks": 3})
     rows = events(900)
-    app = counted(
-        make_app("windows", **{"config": {"headrace.batch.max.records": 70}, **settings}), output_mode="append"
-    )
+    settings = {"config": {"headrace.batch.max.records": 70}, **settings}
+    group = settings.pop("group", "kind")
+    app = counted(make_app("windows", **settings), output_mode="append", group=group)
     sent(broker, rows[:500])
     started = running(app)
     started.wait_until("caught-up", timeout=120)
     sent(broker, rows[500:])
     started.wait_until("caught-up", timeout=120)
-    groups, late, closed_until = expected(broker)
-    closed = {group: values for group, values in groups.items() if group[1] + WINDOW * SECOND <= closed_until}
+    groups, late, closed_until = expected(broker, group=group)
+    closed = {one: values for one, values in groups.items() if one[1] + WINDOW * SECOND <= closed_until[one]}
     assert 0 < late < 100
     assert 0 < len(closed) < len(groups)
-    found = results(broker)
+    found = results(broker, group=group)
     assert dict(found) == closed
     assert len(found) == len(closed)
     states = [state for row in started.recentProgress for state in row["stateOperators"]]
     assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
     started.stop()
     assert app.verify().status == "equal"
+    assert len(app.compile().subtopologies) == (1 if group == "id" else 2)
 
 
 def test_updates_end_at_the_complete_rows_and_lost_stores_are_restored(broker, make_app, running):
@@ -140,7 +144,7 @@ def test_updates_end_at_the_complete_rows_and_lost_stores_are_restored(broker, m
     found = results(broker)
     assert dict(found) == groups
     assert len(found) > len(groups)
-    still_open = [group for group in groups if group[1] + WINDOW * SECOND > closed_until]
+    still_open = [group for group in groups if group[1] + WINDOW * SECOND > closed_until[group]]
     states = [state for row in started.recentProgress for state in row["stateOperators"]]
     kept = states[-1]["numRowsTotal"]
     assert kept <= len(still_open) + 2 * 3 + 3, "closed windows are deleted; three upstream watermarks, three clocks"

@@ -59,6 +59,7 @@ from headrace.spark.topology.nodes import (
     Source,
     TableSink,
     TopicSink,
+    Watermark,
 )
 
 __all__ = [
@@ -404,7 +405,8 @@ class ChainBuilder:
     def operated(self, branch: Branch, index: int) -> DataFrame:
         """Return the rows of an operator, as input of the SQL on its results."""
         assert branch.operator is not None
-        return self._operated(self._projected(branch, index), branch, branch.operator, index)
+        before = () if branch.watermark is None else (self._clock(branch.watermark, index),)
+        return self._operated(self._projected(branch, index), branch, branch.operator, index, *before)
 
     def sql_on_results(self, branch: Branch, operator: KeyedOperator, operated: DataFrame) -> DataFrame:
         """Apply the Spark SQL on the rows of an operator."""
@@ -461,9 +463,11 @@ class ChainBuilder:
         if branch.deduplication is not None and not branch.between:  # one stage less
             step = self._deduplicating(branch.deduplication, index)
             return self._sunk_rows(self._projected(branch, index), branch, index, step)
-        if branch.watermark is not None:  # its sink sends on what it found, so both are in one stage
-            step = StatefulStep(WatermarkOperator(branch.watermark), f"fetch-{index}")
-            return self._sunk_rows(self._projected(branch, index), branch, index, step)
+        if branch.watermark is not None and _is_fused_behind(branch):
+            # A repartition sink sends on what the clock found, so both must be in one stage. An operator whose results
+            # need no SQL saves two crossings there.
+            steps = [self._clock(branch.watermark, index), *self._operator_steps(branch, f"fetch-{index}")]
+            return self._sunk_rows(self._projected(branch, index), branch, index, *steps)
         return self._sunk_rows(self._rows(branch, index), branch, index)
 
     def _sunk_rows(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
@@ -484,6 +488,10 @@ class ChainBuilder:
         steps = (self._deduplicating(deduplication, index),)
         stage = PythonStage(name=f"deduplicate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
         return self._through(frame, stage, schema)
+
+    @staticmethod
+    def _clock(watermark: Watermark, index: int) -> Step:
+        return StatefulStep(WatermarkOperator(watermark), f"fetch-{index}")
 
     @staticmethod
     def _deduplicating(deduplication: Deduplication, index: int) -> Step:
@@ -586,11 +594,17 @@ class ChainBuilder:
             steps.append(StatefulStep(JoinOperator(branch.join), fetch))
         if branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
-        if branch.operator is not None:
-            with_key = _with_key(branch)
-            steps.append(self._stateful(branch.operator, with_key, fetch))
-            steps.append(BareResults(branch.operator, with_key, traced=self._traced))
-        return steps
+        return [*steps, *self._operator_steps(branch, fetch)]
+
+    def _operator_steps(self, branch: Branch, fetch: str) -> list[Step]:
+        """Return the operator of a branch, if it has one, and its results without Spark SQL."""
+        if branch.operator is None:
+            return []
+        with_key = _with_key(branch)
+        return [
+            self._stateful(branch.operator, with_key, fetch),
+            BareResults(branch.operator, with_key, traced=self._traced),
+        ]
 
     def _stateful(self, operator: KeyedOperator, with_key: bool, fetch: str) -> Step:
         if self._traced:
@@ -640,6 +654,13 @@ def _is_traceable(branch: Branch) -> bool:
     if branch.join is not None or _needs_timestamp(branch):
         return False
     return branch.operator is None or can_trace(branch.operator)
+
+
+def _is_fused_behind(branch: Branch) -> bool:
+    """Whether no Spark SQL is needed between the projection and a topic."""
+    if isinstance(branch.sink, ForeachBatchSink) or branch.after:
+        return False
+    return branch.operator is None or branch.operator.bare
 
 
 def _needs_timestamp(branch: Branch) -> bool:

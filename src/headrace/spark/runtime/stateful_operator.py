@@ -106,10 +106,16 @@ class RunningOperator(Protocol):
 
 @runtime_checkable
 class TakesWatermarks(Protocol):
-    """A running operator behind a repartition topic that carries the watermarks of its upstream tasks."""
+    """A running operator that closes windows: behind a repartition topic, or behind the clock of its own task."""
 
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark]) -> None:
-        """Take the watermarks that came with the rows of one task, before its micro-batch ends."""
+    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
+        """Take the watermarks of one task's rows, before its micro-batch ends.
+
+        Args:
+            partition: Of the task.
+            upstream: Watermarks that came through a repartition topic.
+            own: Watermarks in µs of the clocks in this very task that moved on, by their stores.
+        """
 
 
 class StatefulOperator(Protocol):
@@ -163,7 +169,8 @@ class _Stateful:
                 report = fetched[task.partition]
                 if isinstance(self._operator, TakesWatermarks):
                     upstream = [UpstreamWatermark.from_report(one) for one in report.upstream]
-                    self._operator.on_watermarks(task.partition, upstream)
+                    own = self._context.report(task.partition).announced
+                    self._operator.on_watermarks(task.partition, upstream, own)
                 changes = self._operator.end(task.partition)
                 self._context.timed(self._kind, started)
                 started = time.perf_counter()

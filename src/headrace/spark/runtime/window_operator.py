@@ -8,6 +8,8 @@ A row of a closed window is dropped. Upstream tasks let none through, except whe
 when a silent task was passed over (`idle_timeout_ms`). Merged, it would begin the window anew and replace a complete
 row by one that counts a single record.
 
+Without a repartition topic the clock (`watermark_operator`) runs in front, in the same task, and is the only one.
+
 The store has one entry per open group, whose key begins with the start of its window (`time_keys`), so closed windows
 are found by a range scan; one per value that a distinct count of an open group has (`distinct_values`); and one per
 upstream task, key `00 · source/task`, its watermark. Values hold the group as well, because long keys are stored as
@@ -16,7 +18,7 @@ digests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,9 +119,14 @@ class _Windows:
         for partials in self._partials[partition]:
             partials.add(rows)
 
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark]) -> None:
-        """Take the watermarks that came with the rows of a task."""
-        self._upstream.setdefault(partition, []).extend(upstream)
+    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
+        """Take the watermarks that came with the rows of a task, or that of its own clock: the only upstream task."""
+        found = self._upstream.setdefault(partition, [])
+        found.extend(upstream)
+        time_us = own.get(self._operator.aggregate.watermark_store)
+        if time_us is not None:
+            [source] = self._operator.aggregate.watermark_sources
+            found.append(UpstreamWatermark(source=source, task=0, tasks=1, time_us=time_us, sent_ms=0))
 
     def end(self, partition: int) -> _Changes | None:
         partials = self._partials.pop(partition, None)

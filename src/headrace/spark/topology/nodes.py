@@ -232,6 +232,7 @@ class WindowedAggregate(Aggregate):
     """An aggregate over windows that close by the watermarks of its sources. Groups of closed windows are deleted."""
 
     watermark_sources: tuple[str, ...]
+    watermark_store: str = ""  # without a repartition topic in front: the store of the clock in the same task
     output_mode: OutputMode = "update"  # "append": one row per group, when its window closes
     idle_timeout_ms: int = 0  # after which a silent upstream task does not hold back windows any more; 0: never
 
