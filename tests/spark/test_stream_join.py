@@ -239,10 +239,6 @@ REFUSED = {
             StreamsApp("other", spark=a._app.spark).stream("bids", schema=BIDS), F.expr("id = auction")
         ),
     ),
-    "the input's key": (
-        "not-supported-here",
-        lambda a, p, b: a.join(b, F.expr("id = auction")).to_topic("out"),
-    ),
     "a name without state": (
         "bad-value",
         lambda a, p, b: a.join(a._app.spark.createDataFrame([(1,)], "seller int"), "seller", name="x"),

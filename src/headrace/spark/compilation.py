@@ -76,7 +76,6 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
     if isinstance(new.sink, TableSink):
         _check_new_table(outputs, new.sink)
     states = list(_states(new.rows))
-    _check_key_of_joined(new)
     for at, state in enumerate(states):
         if state in states[:at]:
             raise refusal(
@@ -116,20 +115,6 @@ def _states_of_arms(arms: Sequence[StreamSource]) -> Iterator[StoredState]:
             yield arm.source
             for side in (arm.source.left, arm.source.right):
                 yield from _states_of_arms(side.arms)
-
-
-def _check_key_of_joined(new: Output) -> None:
-    """Refuse a topic without key columns behind a join, whose rows come from two records."""
-    if not isinstance(new.rows, Stream) or not isinstance(new.sink, TopicSink) or new.sink.key_columns is not None:
-        return
-    for arm in new.rows._arms:
-        if isinstance(arm.source, KeyedJoin):
-            raise refusal(
-                "not-supported-here",
-                "rows of a join come from two records, so there is no key of the input record to keep",
-                f'name the columns of the key: to_topic("{new.sink.topic}", key="{new.rows.columns[0]}")',
-                new.sink.where,
-            )
 
 
 def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_sink: Leaving) -> TopologyError:

@@ -287,7 +287,8 @@ class StreamBase:
         Args:
             topic: Name of the topic.
             key: Columns of the record key: one string column is written as plain text, anything else as a JSON object.
-                None keeps the input record's key for a stream, and the grouping columns for a table.
+                None keeps the input record's key for a stream (none behind a join of two streams), and the grouping
+                columns for a table.
             value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
                 not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does;
                 `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.

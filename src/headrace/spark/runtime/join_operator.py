@@ -106,8 +106,9 @@ class _Changes:
             return
         for pairs in self._pairs.tables(PAIRS_PER_TABLE):
             columns = {name: pairs.column(name) for name, _ in self._join.kept_columns}
-            tasks = pa.array(np.full(pairs.num_rows, self._partition, np.int32))
-            yield pa.table(columns | {TASK_COLUMN: tasks})
+            columns[TASK_COLUMN] = pa.array(np.full(pairs.num_rows, self._partition, np.int32))
+            columns[KEY_COLUMN] = pa.nulls(pairs.num_rows, pa.binary())  # a pair comes from two records with two keys
+            yield pa.table(columns)
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         is_new_on = [self._rows_of(side) for side in range(2)]
