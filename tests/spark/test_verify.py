@@ -294,3 +294,29 @@ def test_spreads_of_records_counted_again_are_bounded(app, broker, spark):
     spread_sink(app, broker, spread_rows(spark, flights + again))
     verdict = app.verify()
     assert (verdict.status, verdict.sinks[0].repeated, verdict.sinks[0].differ) == ("repeated", 3, 0)
+
+
+def test_figures_do_not_add_up_what_the_table_does_not(app, broker, spark):
+    """A sum of hashes overflows. The tie of `max_by` makes the rows unequal, so that figures are looked at."""
+
+    def table(flights):
+        hashes = F.xxhash64("distance")
+        calls = [
+            F.max_by(hashes, F.lit(1)).alias("any"),
+            F.count_distinct(hashes).alias("hashes"),
+            F.count("*").alias("n"),
+        ]
+        return flights.groupBy("origin").agg(*calls)
+
+    exact = StreamsApp(app.name, spark=spark, bootstrap_servers=broker.bootstrap_servers)
+    frame = spark.createDataFrame([_row(flight) for flight in _flights()], SCHEMA)
+    rows = (
+        table(frame).drop("any").join(frame.groupBy("origin").agg(F.max(F.xxhash64("distance")).alias("any")), "origin")
+    )
+    table(exact.stream("flights", schema=SCHEMA)).to_topic(f"{app.name}-out", partitions=3)
+    broker.create_topics({f"{app.name}-out": 3})
+    found = [row.asDict() for row in rows.collect()]
+    broker.produce(f"{app.name}-out", found, key="origin")
+    assert exact.verify().status == "equal"
+    broker.produce(f"{app.name}-out", [{**found[0], "hashes": found[0]["hashes"] + 1}], key="origin")
+    assert exact.verify().status == "differs"

@@ -17,7 +17,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import _parse_datatype_json_string
 
-from headrace.spark.aggregate_split import is_number
 from headrace.spark.topology.nodes import Buffer
 
 __all__ = ["TOLERANCE", "corners", "group_figures", "span"]
@@ -29,49 +28,50 @@ Figures = Mapping[str, Any]
 Span = tuple[Any, ...]
 
 
-def group_figures(inputs: Sequence[tuple[str, str]], buffers: Iterable[Buffer]) -> list[Column]:
-    """Return the aggregates that `span` needs: the number of rows, and figures of each input and buffer.
+def group_figures(buffers: Iterable[Buffer]) -> list[Column]:
+    """Return the aggregates that `span` needs: the number of rows, and figures of each buffer's inputs.
 
-    Args:
-        inputs: Name and type (JSON) of each input column.
-        buffers: The buffers of the aggregate.
+    There is no sum that no buffer has: it would overflow where values are hashes, of which only the greatest is kept.
     """
-    figures = [F.count("*").alias("rows")]
-    for name, kind in inputs:
-        figures.append(F.count(name).alias(f"{name}_count"))
-        figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
-        if is_number(kind):
-            value = F.col(name).cast("double")
-            figures += [F.sum(name).alias(f"{name}_sum"), F.sum(F.abs(value)).alias(f"{name}_size")]
+    figures = {"rows": F.count("*")}
     for buffer in buffers:
-        figures += _own_figures(buffer)
+        figures |= _figures_of(buffer)
+    return [figure.alias(name) for name, figure in figures.items()]
+
+
+def _figures_of(buffer: Buffer) -> dict[str, Column]:
+    """Return the figures of one buffer by their names. Those of an input are the same for all its buffers."""
+    name, given = buffer.name, buffer.input
+    if given is None:
+        return {}
+    if buffer.function == "count":
+        return {f"{given}_count": F.count(given)}
+    if buffer.function == "count_distinct":
+        return {f"{name}_values": F.count_distinct(*buffer.inputs)}
+    if buffer.function in ("max_by", "min_by"):
+        [(ordering, _)] = buffer.more_inputs
+        pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(given).alias("x")))
+        extreme = F.max(pair) if buffer.function == "max_by" else F.min(pair)
+        return {f"{name}_x": extreme.getField("x")}
+    if buffer.function in _COMOMENTS:
+        return _comoment_figures(name, given, buffer.more_inputs[0][0])
+    figures = {f"{given}_count": F.count(given), f"{given}_min": F.min(given), f"{given}_max": F.max(given)}
+    value = F.col(given).cast("double")
+    if buffer.function in ("sum", "avg"):
+        figures |= {f"{given}_sum": F.sum(given), f"{given}_size": F.sum(F.abs(value))}
+    if buffer.function in _MOMENTS:
+        figures |= {f"{name}_mean": F.avg(value), f"{name}_variance": F.var_pop(value)}
     return figures
 
 
-def _own_figures(buffer: Buffer) -> list[Column]:
-    """Return the figures of one buffer that its inputs' own do not contain."""
-    name = buffer.name
-    if buffer.function in ("max_by", "min_by"):
-        assert buffer.input is not None
-        [(ordering, _)] = buffer.more_inputs
-        pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(buffer.input).alias("x")))
-        extreme = F.max(pair) if buffer.function == "max_by" else F.min(pair)
-        return [extreme.getField("x").alias(f"{name}_x")]
-    if buffer.function == "count_distinct":
-        return [F.count_distinct(*buffer.inputs).alias(f"{name}_values")]
-    if buffer.function in _MOMENTS:
-        value = F.col(str(buffer.input)).cast("double")
-        return [F.avg(value).alias(f"{name}_mean"), F.var_pop(value).alias(f"{name}_variance")]
-    if buffer.function in _COMOMENTS:
-        [(other, _)] = buffer.more_inputs
-        both = F.col(str(buffer.input)).isNotNull() & F.col(other).isNotNull()
-        x, y = (F.when(both, F.col(column).cast("double")) for column in (str(buffer.input), other))
-        found = [F.count(x).alias(f"{name}_count"), F.covar_pop(x, y).alias(f"{name}_covariance")]
-        for axis, value in (("x", x), ("y", y)):
-            found += [F.var_pop(value).alias(f"{name}_{axis}_variance"), F.avg(value).alias(f"{name}_{axis}_mean")]
-            found += [F.min(value).alias(f"{name}_{axis}_min"), F.max(value).alias(f"{name}_{axis}_max")]
-        return found
-    return []
+def _comoment_figures(name: str, first: str, second: str) -> dict[str, Column]:
+    both = F.col(first).isNotNull() & F.col(second).isNotNull()
+    x, y = (F.when(both, F.col(column).cast("double")) for column in (first, second))
+    figures = {f"{name}_count": F.count(x), f"{name}_covariance": F.covar_pop(x, y)}
+    for axis, value in (("x", x), ("y", y)):
+        figures |= {f"{name}_{axis}_variance": F.var_pop(value), f"{name}_{axis}_mean": F.avg(value)}
+        figures |= {f"{name}_{axis}_min": F.min(value), f"{name}_{axis}_max": F.max(value)}
+    return figures
 
 
 def span(buffer: Buffer, figures: Figures, repeats: int) -> Span:

@@ -259,7 +259,7 @@ class _TableComparison:
             *(f"{sql} as {name}" for name, sql in projection.key_sql + projection.input_sql)
         )
         keys = [name for name, _ in projection.key_sql]
-        figures = group_figures(projection.columns[len(keys) :], self._split.buffers)
+        figures = group_figures(self._split.buffers)
         types = [
             StructField(f"w{i}", _parse_datatype_json_string(kind))
             for i, (_, kind) in enumerate(self._split.group_columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.longer import longer
 
 from headrace.spark.aggregate_split import aggregate_limits
 from headrace.spark.runtime.time_keys import DISTINCT_ENTRY
+from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark
 
@@ -103,6 +105,27 @@ def test_all_functions_in_windows_that_close(broker, make_app, spark, mode):
     changelog = {record.key: record.value for record in broker.records("all-state-changelog")}
     entries = [value is None for key, value in changelog.items() if key.startswith(DISTINCT_ENTRY)]
     assert entries.count(True) > entries.count(False) > 0
+
+
+def test_functions_of_columns_as_they_are_need_no_sql(make_offline_app):
+    """Casts that Spark adds are left out, so that rows pass from the decoder to the operator without Spark SQL."""
+    app = make_offline_app()
+    calls = [F.stddev("n").alias("spread"), F.corr("n", "x").alias("corr"), F.max_by("s", "t").alias("last")]
+    calls += [F.count_distinct("n").alias("values"), F.count_distinct("n", "s").alias("pairs")]
+    app.stream("in", schema=SCHEMA, key="g").groupBy("g").agg(*calls).to_topic("out")
+    [branch] = [branch for part in app.compile().subtopologies for branch in part.branches]
+    assert branch.projection is not None
+    assert branch.projection.bare
+    with TopologyTest(app) as test:
+        first = {"g": "a", "x": 1.0, "n": 1, "s": "u", "t": "2026-01-01T00:00:05Z"}
+        test.push(
+            "in", [first, {**first, "n": 3, "s": "v", "x": 2.0, "t": "2026-01-01T00:00:04Z"}, {**first, "t": None}]
+        )
+        [row] = test.state("by-g").values()
+    assert row == {
+        "g": "a", "spread": pytest.approx(math.sqrt(4 / 3)), "corr": pytest.approx(1.0), "last": "u", "values": 2,
+        "pairs": 2,
+    }  # fmt: skip
 
 
 def test_the_list_above_has_every_supported_function():
