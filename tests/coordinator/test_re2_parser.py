@@ -68,6 +68,11 @@ def test_patterns_beyond_the_bounds_are_refused(pattern: str) -> None:
         ("\\Aa\\z", "a", True),
         ("a{,2}", "a{,2}", True),
         ("(?i:a)b", "AB", False),
+        ("(?i)[A-Z]", "ß", False),  # Python's "ß".upper() is "SS"
+        ("(?i)[\\pN]", "ß", False),
+        ("(?i)ß", "ẞ", True),
+        ("(?i)s", "ſ", True),
+        ("(?i)[a-z]", "İ", False),
         ("a|", "", True),
         ("", "", True),
         ("", "a", False),

@@ -59,6 +59,8 @@ class ClassicGroups:
         now_ms: int,
     ) -> CoordinatorResult:
         """API 11. `fresh_id`: something unique, of which a new member's id is made. Raises CoordinatorError."""
+        # Kafka's order of checks (`GroupCoordinatorService.joinGroup`): group id, session timeout, the kind of the
+        # group, then whether a member that brings an id can be known.
         group_id, member_id = request.group_id, request.member_id
         if not group_id:
             return _join_refused(context, ErrorCode.invalid_group_id, member_id)
@@ -69,6 +71,7 @@ class ClassicGroups:
             group, conversion = self._state.registry.classic_group_to_join(group_id)
         except CoordinatorError as error:
             return _join_refused(context, error.code)
+        # Not in the registry until its first record is replayed.
         is_new = self._state.registry.get(group_id) is not group
         if is_new and member_id:
             return _join_refused(context, ErrorCode.unknown_member_id, member_id)
@@ -82,6 +85,7 @@ class ClassicGroups:
     def session_timeout_error(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
         """INVALID_SESSION_TIMEOUT, or None."""
         configuration, session_ms = self._configuration, to_ms(request.session_timeout)
+        # Classic members choose their own timeout, the broker bounds it; a group of KIP-848 has one for all.
         if configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
             return None
         return ErrorCode.invalid_session_timeout
@@ -118,6 +122,7 @@ class ClassicGroups:
             raise CoordinatorError(ErrorCode.invalid_group_id, "A group id must not be empty.")
         group = self._group(request.group_id)
         if group is None:
+            # Per member, not for the whole request: a client that leaves a group which is gone has what it wanted.
             members = tuple(answered(each, ErrorCode.unknown_member_id) for each in request.members)
             return CoordinatorResult(replies=(Reply(token=context.token, response=leave_reply(members)),))
         transition = self._transition(group, now_ms)
@@ -132,6 +137,7 @@ class ClassicGroups:
         if member is None:
             return result
         key = session_timer(group.group_id, member_id)
+        # As in Kafka: a consumer that commits is alive, even if its heartbeats are late.
         timer = SetTimer(key=key, deadline_ms=now_ms + member.session_timeout_ms)
         return CoordinatorResult(records=result.records, replies=result.replies, timers=(*result.timers, timer))
 
@@ -150,6 +156,8 @@ class ClassicGroups:
         """A group that has become too large since (`group.max.size`) rebalances, and the last to join are out."""
         for group in self._groups():
             membership = group.membership
+            # The setting may have been lowered between two starts. A rebalance lets members join up to the bound, in
+            # the order in which they come.
             if membership.can_rebalance and len(membership.members) > self._configuration.max_size:
                 transition = self._transition(group, now_ms)
                 prepare_rebalance(
@@ -242,6 +250,7 @@ def _classic(group: ClassicMembership) -> describe_response.DescribedGroup:
             group_instance_id=member.instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
+            # Between generations the members' subscriptions may be of different protocols.
             member_metadata=member.metadata(group.protocol) if is_stable else b"",
             member_assignment=member.assignment,
         )

@@ -44,6 +44,7 @@ def check_bounds(given: Mapping[str, Value]) -> None:
     def value(name: str) -> Any:
         return given.get(name, COORDINATOR_SETTINGS[name].default)
 
+    # Kafka's rule and words. Offsets of simple consumers live in classic groups, whatever else is off.
     if "classic" not in list_of(str(value(_PROTOCOLS))):
         raise _contradiction(_PROTOCOLS, "Disabling the 'classic' protocol is not supported.")
     if "share" in list_of(str(value(_PROTOCOLS))):
@@ -56,6 +57,7 @@ def check_bounds(given: Mapping[str, Value]) -> None:
             _at_least(high, value(high), low, value(low))
             _at_least(own, value(own), low, value(low))
             _at_most(own, value(own), high, value(high))
+        # A session no longer than one interval would end with every heartbeat that is late.
         heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if value(heartbeat) >= value(session):
             raise _contradiction(heartbeat, f"{heartbeat} must be less than {session}")
@@ -82,6 +84,8 @@ def checked_group_settings(settings: Mapping[str, str], broker: Mapping[str, Val
             near = nearest(name, GROUP_SETTINGS)
             fix = f"Did you mean `{near}`?" if near else "See docs/reference/settings.md for the settings of groups."
             raise ConfigError("bad-value", f"Unknown group config name: {name}", fix, setting=name)
+    # 1. Each value on its own, 2. against the broker's bounds, 3. against each other, with the broker's value where the
+    #    group has none.
     parsed = {name: parse_value(GROUP_SETTINGS[name].setting, settings[name]) for name in sorted(settings)}
     for name, value in parsed.items():
         row = GROUP_SETTINGS[name]
@@ -184,7 +188,10 @@ class StreamsGroupConfiguration:
     @property
     def assignment_configs(self) -> tuple[tuple[str, str], ...]:
         """Settings that an assignor sees, as stored in the group's metadata record. A change bumps the group epoch."""
+        # Always the standbys, tags only if there are some: the stored list is compared as a whole, and Kafka's broker
+        # writes exactly this one.
         configs: tuple[tuple[str, str], ...] = (("num.standby.replicas", str(self.num_standby_replicas)),)
+        # Assignor, intervals and recovery lag are not part of it: changing them moves no task.
         if self.rack_aware_assignment_tags:
             configs += (("rack.aware.assignment.tags", ",".join(self.rack_aware_assignment_tags)),)
         return configs
@@ -271,6 +278,7 @@ class GroupCoordinatorConfiguration:
 
     def for_streams_group(self, group_id: str) -> StreamsGroupConfiguration:
         """The group's own settings where they are set, the broker's elsewhere."""
+        # One cached object for all groups without settings of their own: heartbeats ask for it each time.
         if group_id not in self.groups:
             group_id = ""  # groups without settings are alike
         found = self._resolved.get(group_id)
@@ -298,6 +306,8 @@ class GroupCoordinatorConfiguration:
             row = GROUP_SETTINGS.get(f"{kind}.{member.name.replace('_', '.')}")
             if row is None or row.setting.name not in own:
                 continue
+            # Clamped, not refused: the bounds may have changed since the value was stored, and a group must go on
+            # (KIP-1071 for streams groups; Kafka logs a warning).
             value: Any = parse_value(row.setting, own[row.setting.name])
             if row.lowest is not None:
                 value = max(self._bound(row.lowest), value)
@@ -309,6 +319,7 @@ class GroupCoordinatorConfiguration:
 
     def with_group_settings(self, group_id: str, settings: Mapping[str, str]) -> GroupCoordinatorConfiguration:
         """A copy in which the group has exactly these settings, unchecked: `group_configuration` checks."""
+        # `replace` leaves the caches out (`init=False`), so the copy resolves everything anew.
         return replace(self, groups={**self.groups, group_id: dict(settings)})
 
     def _bound(self, name: str) -> int:

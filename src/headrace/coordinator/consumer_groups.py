@@ -65,6 +65,7 @@ def describe_group(
         group_state=group.state().value,
         group_epoch=cast("i32", group.group_epoch),
         assignment_epoch=cast("i32", group.assignment_epoch),
+        # None named, or a tie: the first configured one assigns, and is shown.
         assignor_name=group.preferred_assignor(assignors) or assignors[0],
         members=tuple(
             _described_member(group, group.members[member_id], topics) for member_id in sorted(group.members)
@@ -114,6 +115,8 @@ def _assignment(partitions: Partitions, topics: Mapping[UUID, TopicImage]) -> de
                 partitions=cast("tuple[i32, ...]", of_topic),
             )
             for topic_id, of_topic in partitions.items()
+            # Topics are named by the image. A deleted one has no name any more; its partitions leave the assignment
+            # with the next epoch.
             if topic_id in topics
         )
     )
@@ -151,6 +154,8 @@ class ConsumerGroups:
         group_id, registry = request.group_id, self._state.registry
         group_context = self.group_context(group_id, now_ms, may_describe)
         validate_request(request, context.api_version, tuple(group_context.assignors))
+        # 1. A leave, 2. a heartbeat of a member, 3. a join: only a join may create a group, or change the type of an
+        #    existing one.
         if request.member_epoch < JOIN_EPOCH:
             return process_leave(registry.consumer_group(group_id), request, context, group_context)
         if request.member_epoch > JOIN_EPOCH:
@@ -159,6 +164,8 @@ class ConsumerGroups:
             group = registry.consumer_group(group_id)
             return process_heartbeat(group, self.soft_state(group_id), request, context, group_context)
         known = registry.get(group_id)
+        # 3a. A classic group with members: online upgrade (KIP-848), if its policy allows it. 3b. Anything else is
+        #    created, or converted while it is empty.
         if upgrade is not None and isinstance(known, ClassicGroup) and not known.is_empty:
             group, conversion = upgrade(known, group_context)
         else:
@@ -166,6 +173,8 @@ class ConsumerGroups:
             conversion = CoordinatorResult(records=tombstones)
         soft = self.soft_state(group_id)
         result = process_heartbeat(group, soft, request, context, group_context)
+        # The group that the rule saw is not the one that replay creates: its soft state is kept under its name once the
+        # records count.
         keep = partial(self._keep_soft_state, group_id, soft, then=result.soft)
         return conversion.followed_by(replace(result, soft=keep))
 
@@ -184,6 +193,7 @@ class ConsumerGroups:
 
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
         for group in self._state.registry.consumer_groups():
+            # Once, from the finished members: while the log is read, records come in any order that compaction left.
             group.rebuild_holders()
             yield from member_timers_after_load(group, self.group_context(group.group_id, now_ms))
             soft = self._soft.get(group.group_id)
@@ -272,6 +282,7 @@ class ConsumerGroups:
         if image is seen:
             return
         known = {} if seen is None else seen.topics
+        # By id, not by name: a topic that was deleted and created again is a new one for an expression.
         if seen is None or any(
             name not in known or known[name].topic_id != topic.topic_id for name, topic in image.topics.items()
         ):
@@ -289,6 +300,7 @@ class ConsumerGroups:
     def topics_by_id(self) -> Mapping[UUID, TopicImage]:
         image = self._state.image
         if self._by_id[0] is not image:
+            # Once per image. A describe of many groups would otherwise build it for each.
             self._by_id = (image, {topic.topic_id: topic for topic in image.topics.values()})
         return self._by_id[1]
 

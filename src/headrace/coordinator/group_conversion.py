@@ -93,6 +93,7 @@ def assignment_bytes(partitions: Partitions, topics: Mapping[UUID, TopicImage], 
     named = [
         (topics[topic_id].name, partition)
         for topic_id, of_topic in partitions.items()
+        # Deleted topics have no name that the member could read.
         if topic_id in topics
         for partition in of_topic
     ]
@@ -135,6 +136,7 @@ def upgrade_group(classic: ClassicMembership, group_context: GroupContext) -> tu
 
 
 def _check(classic: ClassicMembership, group_context: GroupContext) -> None:
+    # In Kafka's order; the first reason is the one in the message.
     reason = None
     if not allows_upgrade(group_context.configuration.migration_policy):
         reason = "online upgrade is disabled"
@@ -152,6 +154,7 @@ def _refused(classic: ClassicMembership, reason: str) -> CoordinatorError:
 
 
 def _epoch(classic: ClassicMembership) -> int:
+    # Generation 0 is a group that never finished a join; epochs begin at 1.
     return max(classic.generation, FIRST_EPOCH)
 
 
@@ -177,6 +180,7 @@ class _CustomAssignor(Exception):
 
 def _member(member: ClassicMember, protocol: str | None, epoch: int, image: MetadataImage) -> ConsumerGroupMember:
     assignment = decode_assignment(member.assignment)
+    # After the upgrade the coordinator assigns, and no leader writes these bytes any more.
     if assignment.user_data and protocol not in KAFKAS_ASSIGNORS:
         raise _CustomAssignor
     subscription = decode_subscription(member.metadata(protocol))
@@ -213,6 +217,7 @@ def _records(group: ConsumerGroup, members: list[ConsumerGroupMember]) -> tuple[
 
 
 def _refuse_parked_requests(classic: ClassicMembership) -> tuple[Reply, ...]:
+    # Parked members join again, and find the consumer group then.
     code = ErrorCode.rebalance_in_progress
     found: list[Reply] = []
     for member in classic.members.values():
@@ -244,6 +249,7 @@ class DowngradeRule:
         It does if a remaining member speaks its protocol, if none remains, or if the policy does not allow a downgrade.
         """
         staying = [group.members[each] for each in sorted(group.members) if each not in leaving]
+        # 1. A member must stay, and all that stay speak the classic protocol.
         if not staying or not self.is_due(staying):
             return None
         reason = "the last members that spoke the consumer protocol left"
@@ -276,6 +282,8 @@ class DowngradeRule:
             return None
         if membership is None:
             return None
+        # 2. Tombstones of the consumer group and the record of the classic group are in one batch: after a crash there
+        #    is one group or the other.
         transition = self._classic.transition(membership, now_ms, (*records, *group.tombstones()))
         transition.write_group()
         transition.add_event("GroupDowngraded", generation=str(membership.generation), members=str(len(members)))
@@ -284,6 +292,8 @@ class DowngradeRule:
         if rebalance_reason is not None:
             prepare_rebalance(transition, rebalance_reason)
         result = transition.result()
+        # 3. Timers of all former members go, then those of the classic group come: a session timer has the same name in
+        #    both.
         gone = [timer for each in sorted(group.members) for timer in cancel_member_timers(group.group_id, each)]
         gone.append(CancelTimer(key=regexes_timer(group.group_id)))
         return replace(result, timers=(*gone, *result.timers))

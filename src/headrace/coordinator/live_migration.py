@@ -132,6 +132,8 @@ def join_consumer_group(
 
 def _check_protocols(group: ConsumerGroup, request: join_group_request.JoinGroupRequest) -> None:
     """Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL): some protocol must be one of all classic members."""
+    # A protocol of all classic members must remain: without one the group could not be downgraded, and the classic
+    # members would be stranded in it.
     every = [each.metadata.classic_member_metadata for each in group.members.values()]
     known = [frozenset(name for name, _ in classic.supported_protocols) for classic in every if classic is not None]
     common = frozenset(each.name for each in request.protocols).intersection(*known)
@@ -156,6 +158,7 @@ def _admission(
 
 def _subscription(request: join_group_request.JoinGroupRequest) -> Subscription:
     try:
+        # The first protocol is the member's preferred one, and the only one whose name its reply has.
         return decode_subscription(bytes(request.protocols[0].metadata))
     except MalformedUserData as error:
         message = f"The metadata of protocol {request.protocols[0].name} are no subscription: {error}."
@@ -177,6 +180,7 @@ def _updated(
         client_id=context.client_id,
         client_host=context.client_host,
         subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        # A classic client resolves its patterns itself; it may have been a member with an expression before.
         subscribed_topic_regex=_NO_REGEX,
         rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == _UNCHANGED_TIMEOUT_MS else timeout_ms,
         classic_member_metadata=ClassicMemberMetadata(
@@ -192,6 +196,7 @@ def _downgraded(step: HeartbeatStep, downgrades: DowngradeRule, now_ms: int) -> 
     group, joined_id = step.admission.group, step.reconciled.member_id
     members = [group.members[each] for each in sorted(group.members) if each != joined_id]
     reason = None
+    # The classic group is written as Stable only if nothing is left to be done; else it begins with a rebalance.
     if group.assignment_epoch < step.metadata.epoch:
         reason = "a static member that reads something else came back"
     elif not all(each.is_reconciled_to(group.assignment_epoch) for each in members):
@@ -214,6 +219,8 @@ def _timers(
 ) -> list[SetTimer | CancelTimer]:
     """It joined, and is to ask for its assignment now."""
     group_id, member_id = group.group_id, member.member_id
+    # A classic member acts in requests of its own: after JoinGroup it has to send SyncGroup. The timer fences one that
+    # does not; its new partitions would have no owner otherwise.
     due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
     return [
         session(group, member, group_context),
@@ -251,6 +258,8 @@ def classic_sync(
     protocol, subscription = _classic(member).supported_protocols[0]
     if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
         return _sync_refused(context, ErrorCode.inconsistent_group_protocol)
+    # There is a newer target, and the member has nothing to revoke first: it is to join again. A member that is
+    # revoking gets what is left to it, so that it gives the rest back.
     if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         timers = () if join_timer_runs else (_time_to_join(group, member, group_context),)
         return _sync_refused(context, ErrorCode.rebalance_in_progress, *timers)
@@ -281,6 +290,8 @@ def classic_heartbeat(
     timers: list[SetTimer | CancelTimer] = []
     if code is ErrorCode.none:
         member = group.members[request.member_id]
+        # Every heartbeat of a valid member counts for its session, also one that is answered with
+        # REBALANCE_IN_PROGRESS.
         timers.append(session(group, member, group_context))
         if _should_join_again(group, member):
             code = ErrorCode.rebalance_in_progress

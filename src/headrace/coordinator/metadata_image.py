@@ -54,6 +54,7 @@ _INT64 = struct.Struct("<q")
 _NO_TOPICS = 0
 
 
+# A heartbeat after a metadata change hashes all topics of its group, most of which did not change.
 @lru_cache(maxsize=4096)
 def topic_hash(topic: TopicImage) -> int:
     """Signed 64 bits over id, name and partitions; a changed count or a topic created anew is another hash."""

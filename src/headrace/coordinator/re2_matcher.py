@@ -14,6 +14,7 @@ from headrace.coordinator.re2_parser import MOST_STATES, BadPattern, PatternPars
 
 __all__ = ["BadPattern", "LinearPattern"]
 
+# A cache entry is a set of states. A pattern can reach very many of them, so the cache is emptied when it is full.
 MOST_REMEMBERED = 10_000
 _PAUSE_COST = 5_000
 _END, _WORD, _NEWLINE, _OTHER = 0, 1, 2, 3  # what comes next
@@ -43,6 +44,9 @@ class LinearPattern:
     def walk(self, text: str) -> Generator[int, None, bool]:
         """Match like `matches`, in portions: yield the cost of each portion, return the result."""
         told = self.cost
+        # 1. All states that are reached before the first character, 2. one step per character, 3. the pattern matches
+        #    if the last state is among those of the end. States are a set: a text costs at most (characters x states),
+        #    where backtracking may cost 2 to the power of the characters.
         current = self._closure((self._first,), before=None, ahead=self._kind(text, 0))
         for index, character in enumerate(text):
             current = self._step(current, character, self._kind(text, index + 1))
@@ -68,6 +72,7 @@ class LinearPattern:
         known = self._with_repeatable.get(key)
         if known is not None:
             return known
+        # Counted only where the cache has no answer: that is where time goes.
         self.cost += len(current)
         moved = [
             target
@@ -90,6 +95,7 @@ class LinearPattern:
             if number in seen:
                 continue
             state = self._states[number]
+            # An anchor that does not hold is no way on. It is not marked as seen: nothing else leads out of it.
             if state.at and not _holds(state.at, before, ahead):
                 continue
             seen.add(number)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["BadPattern", "Characters", "PatternParser", "State", "is_word"]
 
+# Bounds of what one request may cost. MOST_REPEATS is RE2's own bound; copies of a group multiply
+# (`((a{1000}){1000})`), so the number of states is bounded as well, and depth because this parser is recursive.
 MOST_CHARACTERS = 8_000
 MOST_REPEATS = 1_000
 MOST_STATES = 10_000
@@ -23,6 +25,7 @@ MOST_DEPTH = 100
 _Ranges = tuple[tuple[str, str], ...]
 _DIGIT: _Ranges = (("0", "9"),)
 _WORD: _Ranges = (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z"))
+# Perl's `\s` has no vertical tab in RE2, POSIX's `[[:space:]]` has one.
 _SPACE: _Ranges = (("\t", "\n"), ("\f", "\r"), (" ", " "))
 _PERL = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
 _POSIX: dict[str, _Ranges] = {
@@ -32,6 +35,7 @@ _POSIX: dict[str, _Ranges] = {
     "blank": (("\t", "\t"), (" ", " ")),
     "cntrl": (("\0", "\x1f"), ("\x7f", "\x7f")),
     "digit": _DIGIT,
+    # POSIX classes are ASCII in RE2, whatever the text is.
     "graph": (("!", "~"),),
     "lower": (("a", "z"),),
     "print": ((" ", "~"),),
@@ -70,8 +74,10 @@ class Characters:
 
     def __contains__(self, character: str) -> bool:
         found = self._has(character)
+        # RE2 folds single characters only. Python's `"ß".upper()` is two, and "SS" would compare as a member of [A-Z].
         if self.any_case and not found:
-            found = self._has(character.lower()) or self._has(character.upper())
+            others = {character.lower(), character.upper(), character.casefold()}
+            found = any(len(other) == 1 and self._has(other) for other in others)
         return found is not self.negated
 
     def _has(self, character: str) -> bool:
@@ -128,6 +134,7 @@ class PatternParser:
         self._depth -= 1
         if len(branches) == 1:
             return branches[0]
+        # Thompson's construction: one fork, one join, and the branches in between.
         first, last = self._add(State()), self._add(State())
         for start, end in branches:
             self.states[first].following.append(start)
@@ -137,6 +144,7 @@ class PatternParser:
     def _sequence(self) -> _Fragment:
         first = last = self._add(State())
         while self._position < len(self._pattern) and self._pattern[self._position] not in "|)":
+            # Only here, and not in classes: inside of brackets RE2 does not know `\Q`.
             if self._ahead("\\Q"):
                 start, end = self._quoted()
             else:
@@ -169,6 +177,8 @@ class PatternParser:
         return first, last
 
     def _repeated(self, begun: int, flags: frozenset[str], names: frozenset[str], atom: _Fragment) -> _Fragment:
+        # A fragment cannot stand in two places of an automaton, so `x{3}` needs three. Each copy is made by reading the
+        # text of the atom again, with the flags and the group names of that place.
         def again() -> _Fragment:
             behind, flags_behind, names_behind = self._position, self._flags, set(self._names)
             self._position, self._flags, self._names = begun, flags, set(names)
@@ -185,11 +195,14 @@ class PatternParser:
         if repeats is None:
             return atom
         least, most = repeats
+        # `*?` prefers a shorter match. Where the whole text has to match, both accept the same texts.
         self._take("?")
         behind = self._position
+        # `a**` is an error in RE2, not a repetition of a repetition.
         if self._repeats() is not None:
             raise BadPattern("invalid nested repetition operator")
         self._position = behind
+        # `a{0}`: nothing, and the atom's states stay without a way in.
         if most is not None and most == 0:
             nothing = self._add(State())
             return nothing, nothing
@@ -211,6 +224,7 @@ class PatternParser:
             previous = self._add(State())
             self.states[end].following.append(previous)
         self.states[previous].following.append(last)
+        # Back to the last copy: for `a{2,}` that is the second one.
         if endless:
             self.states[previous].following.append(copies[-1][0])
         return first, last
@@ -225,6 +239,7 @@ class PatternParser:
         least = self._number()
         most = self._number() if self._take(",") else least
         if least is None or not self._take("}"):
+            # `a{`, `a{,3}` and `a{x}` are literals in RE2.
             self._position = begun  # RE2 takes such a brace for itself
             return None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
@@ -243,6 +258,7 @@ class PatternParser:
         character = self._next("missing argument to repetition operator")
         if character == "(":
             return self._group()
+        # A repetition in front of anything to repeat; the sign is read by the rule that knows all of them.
         self._position -= 1
         if self._repeats() is not None:
             raise BadPattern("missing argument to repetition operator")
@@ -255,6 +271,7 @@ class PatternParser:
         return self._one_of(self._characters(character))
 
     def _at(self, where: str) -> _Fragment:
+        # `$` without the flag m needs the end of the text only, which the walk knows anyway.
         self.looks_ahead = self.looks_ahead or where in "bB>"
         only = self._add(State(at=where))
         return only, only
@@ -291,6 +308,7 @@ class PatternParser:
             if character in _FLAGS:
                 seen = True
                 (wanted.add if sign else wanted.discard)(character)
+            # `(?i-s)`: set, then cleared; a second `-` is an error, and so is one without a flag behind it.
             elif character == "-" and sign:
                 sign, seen = False, False
             elif character in ":)":
@@ -325,11 +343,13 @@ class PatternParser:
         if character == "x":
             return self._hexadecimal()
         following = self._pattern[self._position : self._position + 1]
+        # `\0` and two or three octal digits are a character. `\1` alone would be a reference, which RE2 does not have.
         if character == "0" or (character in _OCTAL and following and following in _OCTAL):
             digits = character
             while len(digits) < 3 and self._pattern[self._position : self._position + 1] in tuple(_OCTAL):
                 digits += self._next()
             return chr(int(digits, 8))
+        # Escaped punctuation is itself. An unknown letter is an error, so that RE2 may give it a meaning later.
         if character.isascii() and not character.isalnum():
             return character
         raise BadPattern("invalid escape sequence")
@@ -369,15 +389,18 @@ class PatternParser:
         ranges: list[tuple[str, str]] = []
         parts: list[Characters] = []
         first = True
+        # A `]` in the first place is a member of the class.
         while first or not self._take("]"):
             first = False
             low = self._class_member(parts)
             if low is None:
                 continue
             high = low
+            # A `-` in the last place is a member as well.
             if self._ahead("-") and not self._ahead("-]"):
                 self._position += 1
                 high = self._class_end()
+                # An empty range is a mistake in RE2, not an empty class.
                 if high < low:
                     raise BadPattern("invalid character class range")
             ranges.append((low, high))

@@ -127,6 +127,8 @@ class CoordinatorResult:
 
     def followed_by(self, other: CoordinatorResult) -> CoordinatorResult:
         """Return both results as one, with the effects of this one first; `soft` and `repeatable` are the other's."""
+        # `soft` and `repeatable` of this result are dropped: the callers' first parts, conversions and tombstones, have
+        # neither.
         return replace(
             other,
             records=(*self.records, *other.records),
@@ -137,6 +139,8 @@ class CoordinatorResult:
         )
 
 
+# (deadline, kind, group, member): plain values, so that the heap compares tuples in C, and equal deadlines fire in a
+# fixed order under every seed.
 _Entry = tuple[int, str, str, str]
 
 
@@ -163,6 +167,7 @@ class TimerQueue:
 
     def apply(self, timers: Iterable[SetTimer | CancelTimer]) -> None:
         for timer in timers:
+            # A cancelled timer leaves its heap entry behind; `_settled_head` drops it.
             if isinstance(timer, CancelTimer):
                 self._timers.pop(timer.key, None)
                 continue
@@ -173,6 +178,7 @@ class TimerQueue:
                 self._timers[timer.key] = Timer(timer.deadline_ms)
                 self._push(timer.key, timer.deadline_ms)
                 continue
+            # Earlier than before: the old entry would come up too late, so the new time gets one of its own.
             if timer.deadline_ms < known.deadline_ms:
                 self._push(timer.key, timer.deadline_ms)
             known.deadline_ms = timer.deadline_ms
@@ -197,6 +203,7 @@ class TimerQueue:
             return None
         heapq.heappop(self._heap)
         key = _key(entry)
+        # Not set any more before its rule runs: the rule may set it again.
         del self._timers[key]
         return key
 

@@ -31,6 +31,8 @@ def _row(
 
 def _family(kind: str, what: str, note: str = "") -> Iterable[tuple[str, Setting]]:
     """The settings that consumer, share and streams groups have alike."""
+    # Name, default, least and greatest default of the bounds, floor. As in Kafka's `GroupCoordinatorConfig`: the bounds
+    # limit what a group may set for itself, the floor what the broker may.
     timings = (
         (
             "session.timeout.ms",
@@ -78,6 +80,7 @@ def _streams() -> Iterable[tuple[str, Setting]]:
         "The first assignment of an empty group waits so long for more members.",
     )
     yield _row(
+        # KIP-1357. Kafka takes class names here as well, which a broker without Java cannot load.
         "group.streams.assignors",
         "list",
         "sticky",
@@ -109,6 +112,8 @@ def _streams() -> Iterable[tuple[str, Setting]]:
         "The least value of group.streams.task.offset.interval.ms.",
         internal=True,
     )
+    # Kafka 4.4 has the settings, and a refiner that returns the target unchanged: no warm-up task is assigned there
+    # either.
     yield _row("group.streams.num.warmup.replicas", "int", 2, 0, f"Warm-up tasks. {_UNUSED}", internal=True)
     yield _row(
         "group.streams.max.warmup.replicas",
@@ -170,6 +175,8 @@ def _consumer() -> Iterable[tuple[str, Setting]]:
     yield _row("group.max.session.timeout.ms", "int", 1_800_000, None, "The greatest one.")
     yield _row("group.max.size", "int", _INT_MAX, 1, "How many members a classic group may have.")
     yield _row(
+        # Kafka's own bounds are 2^31 - 1. A heartbeat of a group of n members may cost O(n), so without a bound of its
+        # own any client could make it arbitrarily expensive.
         "headrace.max.group.members",
         "int",
         5_000,
@@ -184,6 +191,8 @@ def _share() -> Iterable[tuple[str, Setting]]:
     yield _row("group.share.assignors", "list", "simple", None, f"Server-side assignors. {_LATER}")
     yield _row("group.share.max.size", "int", 200, 1, f"Members of a share group at most. {_LATER}", maximum=1000)
     yield _row("group.share.initialize.retry.interval.ms", "int", 30_000, 1, _LATER, internal=True)
+    # Share groups are not served. The settings are known, so that a configuration written for Kafka is accepted and
+    # DescribeConfigs shows what an operator set.
     bounds = (
         ("delivery.count.limit", (5, 2, 10), (2, 2, 5), (10, 5, 25)),
         ("record.lock.duration.ms", (30_000, 1_000, 3_600_000), (15_000, 1_000, 30_000), (60_000, 30_000, 3_600_000)),
@@ -279,6 +288,8 @@ def _own(name: str, kind: Kind, default: Value, text: str, **more: Any) -> Group
     return GroupSetting(Setting(name=name, kind=kind, default=default, dynamic=True, documentation=text, **more))
 
 
+# ISO 8601 durations of `java.time.Duration`: days, hours, minutes, seconds with up to nine digits; the look-aheads
+# demand at least one part.
 _RESET = (
     r"latest|earliest|by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d{1,9})?S)?)?",
     (
@@ -300,6 +311,7 @@ def _group_settings() -> Iterable[GroupSetting]:
     levels = ("read_committed", "read_uncommitted")
     yield _own("share.isolation.level", "string", "read_uncommitted", _LATER, choices=levels)
     yield _own("share.renew.acknowledge.enable", "boolean", True, _LATER)
+    # Not bounded by the broker: Kafka has no min. and max. of these.
     yield _of_group("streams.initial.rebalance.delay.ms")
     yield _of_group("streams.num.standby.replicas", highest="group.streams.max.standby.replicas")
     yield _of_group("streams.rack.aware.assignment.tags")

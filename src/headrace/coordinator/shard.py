@@ -83,6 +83,7 @@ class GroupCoordinatorShard:
         self.partition = partition
         # Not always the state's image: tombstones of deleted topics are due from this one on (`_follow_image`).
         self._followed_image = image
+        # The registry is the hard state, `_state` bundles it with what rules read besides: settings, image, timers.
         self._registry = GroupRegistry()
         self._timers = TimerQueue()
         self._state = ShardState(configuration=configuration, image=image, registry=self._registry, timers=self._timers)
@@ -90,6 +91,7 @@ class GroupCoordinatorShard:
         self.classic = ClassicGroups(self._state)
         downgrades = DowngradeRule(self._state, self.classic)
         self.consumer = ConsumerGroups(self._state, downgrades)
+        # One object per type of group. Order matters nowhere: `owns` is exclusive.
         self._kinds: tuple[GroupType, ...] = (self.streams, self.classic, self.consumer)
         self._migration = LiveMigration(self._state, self.classic, self.consumer, downgrades)
 
@@ -212,6 +214,8 @@ class GroupCoordinatorShard:
             try:
                 registry = self._registry
                 group = registry.get(group_id)
+                # Offsets and group in one batch: a crash in between would leave offsets without a group, which would
+                # look like a simple consumer's.
                 records.extend(delete_group(group, group_id, registry.offsets, registry.pending_offsets))
                 for kind in self._kinds:
                     timers.extend(kind.timers_to_cancel(group_id))
@@ -271,6 +275,8 @@ class GroupCoordinatorShard:
             self._registry.get(group.group_id),
             group,
             image=self._state.image,
+            # Without `require_stable` a client reads what was committed before the open transaction (clients before
+            # KIP-447).
             unstable=self._registry.pending_offsets if require_stable else None,
         )
 
@@ -287,6 +293,7 @@ class GroupCoordinatorShard:
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
         """Fires due timers, each once; results without anything to do are left out."""
         while (key := self._timers.pop_due(now_ms)) is not None:
+            # The only timer of the shard itself; all others belong to a group.
             if key == OFFSET_EXPIRY:
                 yield from self._expire_offsets(now_ms)
                 continue
@@ -382,6 +389,8 @@ class GroupCoordinatorShard:
         group = self._registry.get(key.group_id)
         if group is None:
             return None
+        # The group may have changed its type since the timer was set; its new owner does not know that kind of timer,
+        # and does nothing.
         owner = next((kind for kind in self._kinds if kind.owns(group)), None)
         return None if owner is None else owner.fire(key, now_ms=now_ms)
 

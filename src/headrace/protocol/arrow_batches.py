@@ -92,6 +92,8 @@ def decode_to_arrow(
     sections: list[memoryview] = []
     section_bytes = 0
     for header in surviving_batches(data, _noted(iter_batch_headers(data), seen, end), aborted_transactions):
+        # Batches come whole: the first one may begin before the range. One without records is what compaction leaves of
+        # a producer's last batch.
         if header.last_offset < start_offset or not header.records_count:
             continue
         check_crc(data, header)
@@ -193,6 +195,7 @@ def _parse(
 
 def _one_source(data: Bytes, headers: list[BatchHeader], sections: list[memoryview]) -> tuple[Any, list[int]]:
     """One read-only buffer that holds all sections, and where they start: the data itself if nothing was compressed."""
+    # The codec is in the lowest three bits. Uncompressed batches are parsed where they are, without a copy.
     if not any(header.attributes & 0x07 for header in headers):
         source = np.frombuffer(data, np.uint8)
         starts = [header.end - len(section) for header, section in zip(headers, sections, strict=True)]
@@ -216,6 +219,7 @@ def _column(name: str, source: Any, rows: _Rows, count: int, headers: list[Batch
         case "timestamp":
             return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(rows.timestamps)])
         case "timestamp_type":
+            # A column of a batch's attribute: repeated for each record that the batch gave.
             kinds = np.array([header.has_append_time for header in headers], np.int32)
             return pa.array(np.repeat(kinds, rows.emitted), pa.int32())
         case "headers":

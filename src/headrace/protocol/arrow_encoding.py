@@ -54,6 +54,7 @@ def encode_from_arrow(
     header_lists, header_key, header_value = _header_columns(headers, len(values))
     # Two passes over the rows: measure, then write into an array of exactly that size. Growing an array while writing
     # would copy it several times, and the size of a record stands in front of it, so it has to be known anyway.
+    # One row per batch at most, so `measured` has as many as there are records; it is cut after the call.
     body_bytes = np.empty(len(rows), np.int64)
     measured = np.empty((len(rows), 5), np.int64)
     count = kernels.measure_batches(
@@ -113,6 +114,7 @@ def encode_from_arrow(
                 transactional=transactional,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
+                # Sequences wrap from 2^31 - 1 to 0 (KIP-98).
                 base_sequence=base_sequence if base_sequence < 0 else (base_sequence + first) & 0x7FFF_FFFF,
             )
         )
@@ -140,6 +142,7 @@ _NO_COLUMN = _Binary(_NO_OFFSETS, _NO_BYTES, 0, _NO_BYTES)
 
 
 def _rows(length: int, indices: Any) -> Any:
+    # Checked here: the kernels index without bounds checks.
     rows = np.arange(length, dtype=np.int64) if indices is None else np.array(indices, np.int64)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < length:
         raise ValueError(f"row indices outside of {length} rows")
@@ -152,6 +155,7 @@ def _timestamps(timestamps_ms: Any, length: int) -> Any:
     if isinstance(timestamps_ms, pa.ChunkedArray):
         timestamps_ms = timestamps_ms.combine_chunks()
     if isinstance(timestamps_ms, pa.Array):
+        # -1 is Kafka's "no timestamp".
         timestamps_ms = timestamps_ms.fill_null(-1).to_numpy(zero_copy_only=False)
     timestamps = np.array(timestamps_ms, np.int64)
     if len(timestamps) != length:
@@ -166,11 +170,13 @@ def _binary(column: pa.Array, length: int) -> _Binary:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        # Kernels know 32-bit offsets. Large types are cast, which fails above 2 GiB instead of wrapping.
         column = column.cast(pa.binary())
     bitmap, offsets, data = column.buffers()
     first = column.offset
     return _Binary(
         offsets=_view(offsets, np.int32)[first : first + length + 1] if length else _ONE_OFFSET,
+        # Without nulls no bitmap is looked at, even if the buffer exists.
         bitmap=_NO_BYTES if bitmap is None or not column.null_count else _view(bitmap, np.uint8),
         bit=first,
         data=_view(data, np.uint8),
@@ -191,7 +197,6 @@ def _header_columns(headers: pa.Array | None, length: int) -> tuple[Any, _Binary
         raise ValueError(f"headers of {len(headers)} rows beside {length} values")
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks() if headers.num_chunks != 1 else headers.chunk(0)
-    # A null list may still span items: take the lists apart so that it spans none.
     # Arrow allows a null list to span items of the child array. `flatten` leaves those out; offsets are rebuilt from
     # lengths to match.
     lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)

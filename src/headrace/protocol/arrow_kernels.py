@@ -49,10 +49,12 @@ def _read_varint(source: Any, position: Any, end: Any) -> tuple[Any, Any]:
     """A zigzag varint: (value, position behind it), the position BAD when it leaves the record."""
     if position >= end or position < 0:
         return 0, BAD
+    # 1. One byte, the common case: lengths below 64 and deltas of neighbouring records.
     byte = np.uint64(source[position])
     position += 1
     if byte < 0x80:
         return np.int64(byte >> np.uint64(1)) ^ -np.int64(byte & np.uint64(1)), position
+    # 2. Longer ones. Ten bytes hold 64 bits; an eleventh is malformed, and would shift beyond the integer.
     zigzag = byte & np.uint64(0x7F)
     shift = np.uint64(7)
     while True:
@@ -107,14 +109,21 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
         append_time = batches[batch, 5]
         first_row = row
         for _ in range(batches[batch, 2]):
+            # 1. The length of the record bounds everything below: a field that leaves its record is malformed, even if
+            #    the bytes behind it exist.
             length, position = _read_varint(source, position, section_end)
             if position < 0 or length < 1 or length > section_end - position:
                 return row, batch
             end = position + length
+            # 2. Skip the attributes, which are unused in magic 2. BAD is returned by each further read, so one test
+            #    suffices.
             timestamp_delta, position = _read_varint(source, position + 1, end)
             offset_delta, position = _read_varint(source, position, end)
+            # An offset outside of the batch would let a record appear in another batch's range, hence twice or never.
             if offset_delta < 0 or offset_delta > batches[batch, 6]:
                 return row, batch
+            # 3. Key, value, headers: -1 is null. Lengths are compared with the rest of the record, not added first: a
+            #    sum of two large numbers could wrap.
             key_length, position = _read_varint(source, position, end)
             if position < 0 or key_length > end - position:
                 return row, batch
@@ -130,9 +139,12 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
             header_count, position = _read_varint(source, position, end)
             if position < 0 or header_count < 0 or header_count > end - position:
                 return row, batch
+            # Headers are parsed by `scan_headers`, if at all; without any the record must end here.
             if header_count == 0 and position != end:
                 return row, batch
             offset = base_offset + offset_delta
+            # 4. Kept: positions in the source, and running byte counts, which are Arrow's offsets. A record outside of
+            #    the range is skipped, but was checked like the others.
             if start_offset <= offset < end_offset:
                 key_at[row] = key_position
                 key_valid[row] = key_length >= 0
@@ -151,6 +163,7 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
                 key_offsets[row] = key_bytes
                 value_offsets[row] = value_bytes
             position = end
+        # Bytes behind the last record belong to no record.
         if position != section_end:
             return row, batch
         emitted[batch] = row - first_row
@@ -210,6 +223,7 @@ def copy_slices(source: Any, at: Any, offsets: Any, target: Any) -> None:
 
 @njit(cache=True, nogil=True, inline="always")
 def _varint_bytes(value: Any) -> Any:
+    # Zigzag: the sign moves to the lowest bit, so small negative deltas stay short.
     zigzag = (np.uint64(value) << np.uint64(1)) ^ np.uint64(np.int64(value) >> np.int64(63))
     size = 1
     while zigzag > np.uint64(0x7F):
@@ -233,6 +247,7 @@ def _write_varint(target: Any, position: Any, value: Any) -> Any:
 def _length(offsets: Any, bitmap: Any, bit: Any, row: Any) -> Any:
     """The length of a binary value, -1 for null. An empty bitmap says that nothing is null."""
     if bitmap.shape[0] > 0:
+        # The bitmap of a sliced column starts at the slice's own bit (`bit`), the offsets were shifted already.
         place = row + bit
         if not (bitmap[place >> 3] >> np.uint8(place & 7)) & 1:
             return -1
@@ -391,6 +406,7 @@ def write_batches(
 @njit(cache=True, nogil=True)
 def murmur2_of_slices(data: Any, offsets: Any, bitmap: Any, bit: int, partitions: int, target: Any) -> None:
     """Kafka's partition of each key (`partitioner.partition_for_key`); -1 for a null key."""
+    # Kafka's `Utils.murmur2`, in 32-bit arithmetic: every step is cast, because numba widens to 64 bits.
     multiplier = np.uint32(0x5BD1E995)
     for row in range(target.shape[0]):
         length = _length(offsets, bitmap, bit, row)
@@ -410,6 +426,7 @@ def murmur2_of_slices(data: Any, offsets: Any, bitmap: Any, bit: int, partitions
             word = np.uint32(word * multiplier)
             word = np.uint32(np.uint32(word ^ (word >> np.uint32(24))) * multiplier)
             digest = np.uint32(np.uint32(digest * multiplier) ^ word)
+        # Up to three bytes are left: lowest byte first, as in the switch without breaks of the Java code.
         rest = length - whole
         if rest > 0:
             for index in range(rest):
@@ -417,4 +434,5 @@ def murmur2_of_slices(data: Any, offsets: Any, bitmap: Any, bit: int, partitions
             digest = np.uint32(digest * multiplier)
         digest = np.uint32(np.uint32(digest ^ (digest >> np.uint32(13))) * multiplier)
         digest = np.uint32(digest ^ (digest >> np.uint32(15)))
+        # `Utils.toPositive`: the sign bit is cleared, not negated; `abs` of the least number would be negative.
         target[row] = np.int64(digest & np.uint32(0x7FFFFFFF)) % partitions

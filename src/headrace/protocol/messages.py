@@ -284,6 +284,7 @@ NOT_IN_KIO: Mapping[tuple[ApiKey, int, str], str] = MappingProxyType(
     }
 )
 
+# `__getattr__` below splits a name from the right, since stems contain underscores themselves.
 _STEMS = {api_key.stem: api_key for api_key in SUPPORTED}
 
 

@@ -145,6 +145,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         zigzag |= (byte & 0x7F) << shift
         shift += 7
+    # A tenth byte may carry more than the one bit that is left; Java's long drops them as well.
     zigzag &= 0xFFFF_FFFF_FFFF_FFFF
     return (zigzag >> 1) ^ -(zigzag & 1), position
 
@@ -241,6 +242,7 @@ def _read_headers(section: bytes, position: int, end: int, base_offset: int) -> 
         value, position = _read_bytes(section, position)
         if name is None:
             raise CorruptBatch("a record header has no key", base_offset=base_offset)
+        # As Java: bytes that are not UTF-8 become U+FFFD; a reader must not fail on a foreign producer's header.
         headers.append((name.decode("utf-8", "replace"), value))
     return tuple(headers), position
 
@@ -301,6 +303,7 @@ def encode_batch(
         body = _encode_record(record, delta, record.timestamp_ms - base_timestamp)
         write_varint(section, len(body))
         section += body
+    # Under log append time the broker's time stands in maxTimestamp, for all records of the batch.
     max_timestamp = max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
     return build_batch(
         section,

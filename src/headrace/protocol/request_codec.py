@@ -138,6 +138,7 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
         api_version = 0
     if api_key is ApiKey.PRODUCE:
         by_hand = fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
+        # None: a shape that is not written by hand (errors, other leaders); kio writes it.
         if by_hand is not None:
             return by_hand
     if api_key is ApiKey.FETCH:
@@ -190,6 +191,7 @@ def encode_request(
     client_id_bytes = b"" if client_id is None else client_id.encode()
     length = _NO_CLIENT_ID if client_id is None else len(client_id_bytes)
     buffer = io.BytesIO()
+    # Room for the length, which is known at the end (`_with_length`).
     buffer.write(b"\x00\x00\x00\x00")
     buffer.write(_FIXED_HEADER.pack(api_key, api_version, correlation_id, length))
     buffer.write(client_id_bytes)

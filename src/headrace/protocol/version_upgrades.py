@@ -58,6 +58,7 @@ def downgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjust
 
 
 def _up_to(table: _Table, api_key: ApiKey, api_version: int, kind: str) -> Any:
+    # Rows ascend by version, so the first that reaches this version is the nearest.
     for last_version, function in table.get((api_key, kind), ()):
         if api_version <= last_version:
             return function
@@ -135,6 +136,7 @@ def _lower_leave_group_response(new: Any) -> object:
 
 def _lift_offset_fetch_request(old: Any) -> object:
     request = m.offset_fetch_request
+    # Null stays null: "all topics" since version 2.
     topics = old.topics and tuple(
         request.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
         for topic in old.topics
@@ -271,6 +273,7 @@ def _lift_delete_topics_request(old: Any) -> object:
 
 
 def _lower_delete_topics_request(new: Any) -> object:
+    # The client's error, reported before anything is sent: the broker would delete something else, or nothing.
     if any(topic.name is None for topic in new.topics):
         raise ValueError("DeleteTopics up to version 5 cannot name a topic by its id")
     return _Parts(topic_names=tuple(topic.name for topic in new.topics), timeout=new.timeout)
@@ -295,6 +298,7 @@ def _adjust_join_group_request(old: Any, upgraded: Any) -> object:
 
 def _adjust_metadata_request(old: Any, upgraded: Any) -> object:
     """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
+    # Kafka's `MetadataRequest` reads an empty list of version 0 in the same way.
     return upgraded if old.topics else dataclasses.replace(upgraded, topics=None)
 
 

@@ -62,12 +62,15 @@ def join_reply(
 ) -> join_group_response.JoinGroupResponse:
     """Return the reply for the current generation; only the leader learns the members. `leader` overrides it."""
     members: tuple[join_group_response.JoinGroupResponseMember, ...] = ()
+    # A client before JoinGroup v9 that replaced the static leader gets the former leader's id: it acts as a follower
+    # then, because there is no field that says "the assignment stands" (KIP-814).
     named = leader if leader is not None else group.leader or ""
     if named == member_id:
         members = tuple(
             join_group_response.JoinGroupResponseMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
+                # The bytes of the chosen protocol only: a leader cannot use those of another assignor.
                 metadata=member.metadata(group.protocol),
             )
             for member in group.members.values()
@@ -200,6 +203,8 @@ class ClassicTransition:
             replies=tuple(self._replies),
             timers=tuple(self._timers),
             events=tuple(self._events),
+            # The membership is soft state: the record holds a part of it. It takes effect when the records are
+            # replayed, so a failed append changes nothing.
             soft=partial(self._take, self.group),
         )
 
@@ -207,6 +212,8 @@ class ClassicTransition:
 
     def write_group(self, assignments: dict[str, bytes] | None = None) -> None:
         """Append the group's record, as the group is now."""
+        # One record holds the whole group, all members with all their protocols: classic groups have no record per
+        # member.
         self._records.append(group_metadata_record(self.group.group_id, self.group.record_value(assignments)))
 
     def reply(self, token: int, response: object) -> None:
@@ -251,6 +258,8 @@ class ClassicTransition:
 
     def remove(self, member: ClassicMember) -> None:
         """Remove a member and refuse its parked requests. A new member may retry: it never learnt its id."""
+        # Both answers before the member goes: an unanswered request would hold its connection until the client's
+        # timeout.
         member = self.refuse_parked_join(member, ErrorCode.unknown_member_id)
         member = self.refuse_parked_sync(member, ErrorCode.unknown_member_id)
         self.group.remove(member.member_id)

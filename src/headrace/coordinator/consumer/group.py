@@ -67,6 +67,8 @@ class PartitionHolders:
                 if holders is None:
                     continue
                 for partition in of_topic:
+                    # Only the present holder's release frees a partition: after compaction the next holder's record may
+                    # come first in the log.
                     if holders.get(partition) == member.member_id:
                         del holders[partition]
                 if not holders:
@@ -108,6 +110,8 @@ class Subscriptions:
         copy.change(before, after)
         left = before.subscribed_topic_regex
         if left and left != after.subscribed_topic_regex and left not in copy.regexes:
+            # The last subscriber is gone, and with it the reason for the resolved topics; its tombstone is written in
+            # the same step.
             copy.resolved.pop(left, None)
         return copy
 
@@ -126,6 +130,7 @@ class Subscriptions:
 
     def topics_of(self, member: ConsumerGroupMember, image: MetadataImage) -> dict[str, TopicImage]:
         """The member's topics that exist, by name, in the order of names."""
+        # A member has names or an expression, a client of the wire may send both: the union counts.
         names = dict.fromkeys(member.metadata.subscribed_topic_names)
         resolved = self.resolved.get(member.regex or "")
         if resolved is not None:
@@ -138,13 +143,16 @@ class Subscriptions:
     def is_homogeneous(self, members: int) -> bool:
         """Whether all members read the same, as far as an assignor cares; Kafka's rule, which takes a group in which
         some use names and some a regular expression as different whatever they come to."""
+        # 1. Names alone: each is counted once per member.
         if not self.regexes:
             return all(count == members for count in self.names.values())
+        # 2. Expressions: the same one for all, and no names beside it.
         if next(iter(self.regexes.values())) != members or self.names:
             return False
         of_regex: dict[str, int] = {}
         for value in self.resolved.values():
             _count(of_regex, value.topics, 1)
+        # 3. A topic behind two expressions would be counted for both.
         return all(count == 1 for count in of_regex.values())
 
 
@@ -206,6 +214,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
     def state(self) -> GroupState:
         if not self.members:
             return GroupState.EMPTY
+        # The target is older than the group: it will be computed by a heartbeat, at once or after the interval.
         if self.group_epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
         return GroupState.STABLE if self.are_members_reconciled else GroupState.RECONCILING
@@ -216,6 +225,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         `changed` stands in for the stored member. None: no member names an assignor of `order`.
         """
         members = self.members if changed is None else {**self.members, changed.member_id: changed}
+        # A member may name an assignor that was taken out of `group.consumer.assignors` since; it has no vote.
         votes = dict.fromkeys(order, 0)
         for member in members.values():
             named = member.metadata.server_assignor
@@ -292,6 +302,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         before: ConsumerGroupMemberMetadataValue,
         after: ConsumerGroupMemberMetadataValue | None,
     ) -> None:
+        # Counts of subscribers, so that a heartbeat needs no look at all members to find the topics of the group.
         self.subscriptions.change(before, after or NO_METADATA)
 
     def _with_current(

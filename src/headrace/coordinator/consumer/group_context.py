@@ -89,7 +89,10 @@ def member_timers(
     group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
     """Return the timer changes of a heartbeat; those of the classic protocol are cancelled when a member left it."""
+    # Every heartbeat starts the session anew, with the timeout that is configured now.
     timers: list[SetTimer | CancelTimer] = [session(group, after, group_context)]
+    # A classic member's timers are cancelled whatever it is now: it has just shown that it lives, and a new
+    # REBALANCE_IN_PROGRESS starts them again.
     if before.uses_classic_protocol:
         timers.extend(CancelTimer(key=each(group.group_id, after.member_id)) for each in (join_timer, sync_timer))
     timers.extend(
@@ -111,6 +114,7 @@ def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) 
     for member_id in sorted(group.members):
         member = group.members[member_id]
         timers.append(session(group, member, group_context))
+        # The time of a revocation starts anew after a load: how much of it had passed is not recorded.
         if member.is_revoking and not member.is_away:
             due_ms = group_context.now_ms + member.metadata.rebalance_timeout_ms
             key = join_timer if member.uses_classic_protocol else rebalance_timer
@@ -120,6 +124,7 @@ def member_timers_after_load(group: ConsumerGroup, group_context: GroupContext) 
 
 def session(group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext) -> SetTimer:
     """Return the session timer, started now: the group's timeout, or the classic member's own."""
+    # A classic member brought its own timeout with JoinGroup (KIP-848, online migration).
     classic = member.metadata.classic_member_metadata
     timeout_ms = group_context.configuration.session_timeout_ms if classic is None else classic.session_timeout_ms
     key = session_timer(group.group_id, member.member_id)

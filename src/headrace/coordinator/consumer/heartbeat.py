@@ -79,6 +79,7 @@ def heartbeat_reply(
     assigned: PartitionEpochs | None = None,
 ) -> response.ConsumerGroupHeartbeatResponse:
     """`assigned` None: unchanged. To one that leaves, its epoch comes back as it was sent, and nothing else is said."""
+    # Null is "unchanged"; an empty list takes everything away.
     assignment = None
     if assigned is not None:
         assignment = response.Assignment(
@@ -121,6 +122,7 @@ def validate_request(
         _refuse("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         _refuse("MemberEpoch is invalid.")
+    # Last, as in Kafka: a request that is malformed as well gets INVALID_REQUEST.
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise CoordinatorError(
             ErrorCode.unsupported_assignor,
@@ -201,6 +203,7 @@ def _must_send_assignment(
     )
     if request.member_epoch == JOIN_EPOCH or says_all:
         return True
+    # The epochs of single partitions are not sent, so a change of them alone is none.
     return before.assigned is not after.assigned and without_epochs(before.assigned) != without_epochs(after.assigned)
 
 
@@ -215,6 +218,7 @@ def process_leave(
     Raises:
         CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.
     """
+    # The epoch is not compared: a member that is behind may leave as well.
     if request.instance_id is not None:
         find_static_member(group, request.instance_id, request.member_id)
     elif request.member_id not in group.members:
@@ -235,6 +239,7 @@ def session_timed_out(group: ConsumerGroup, member_id: str, group_context: Group
 def rebalance_timed_out(group: ConsumerGroup, member_id: str, group_context: GroupContext) -> CoordinatorResult | None:
     """Fence a member that has not revoked its partitions within its rebalance timeout."""
     member = group.members.get(member_id)
+    # The demand may have been met, and the timer fired before its cancellation was applied.
     if member is None or member.state is not MemberState.UNREVOKED_PARTITIONS or member.is_away:
         return None
     return fence_member(group, member_id, group_context, reason="the rebalance timeout expired")
@@ -271,6 +276,8 @@ def remove_members(
     for member_id in member_ids:
         subscriptions = subscriptions.changed(group.members[member_id].metadata, NO_METADATA)
         found.extend(records.member_tombstones(group_id, member_id))
+    # Expressions without a subscriber get their tombstones in the same step; Kafka does the same
+    # (`maybeDeleteResolvedRegularExpressions`).
     forgotten = {group.members[each].regex: None for each in member_ids}
     found.extend(
         records.regular_expression_tombstone(group_id, regex)

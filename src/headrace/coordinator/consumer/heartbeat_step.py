@@ -73,6 +73,8 @@ def admit_member(
     """The stored member, or a new one on a join. Raises GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
     FENCED_MEMBER_EPOCH; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     member_id, instance_id = request.member_id, request.instance_id
+    # 1. Who has the instance now. 2. Room in the group, which a known member or instance does not need. 3. A join
+    #    finds, makes or replaces a member. 4. Anything else must come from a member with a valid epoch.
     known_id = None if instance_id is None else group.static_members.get(instance_id)
     check_room(group, member_id, known_id, max_size=max_size)
     if request.member_epoch == JOIN_EPOCH:
@@ -103,6 +105,7 @@ def _admit_joining(
         member = group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         return Admission(group=group, member=member)
     known = group.members[known_id]
+    # The same process joins again: its last reply was lost, or it was fenced (see `modern.heartbeat`).
     if known_id == member_id and not known.is_away:
         return Admission(group=group, member=known)
     if not known.uses_classic_protocol:  # a classic member gives way at once, as in a classic group
@@ -129,6 +132,7 @@ def update_member(
     known = member.metadata
     timeout_ms = to_ms(request.rebalance_timeout)
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    # A join replaces the subscription as a whole; null means "unchanged" only later.
     if request.member_epoch == JOIN_EPOCH:
         names, regex = names or (), regex or ""
     metadata = ConsumerGroupMemberMetadataValue(
@@ -170,6 +174,8 @@ class HeartbeatStep:
 
     def records(self) -> tuple[CoordinatorRecord, ...]:
         group = self.admission.group
+        # Kafka's order within one batch: replacement, member, expressions, group, target, current assignment. A reader
+        # that stops after any of them sees a group that the next heartbeat completes.
         found: list[CoordinatorRecord] = []
         if self.admission.replacement is not None:
             found.extend(self.admission.replacement.records)
@@ -278,6 +284,8 @@ def heartbeat_step(
 def _update_soft_state(
     soft: ConsumerGroupSoftState, image: MetadataImage, group_epoch: int, resolution: TopicRegexResolution | None
 ) -> None:
+    # With the epoch that it led to: if the log refuses the records, the group stays at its epoch, and the comparison is
+    # made again.
     soft.remember_comparison(image, group_epoch)
     if resolution is not None:
         soft.resolution = resolution

@@ -46,6 +46,7 @@ def partitions_of(given: Iterable[tuple[UUID | None, Iterable[int]]]) -> Partiti
     """From (topic id, partitions) in any order, a topic perhaps several times."""
     found: dict[UUID, set[int]] = {}
     for topic_id, partitions in given:
+        # kio reads the zero id as None. A request may contain it; no topic has it.
         if topic_id is not None:
             found.setdefault(topic_id, set()).update(partitions)
     return {topic_id: tuple(sorted(found[topic_id])) for topic_id in sorted(found) if found[topic_id]}
@@ -72,6 +73,7 @@ def contains_any(assigned: PartitionEpochs, partitions: Partitions) -> bool:
 
 def merge_partitions(one: PartitionEpochs, other: PartitionEpochs) -> PartitionEpochs:
     """Return the union of both, ordered; `other` wins for partitions in both."""
+    # The common case: nothing pending revocation, and no new mapping.
     if not other:
         return one
     return {
@@ -101,6 +103,8 @@ def partition_epochs_from_records(records: Iterable[CurrentTopicPartitions], *, 
     found: dict[UUID, dict[int, int]] = {}
     stand_in = max(member_epoch, 0)
     for each in records:
+        # Records before 4.2 have no epochs of partitions, and those of 4.2 may differ in length; Kafka 4.3 and later
+        # take the member's epoch then.
         known = each.assignment_epochs
         if known is None or len(known) != len(each.partitions):
             known = (stand_in,) * len(each.partitions)
@@ -122,6 +126,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> MemberState:
+        # A newer broker may have written a state that is not known here: it must not keep the log from being loaded.
         return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
 
 
@@ -166,6 +171,7 @@ class ConsumerGroupMember(ModernGroupMember):
         return replace(
             self,
             member_epoch=epoch,
+            # So a member whose reply was lost may repeat its heartbeat with the former epoch once.
             previous_member_epoch=self.member_epoch,
             state=state,
             assigned=assigned,

@@ -80,6 +80,8 @@ def regular_expression_tombstone(group_id: str, regex: str) -> CoordinatorRecord
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
     """Return the tombstones of a member: current assignment, target, metadata, in this order."""
+    # In this order: Kafka's replay refuses a member's tombstone while its current assignment or target is there, and
+    # then fails to load the partition.
     keys = (
         s.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
         s.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
@@ -96,6 +98,8 @@ def group_tombstones(
     current = s.ConsumerGroupCurrentMemberAssignmentKey
     target = s.ConsumerGroupTargetAssignmentMemberKey
     metadata = s.ConsumerGroupMemberMetadataKey
+    # Kafka's order (`GroupCoordinatorRecordHelpers`), which its replay relies on: members before the group, and of a
+    # member its metadata last.
     keys: list[object] = [current(group_id=group_id, member_id=each) for each in member_ids]
     keys.extend(target(group_id=group_id, member_id=each) for each in member_ids)
     keys.append(s.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
@@ -107,6 +111,8 @@ def group_tombstones(
 
 
 def _current(assigned: PartitionEpochs) -> tuple[s.CurrentTopicPartitions, ...]:
+    # Epochs beside partitions, not in pairs: the record of Kafka before 4.2 had partitions alone, epochs are a tagged
+    # field.
     return tuple(
         s.CurrentTopicPartitions(
             topic_id=topic_id, partitions=tuple(of_topic), assignment_epochs=tuple(of_topic.values())

@@ -98,6 +98,7 @@ def find_static_member(group: ModernGroup[Member, Any], instance_id: str, member
     known_id = group.static_members.get(instance_id)
     if known_id is None:
         raise CoordinatorError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+    # A newer process took the instance over. Its id is in the message, so that an operator finds the twin.
     if known_id != member_id:
         raise CoordinatorError(
             ErrorCode.fenced_instance_id,
@@ -234,6 +235,7 @@ def heartbeat_events(
     """`replaced_id`: whose place a static member took. `bumped_to`: the new group epoch and its reason,
     `computed_for`: the epoch of a new target assignment; None: there is none."""
     events = []
+    # In the order in which they happened.
     if joined:
         events.append(_event("MemberJoined", group_id, member_id=member_id))
     if replaced_id is not None:

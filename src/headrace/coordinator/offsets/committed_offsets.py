@@ -180,6 +180,7 @@ class PendingOffsets:
 
     def replay_outside(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """A committed offset, or its tombstone, outside of transactions."""
+        # Without open transactions, which is nearly always, a commit costs one comparison more.
         if not self._open:
             return
         if value is not None:
@@ -194,6 +195,7 @@ class PendingOffsets:
         """End a transaction. Returns the offsets committed now, and the groups that it concerned."""
         decided, keys = self._open.end(producer_id, committed=committed)
         for key in keys:
+            # Another open transaction may have written the same partition; then the group still has something pending.
             if key not in self._open:
                 self._forget(key)
         return decided, list(dict.fromkeys(key.group for key in keys))
@@ -253,6 +255,7 @@ def offset_fetch(
     Raises CoordinatorError(UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH) for a member that is not current, where groups have
     such: streams and consumer groups.
     """
+    # Classic groups check no member at a fetch, in Kafka neither: only commits are fenced there.
     if isinstance(group, StreamsGroup):
         _check_member(group, request)
     elif isinstance(group, ConsumerGroup):
@@ -266,6 +269,7 @@ def offset_fetch(
 
 
 def _check_member(group: StreamsGroup, request: req.OffsetFetchRequestGroup) -> None:
+    # An administrator's tool, or a client before OffsetFetch v9: neither names a member.
     if request.member_id is None and request.member_epoch < 0:
         return
     member = group.members.get(request.member_id or "")
@@ -273,6 +277,7 @@ def _check_member(group: StreamsGroup, request: req.OffsetFetchRequestGroup) -> 
         raise CoordinatorError(
             ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
         )
+    # Equal, not "at most": a member that is behind must learn of its new epoch before it continues from an offset.
     if request.member_epoch != member.member_epoch:
         raise CoordinatorError(
             ErrorCode.stale_member_epoch,
@@ -302,6 +307,7 @@ def _topic(
 ) -> res.OffsetFetchResponseTopics:
     name = topic.name
     if not name and topic.topic_id is not None:
+        # v10 names topics by id (KIP-848). An unknown id is an error of its partitions alone.
         known = next((each.name for each in image.topics.values() if each.topic_id == topic.topic_id), None)
         if known is None:
             return res.OffsetFetchResponseTopics(
@@ -332,6 +338,7 @@ def _partitions(
 def _partition(
     offsets: CommittedOffsets, group_id: str, topic: str, partition: int, unstable: PendingOffsets | None
 ) -> res.OffsetFetchResponsePartitions:
+    # KIP-447: the open transaction decides which offset is the committed one, so the client is to ask again.
     if unstable is not None and unstable.has(group_id, topic, partition):
         return _no_offset(partition, ErrorCode.unstable_offset_commit)
     value = offsets.get(group_id, topic, partition)

@@ -88,10 +88,12 @@ def _committing_member(
 ) -> StreamsGroupMember | None:
     """Return the member that commits; None if the sender needs to be no member."""
     epoch = int(request.generation_id_or_member_epoch)
+    # 1. No group: a commit without a member creates it (a simple consumer), one with an epoch has lost its group.
     if group is None:
         if epoch < 0:
             return None
         raise _unknown_group(request.group_id, api_version)
+    # 2. Classic and consumer groups have their own checks, which look at all partitions at once.
     if isinstance(group, ClassicGroup):
         check_classic_commit(group.membership, request.member_id, request.group_instance_id, epoch)
         return None
@@ -110,6 +112,7 @@ def _committing_member(
             api_version=api_version,
         )
         return None
+    # 3. A streams group without members: an administrator sets offsets.
     if epoch < 0 and not group.members:
         return None
     return _streams_member(group, request.member_id, epoch, api_version)
@@ -128,6 +131,8 @@ def _streams_member(group: StreamsGroup, member_id: str, epoch: int, api_version
             ErrorCode.unsupported_version,
             "OffsetCommit version 9 or above must be used by members using the streams group protocol.",
         )
+    # A smaller epoch may still be valid: it is compared partition by partition with the epoch at which the task was
+    # assigned (`may_commit`). A larger one is from a coordinator that lost records.
     if epoch > member.member_epoch or epoch < 0:
         relation = "newer than" if epoch > member.member_epoch else "no epoch of a member, unlike"
         raise CoordinatorError(
@@ -159,6 +164,7 @@ def _refusal(
     partition: req.OffsetCommitRequestPartition,
     metadata_max_bytes: int,
 ) -> ErrorCode:
+    # Order of the checks: an unknown id first, since nothing can be said about ownership without a name.
     if not topic:
         return ErrorCode.unknown_topic_id
     if len((partition.committed_metadata or "").encode()) > metadata_max_bytes:
@@ -175,6 +181,7 @@ def _value(
 ) -> OffsetCommitValue:
     return OffsetCommitValue(
         offset=int(partition.committed_offset),
+        # Kept for the client, which compares it with the log after a truncation (KIP-320).
         leader_epoch=int(partition.committed_leader_epoch),
         metadata=partition.committed_metadata or "",
         commit_timestamp=now_ms,
@@ -249,6 +256,7 @@ def _member_in_transaction(
     member = group.members.get(request.member_id)
     if member is None:
         raise _unknown_member(request)
+    # TxnOffsetCommit below v6 knows no STALE_MEMBER_EPOCH: ILLEGAL_GENERATION stands for it, and producers abort on it.
     if epoch > member.member_epoch or epoch < 0:
         raise CoordinatorError(
             ErrorCode.illegal_generation,

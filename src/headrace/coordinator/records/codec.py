@@ -58,6 +58,7 @@ _NUMBERS: dict[str, tuple[Writer, Reader]] = {
     "int32": (write_int32, Cursor.int32),
     "int64": (write_int64, Cursor.int64),
 }
+# A sentinel: None is a possible meaning of an absent tag.
 _DATACLASS_DEFAULT = object()
 
 
@@ -149,6 +150,7 @@ def reader(schema: Any, version: int, *, flexible: bool) -> Reader:
 
 def _compiled(name: str, parameters: str, lines: list[str], names: dict[str, Any]) -> Any:
     """Compile a function. Its source consists of names of our own dataclasses and of numbers, never of input."""
+    # Straight-line code per class and version, as `dataclasses` makes its `__init__`.
     exec("\n".join([f"def {name}({parameters}):", *(lines or ["    pass"])]), names)
     return names[name]
 
@@ -162,6 +164,7 @@ def _fields(schema: Any, version: int) -> list[_Field]:
         marks = getattr(hints[field.name], "__metadata__", ())
         versions = next((each for each in marks if isinstance(each, Versions)), Versions(0))
         tagged = next((each for each in marks if isinstance(each, Tagged)), None)
+        # Not written in this version; a reader gives it the default.
         if not versions.first <= version <= versions.last:
             continue
         default = None if field.default is MISSING else field.default
@@ -215,6 +218,7 @@ def _kind(annotation: Any) -> tuple[str, Any, bool]:
     if number is not None:
         return number, None, False
     if get_origin(plain) in (Union, types.UnionType):
+        # `X | None`: exactly one type besides None, else the annotation is a mistake.
         (of,) = (each for each in get_args(plain) if each is not type(None))
         kind, item, _ = _kind(of)
         return kind, item, True

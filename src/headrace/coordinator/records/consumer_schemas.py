@@ -44,6 +44,8 @@ class ConsumerGroupMetadataKey:
 class ConsumerGroupMetadataValue:
     """`metadata_hash` 0 = no topic, or a record from before 4.1."""
 
+    # The first fields are those of Kafka 4.0; what came later is a tagged field, so that older brokers skip it
+    # (KIP-482).
     epoch: Int32
     metadata_hash: Annotated[Int64, Tagged(0)] = 0
 
@@ -107,6 +109,8 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = None
+    # A classic member's protocols are kept, so that the group can become a classic one again without asking its members
+    # (online downgrade).
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tagged(0, absent=_KAFKAS_DEFAULT)] = None
 
 
@@ -170,6 +174,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     """`state` is a number of `consumer.member.MemberState`."""
 
     member_epoch: Int32
+    # Kept on disk: after a failover the repeated heartbeat of a lost reply must still be recognized.
     previous_member_epoch: Int32
     state: Int8
     assigned_partitions: tuple[CurrentTopicPartitions, ...] = ()

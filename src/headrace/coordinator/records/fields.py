@@ -36,6 +36,7 @@ _INT16 = struct.Struct(">h")
 _UINT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+# Of an unsigned 32-bit number in groups of 7 bits.
 _VARINT_BYTES = 5
 
 
@@ -92,6 +93,7 @@ def write_compact_bytes(out: bytearray, data: bytes | None) -> None:
     if data is None:
         out.append(0)
         return
+    # Compact lengths are one more than the length; 0 is null (KIP-482).
     write_unsigned_varint(out, len(data) + 1)
     out += data
 
@@ -119,6 +121,7 @@ def write_compact_array(out: bytearray, items: tuple[T, ...], write: Callable[[b
 def write_tags(out: bytearray, *tags: tuple[int, bytes]) -> None:
     """The tagged fields at the end of a flexible struct, in ascending order of tag; none is one zero byte."""
     write_unsigned_varint(out, len(tags))
+    # Each with its size, so that a reader can skip what it does not know.
     for tag, data in tags:
         write_unsigned_varint(out, tag)
         write_unsigned_varint(out, len(data))
@@ -141,6 +144,7 @@ class Cursor:
     def take(self, length: int) -> bytes:
         start = self._position
         end = start + length
+        # Checked before slicing: Python would return a shorter slice, and a truncated record would pass as a valid one.
         if length < 0 or end > len(self._data):
             raise CorruptRecord(f"a field of {length} bytes at {start} of {len(self._data)}")
         self._position = end
@@ -185,6 +189,7 @@ class Cursor:
         return _present(self.nullable_string())
 
     def nullable_string(self) -> str | None:
+        # Kafka takes any negative length for null; it writes -1.
         length = self.int16()
         return None if length < 0 else self._text(length)
 

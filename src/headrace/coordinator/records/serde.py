@@ -36,6 +36,7 @@ class _RecordType(NamedTuple):
 
 _TYPES = (
     _RecordType(1, s.OffsetCommitKey, s.OffsetCommitValue, range(5), flexible_since=4, written=4),
+    # GroupMetadata is written in version 3, as Kafka writes it: version 4 is flexible and only read.
     _RecordType(2, s.GroupMetadataKey, s.GroupMetadataValue, range(5), flexible_since=4, written=3),
     _RecordType(3, c.ConsumerGroupMetadataKey, c.ConsumerGroupMetadataValue),
     _RecordType(4, c.ConsumerGroupPartitionMetadataKey, c.ConsumerGroupPartitionMetadataValue),
@@ -51,6 +52,7 @@ _TYPES = (
     _RecordType(22, s.StreamsGroupCurrentMemberAssignmentKey, s.StreamsGroupCurrentMemberAssignmentValue),
     _RecordType(23, s.StreamsGroupTopologyKey, s.StreamsGroupTopologyValue),
 )
+# Types 9 and 18 do not exist, 10 to 15 are share groups': an unknown number is skipped, as in Kafka.
 _BY_KEY = {row.key: row for row in _TYPES}
 _BY_VALUE = {row.value: row for row in _TYPES}
 _BY_NUMBER = {row.number: row for row in _TYPES}

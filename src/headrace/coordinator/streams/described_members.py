@@ -54,6 +54,7 @@ class DescribedMembers:
                 description = _described_member(member, target, offsets)
                 known = _Entry(description=description, member=member, target=target, offsets=offsets)
             entries[member_id] = known
+        # Only members of now: those that left are forgotten with this description.
         self._entries = entries
         return tuple([entry.description for entry in entries.values()])
 

@@ -59,6 +59,7 @@ class TaskHolders:
     def hold(self, member: StreamsGroupMember) -> None:
         for tasks in (member.assigned, member.pending_revocation):
             for task in tasks.active:
+                # A task that is pending revocation is still held: the member may be processing it.
                 self._active[task] = member.member_id
             _add(self._standby, tasks.standby, member.member_id)
             _add(self._warmup, tasks.warmup, member.member_id)
@@ -153,6 +154,7 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, TasksTuple]):
     def state(self) -> GroupState:
         if not self.members:
             return GroupState.EMPTY
+        # -1 is "not validated": a topic is missing, or has the wrong number of partitions.
         if self.topology is None or self.metadata.validated_topology_epoch != self.topology.epoch:
             return GroupState.NOT_READY
         if self.group_epoch > self.assignment_epoch:

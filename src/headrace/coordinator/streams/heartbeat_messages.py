@@ -48,6 +48,8 @@ __all__ = [
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
     """Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count."""
+    # The order decides which error a client sees, and is Kafka's
+    # (`GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid`); the last two rules are ours.
     _check_regular_expressions(request)
     _check_identity(request)
     if request.member_epoch == JOIN_EPOCH:
@@ -68,6 +70,7 @@ def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
 
 def _check_identity(request: m.StreamsGroupHeartbeatRequest) -> None:
     for name, value in (("MemberId", request.member_id), ("GroupId", request.group_id)):
+        # Blank counts as empty (Java's `trim`).
         if not value.strip():
             _refuse(f"{name} can't be empty.")
     for name, given in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
@@ -80,12 +83,15 @@ def _check_join(request: m.StreamsGroupHeartbeatRequest) -> None:
         _refuse("RebalanceTimeoutMs must be provided in first request.")
     lists = (("Active", request.active_tasks), ("Standby", request.standby_tasks), ("Warmup", request.warmup_tasks))
     for name, tasks in lists:
+        # A joiner owns nothing: with tasks in its hands it would be a member, and would go on with its epoch.
         if tasks is None or tasks:
             _refuse(f"{name}Tasks must be empty when (re-)joining.")
     if request.topology is None:
         _refuse("Topology must be non-null when (re-)joining.")
     for subtopology in request.topology.subtopologies:
         for topic in subtopology.state_changelog_topics:
+            # The number of a changelog's partitions follows from its subtopology's sources; a fixed one could
+            # contradict it.
             if topic.partitions != 0:
                 raise CoordinatorError(
                     ErrorCode.streams_invalid_topology,
@@ -104,6 +110,8 @@ def _check_topology(topology: m.Topology) -> None:
     invalid = ErrorCode.streams_invalid_topology
     if topology.epoch < 0:
         raise CoordinatorError(invalid, f"The topology epoch is {topology.epoch}, but must not be negative.")
+    # Kafka collects these into maps and fails with IllegalStateException, so UNKNOWN_SERVER_ERROR, which its client
+    # takes as fatal without a reason.
     _check_distinct("subtopology", [each.subtopology_id for each in topology.subtopologies], invalid)
     for subtopology in topology.subtopologies:
         of = f"of subtopology {subtopology.subtopology_id}"
@@ -128,6 +136,7 @@ def _refuse(message: str) -> NoReturn:
 
 def owned_tasks(request: m.StreamsGroupHeartbeatRequest) -> TasksTuple | None:
     """Return the tasks that the member reports; None if it reports none (validation: all three lists or none)."""
+    # For mypy, all three: validation has refused a mixture.
     if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
         return None
     return TasksTuple(
@@ -149,6 +158,7 @@ def is_same_topology(first: StreamsGroupTopologyValue, second: StreamsGroupTopol
     def by_id(topology: StreamsGroupTopologyValue) -> dict[str, Subtopology]:
         return {each.subtopology_id: each for each in topology.subtopologies}
 
+    # The first comparison is the common case: a member that rejoins sends what it sent before.
     return first == second or (first.epoch == second.epoch and by_id(first) == by_id(second))
 
 
@@ -201,6 +211,8 @@ def statuses(
     `configured` may be of a newer topology than the member's. Missing client tags are reported from heartbeat version 1
     on: clients of version 0 do not know that status.
     """
+    # Kafka's order: STALE_TOPOLOGY, ASSIGNMENT_DELAYED, one status about topics, SHUTDOWN_APPLICATION,
+    # MISSING_CLIENT_TAGS. None is an error, and any number may appear together.
     found = []
     if member.topology_epoch < configured.epoch:
         detail = (
@@ -259,6 +271,8 @@ def heartbeat_reply(
         error_code=ErrorCode.none,
         error_message=None,
         member_id=member_id,
+        # `cast`, not `i32(…)`: kio's constructor checks each number (1.6 µs against 0.1), and a reply has one per
+        # partition.
         member_epoch=cast("i32", member_epoch),
         heartbeat_interval=from_ms(configuration.heartbeat_interval_ms),
         task_offset_interval=from_ms(configuration.task_offset_interval_ms),

@@ -21,6 +21,8 @@ __all__ = [
     "StreamsGroupMember",
 ]
 
+# Of a member whose metadata record compaction has taken, or that is not written yet. Topology epoch -1 is older than
+# any.
 NO_METADATA = StreamsGroupMemberMetadataValue(client_id="", client_host="", topology_epoch=-1, process_id="")
 
 
@@ -34,6 +36,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> MemberState:
+        # As in `consumer.member`: an unknown state must not keep the log from being loaded.
         return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
 
 
@@ -73,6 +76,8 @@ class StreamsGroupMember(ModernGroupMember):
         return replace(
             self,
             member_epoch=epoch,
+            # So a member whose reply was lost may repeat its heartbeat with the former epoch, if it owns nothing else
+            # than what was assigned.
             previous_member_epoch=self.member_epoch,
             state=state,
             assigned=assigned,

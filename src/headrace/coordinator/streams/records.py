@@ -90,6 +90,8 @@ def current_assignment_record(group_id: str, member: StreamsGroupMember) -> Coor
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
     """Return the tombstones of a member: current assignment, target, metadata, in this order."""
+    # In this order: Kafka's replay refuses a member's tombstone while its current assignment or target is there, and
+    # then fails to load the partition.
     return (
         CoordinatorRecord(
             key=StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value=None
@@ -103,6 +105,7 @@ def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord,
 
 def group_tombstones(group_id: str) -> tuple[CoordinatorRecord, ...]:
     """Return the tombstones of a group without members: target metadata, group metadata, topology, in this order."""
+    # Replay requires that no member and no target epoch are left when the group goes.
     return (
         CoordinatorRecord(key=StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value=None),
         CoordinatorRecord(key=StreamsGroupMetadataKey(group_id=group_id), value=None),
@@ -128,6 +131,7 @@ def assigned_tasks(
     epochs: dict[Task, int] = {}
     for tasks in active:
         known = tasks.assignment_epochs or ()
+        # Kafka 4.2 failed on a length that differs; 4.3 and later log it and take the member's epoch.
         fits = len(known) == len(tasks.partitions)
         for index, partition in enumerate(tasks.partitions):
             epochs[tasks.subtopology_id, partition] = known[index] if fits else member_epoch
@@ -135,6 +139,7 @@ def assigned_tasks(
 
 
 def _tasks(groups: tuple[TaskIds, ...] | tuple[CurrentTaskIds, ...]) -> tuple[Task, ...]:
+    # Sorted by (subtopology, partition), as tasks are compared everywhere; a record may have any order.
     return tuple(sorted((tasks.subtopology_id, partition) for tasks in groups for partition in tasks.partitions))
 
 
@@ -153,6 +158,7 @@ def _active_task_ids(tasks: Mapping[Task, int]) -> tuple[CurrentTaskIds, ...]:
         CurrentTaskIds(
             subtopology_id=name,
             partitions=partitions,
+            # Only active tasks have epochs: offsets are committed for them alone.
             assignment_epochs=tuple(tasks[name, partition] for partition in partitions),
         )
         for name, partitions in by_subtopology(tuple(tasks))

@@ -80,12 +80,14 @@ def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | N
         return CoordinatorRecord(key=key, value=None)
     body = Cursor(value_bytes)
     version = body.int16()
+    # A version that is not known must stop the load: the state of a transaction cannot be guessed.
     if version not in (0, 1):
         raise CorruptRecord(f"version {version} of TransactionLogValue is unknown, at most 1 is")
     return CoordinatorRecord(key=key, value=_read_value(body, flexible=version >= 1))
 
 
 def _write_partitions(out: bytearray, value: TransactionLogValue, *, flexible: bool) -> None:
+    # Null, not an empty list, for a transaction that has not begun: Kafka's `TransactionLog.valueToBytes`.
     topics = by_topic(value.transaction_partitions)
     if value.transaction_status == EMPTY_STATUS:
         write_int8(out, 0) if flexible else write_int32(out, -1)
@@ -119,6 +121,7 @@ def _tags(value: TransactionLogValue) -> list[tuple[int, bytes]]:
         (_PREVIOUS_PRODUCER_ID, value.previous_producer_id),
         (_NEXT_PRODUCER_ID, value.next_producer_id),
     ):
+        # Tags at their defaults are left out (KIP-482), so a record without them is as short as version 0.
         if producer_id != NO_PRODUCER_ID:
             tags.append((tag, producer_id.to_bytes(8, "big", signed=True)))
     if value.client_transaction_version != 0:

@@ -37,6 +37,8 @@ __all__ = [
 class OffsetCommitRequestTopic(newest_commit_request.OffsetCommitRequestTopic):
     """The name travels up to version 9, the id in 10."""
 
+    # Overrides of inherited fields keep their place, so the order on the wire is that of kio's class; the added field
+    # is never written by this class.
     name: TopicName = UNNAMED
     topic_id: UUID | None = None
 

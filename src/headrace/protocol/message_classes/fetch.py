@@ -41,6 +41,7 @@ __all__ = [
 class FetchTopic(newest_request.FetchTopic):
     """The name (`topic`, as Kafka has it) travels up to version 12, the id from 13."""
 
+    # Not on the wire of version 13 and later: kio's class of the older version reads or writes it.
     topic: TopicName = UNNAMED
     topic_id: UUID | None = None
 
