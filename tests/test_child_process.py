@@ -1,16 +1,20 @@
-"""Processes that we start import nothing from the directory that they are started in."""
+"""Processes that we start import nothing from the directory that they are started in; their links of JSON lines."""
 
 from __future__ import annotations
 
+import json
+import queue
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import headrace
-from headrace.child_process import python_module
+from headrace.child_process import ChildProcess, python_module
 
 SOURCE = Path(headrace.__file__).parent
 STARTED = re.compile(r'python_module\(\s*"([a-z_.]+)"')
@@ -52,3 +56,83 @@ def test_pythonpath_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     command = python_module("greeting")
     assert command[0] == sys.executable
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == b"hello\n"
+
+
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message == {"do": "tear"}:
+        sys.stdout.write('{"torn')
+        sys.stdout.flush()
+        sys.exit(3)
+    print(json.dumps({"echo": message}), flush=True)
+sys.exit(5)
+"""
+
+Link = tuple[ChildProcess, "queue.SimpleQueue[bytes | int]"]
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    child, received = ChildProcess([sys.executable, "-c", ECHO]), queue.SimpleQueue[bytes | int]()
+    child.listen(received.put, received.put, thread_name="echo")
+    yield child, received
+    child.kill()
+    child.close()
+
+
+def test_messages_arrive_whole_and_in_order(link: Link) -> None:
+    child, received = link
+    sent: list[dict[str, object]] = [
+        {"number": n, "text": "ä" * (n * 40_000)} for n in range(6)
+    ]  # beyond a pipe's 64 KiB
+    threading.Thread(target=lambda: [child.send(each) for each in sent], daemon=True).start()
+    for each in sent:
+        line = received.get(timeout=60)
+        assert isinstance(line, bytes)
+        assert json.loads(line) == {"echo": each}
+
+
+def test_messages_of_several_threads_are_not_mixed(link: Link) -> None:
+    child, received = link
+    texts = [letter * 100_000 for letter in "abcd"]
+    for text in texts:
+        threading.Thread(target=child.send, args=({"text": text},), daemon=True).start()
+    lines = [received.get(timeout=60) for _ in texts]
+    assert sorted(json.loads(line)["echo"]["text"] for line in lines if isinstance(line, bytes)) == texts
+
+
+def test_the_end_comes_behind_the_last_line(link: Link) -> None:
+    child, received = link
+    child.send({"n": 1})
+    child.end_input()
+    assert received.get(timeout=60) == b'{"echo": {"n": 1}}'
+    assert received.get(timeout=60) == 5
+    assert child.wait(60) == 5
+    assert not child.is_running
+    child.send({"n": 2})  # nobody reads it, and nothing is raised
+
+
+def test_a_torn_line_is_passed_on_before_the_end(link: Link) -> None:
+    child, received = link
+    child.send({"do": "tear"})
+    assert received.get(timeout=60) == b'{"torn'
+    assert received.get(timeout=60) == 3
+
+
+def test_a_receiver_that_fails_on_a_line_learns_of_the_end(link: Link) -> None:
+    child, received = link
+    failing = ChildProcess([sys.executable, "-c", ECHO])
+    failing.listen(lambda line: json.loads(line + b"x"), received.put, thread_name="fails")
+    failing.send({"n": 1})
+    failing.end_input()
+    assert received.get(timeout=60) == 5
+    failing.close()
+    assert child.is_running
+
+
+def test_a_child_that_does_not_end_is_killed(link: Link) -> None:
+    child, received = link
+    assert child.wait(0.1) == -9
+    assert received.get(timeout=60) == -9

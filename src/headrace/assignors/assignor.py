@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 TopicPartition = tuple[str, int]
+# Of a member that owns nothing from an earlier generation: any claim of another member is newer.
 NO_GENERATION = -1
 
 
@@ -104,6 +105,7 @@ class Assignor:
 
 def sort_members(members: Mapping[str, Subscription]) -> list[str]:
     """Return member ids in Kafka's order: static members by instance id, then the others by member id."""
+    # Static members first, by instance id: their order survives a restart, in which the member id changes (KIP-345).
     return sorted(members, key=lambda member: _rank(member, members[member]))
 
 
@@ -117,4 +119,5 @@ def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[
 
 def _rank(member_id: str, subscription: Subscription) -> tuple[bool, str]:
     instance_id = subscription.instance_id
+    # False sorts before True.
     return (False, instance_id) if instance_id is not None else (True, member_id)

@@ -21,6 +21,7 @@ __all__ = ["ASSIGNORS", "common_protocol", "parse_assignors"]
 ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = MappingProxyType(
     {kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)}
 )
+# A configuration that was written for the Java client works unchanged.
 _JAVA: Final = MappingProxyType(
     {f"org.apache.kafka.clients.consumer.{kind.__name__}": name for name, kind in ASSIGNORS.items()}
 )
@@ -40,6 +41,7 @@ def parse_assignors(strategy: Assignor | str | Iterable[Assignor | str]) -> tupl
         listed.extend([entry] if isinstance(entry, Assignor) else [part.strip() for part in entry.split(",")])
     found = tuple(_parse_entry(entry) for entry in listed if entry)
     names = [assignor.name for assignor in found]
+    # Twice is a mistake: the coordinator would see one protocol with two subscriptions.
     if not found or len(set(names)) < len(names):
         raise ConfigError(
             "bad-value",
@@ -71,5 +73,7 @@ def _parse_entry(entry: Assignor | str) -> Assignor:
 
 def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
     """Return COOPERATIVE if all assignors support it, else EAGER: as in Kafka, a change takes two rolling restarts."""
+    # All, because the coordinator may choose any of them: a member must revoke everything before a rebalance that an
+    # eager assignor may decide (KIP-429).
     cooperative = all(RebalanceProtocol.COOPERATIVE in assignor.protocols for assignor in assignors)
     return RebalanceProtocol.COOPERATIVE if cooperative else RebalanceProtocol.EAGER

@@ -27,6 +27,7 @@ from headrace.assignors.kafka_assignors import CooperativeStickyAssignor, Sticky
 __all__ = ["Role", "UserDataReport", "report_user_data"]
 
 Role = Literal["subscription", "assignment"]
+# One line of a terminal; the number of bytes follows.
 MAX_HEX_BYTES: Final = 64
 
 
@@ -71,6 +72,7 @@ def report_user_data(assignor: str, role: Role, data: bytes) -> UserDataReport:
         return UserDataReport(role=role, user_data=data, unreadable=str(error))
     if read.user_data is None:
         return UserDataReport(role=role)
+    # By the group's assignor, not by trial: bytes of one layout may be valid in another.
     decode = _DECODERS.get(assignor)
     decoded = None if decode is None else decode(read.user_data)
     return UserDataReport(role=role, user_data=read.user_data, decoded=decoded)

@@ -60,6 +60,7 @@ def value_bytes(value: Value) -> bytes | None:
 
 def key_bytes(key: Key, value: Value) -> bytes | None:
     """Encode a record key: a fixed key, a function of the value, or the name of a field of a mapping."""
+    # A text is the name of a field where the value has fields, else the key itself.
     chosen: object = key(value) if callable(key) else key
     if isinstance(value, Mapping) and isinstance(key, str):
         chosen = value.get(key)
@@ -83,6 +84,7 @@ def describe_group(services: Services, group_id: str) -> dict[str, Any]:
     (described,) = shard.streams_group_describe((group_id,), _OURSELVES)
     (of_consumers,) = shard.consumer_group_describe((group_id,), _OURSELVES)
     (of_classic,) = shard.describe_groups((group_id,), _OURSELVES)
+    # Each of the three describes returns GROUP_ID_NOT_FOUND for a group of another type, so at most one has the group.
     has_epochs = ErrorCode.none in (described.error_code, of_consumers.error_code)
     epochs = of_consumers if of_consumers.error_code is ErrorCode.none else described
     return {

@@ -27,6 +27,7 @@ __all__ = ["RULES", "banner", "event_loop", "load_rules", "notify_service", "run
 
 logger = logging.getLogger("headrace.broker")
 
+# A segment has up to four files, a connection one; the soft limit of most systems is 1024.
 MOST_FILES = 100_000
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

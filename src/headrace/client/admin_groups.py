@@ -50,6 +50,7 @@ def list_groups(
     NotReady.
     """
     wanted_states = {plain_name(state) for state in states}
+    # The broker has no filter for protocol types.
     wanted_protocols = set(protocols)
     request = m.list_groups_request.ListGroupsRequest(states_filter=(), types_filter=tuple(types))
     # Each broker lists the groups that it coordinates, so all are asked, with fresh metadata: a broker that is missing

@@ -166,6 +166,7 @@ class ClientConfiguration(Mapping[str, Any]):
             ConfigError: `unknown-setting`, `bad-value`.
         """
         environment = os.environ if environment is None else environment
+        # A path passed as `config` comes before the variable; a mapping does not exclude the file.
         path = environment.get(_FILE_VARIABLE) if config is None or isinstance(config, Mapping) else os.fspath(config)
         given: dict[str, tuple[object, Source]] = {}
         if path:

@@ -321,6 +321,7 @@ class FetchLoop:
             ) from error
         self._waiting.extend(cursors)
         self._stale = True
+        # The pause also bounds the rate of metadata requests, since each pass refreshes them (`_stale`).
         self._backoff.pause(self._deadline)
 
     def _stuck(self, cursor: _Cursor) -> BrokerError:

@@ -268,6 +268,7 @@ def _recreated(
 
 
 def _worth_waiting(code: ErrorCode) -> bool:
+    # UNSTABLE_OFFSET_COMMIT ends with the transaction, whose timeout bounds it.
     return is_retriable(code) or code == ErrorCode.unstable_offset_commit
 
 

@@ -8,18 +8,15 @@ the guardian (`restart`: same member id, joins again with epoch 0), or stops.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import queue
-import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headrace.child_process import python_module
+from headrace.child_process import ChildProcess, python_module
 from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.events import MemberEvent
@@ -53,7 +50,6 @@ class GuardianLink:
         self._ending_ids: dict[str, None] = {}
         self._ending_topics: Sequence[str] = ()
         self._ending_timeout_ms = 0
-        self._write_lock = threading.Lock()
         self._closed = True
         self._told_version = 0
         self._progress_s = 0.0
@@ -79,7 +75,7 @@ class GuardianLink:
     @property
     def alive(self) -> bool:
         """Whether the guardian's process runs."""
-        return not self._closed and self._process.poll() is None
+        return not self._closed and self._process.is_running
 
     @property
     def assignment(self) -> AssignmentSnapshot:
@@ -119,7 +115,7 @@ class GuardianLink:
             command["standby"] = {name: list(partitions) for name, partitions in standby.items()}
         if warmup is not None:
             command["warmup"] = {name: list(partitions) for name, partitions in warmup.items()}
-        self._tell(command)
+        self._process.send(command)
 
     def report_offsets(
         self,
@@ -133,11 +129,11 @@ class GuardianLink:
         `at_once`: with the next heartbeat, whatever the coordinator's interval.
         """
         ends = _listed(end_offsets or {})
-        self._tell({"do": "offsets", "offsets": _listed(offsets), "end_offsets": ends, "at_once": at_once})
+        self._process.send({"do": "offsets", "offsets": _listed(offsets), "end_offsets": ends, "at_once": at_once})
 
     def request_shutdown(self) -> None:
         """Ask all members of the group to stop; this one receives `ShutdownRequested` as well."""
-        self._tell({"do": "shutdown"})
+        self._process.send({"do": "shutdown"})
 
     def progress(self) -> None:
         """Report progress, at least once per `max.poll.interval.ms`; cheap enough for every batch."""
@@ -145,13 +141,13 @@ class GuardianLink:
         # Called per micro-batch, maybe hundreds of times per second; the guardian's interval is in minutes.
         if now_s - self._progress_s >= PROGRESS_EVERY_S:
             self._progress_s = now_s
-            self._tell({"do": "progress"})
+            self._process.send({"do": "progress"})
 
     def watch_process(self, pid: int) -> None:
         """Let this process and its descendants be killed when the driver dies."""
         # Kept for `restart`: the next guardian has to know the same processes and transactions.
         self._watched.append(pid)
-        self._tell({"do": "watch", "pid": pid})
+        self._process.send({"do": "watch", "pid": pid})
 
     def end_transactions_of(
         self, transactional_ids: Sequence[str], *, topics: Sequence[str], transaction_timeout_ms: int
@@ -166,7 +162,7 @@ class GuardianLink:
         """
         self._ending_ids |= dict.fromkeys(transactional_ids)
         self._ending_topics, self._ending_timeout_ms = topics, transaction_timeout_ms
-        self._tell(
+        self._process.send(
             {
                 "do": "end-transactions",
                 "ids": list(transactional_ids),
@@ -179,11 +175,11 @@ class GuardianLink:
         """Remove ids that are over and not used again."""
         for tid in transactional_ids:
             self._ending_ids.pop(tid, None)
-        self._tell({"do": "forget-transactions", "ids": list(transactional_ids)})
+        self._process.send({"do": "forget-transactions", "ids": list(transactional_ids)})
 
     def leave(self, *, for_a_while: bool = False) -> None:
         """Leave the group; `Lost` and `Left` follow as events. `for_a_while`: a static member that will return."""
-        self._tell({"do": "leave", "for_a_while": for_a_while})
+        self._process.send({"do": "leave", "for_a_while": for_a_while})
 
     def close(self) -> None:
         """Leave the group if that was not done, and end the guardian. Watched processes keep running."""
@@ -193,27 +189,21 @@ class GuardianLink:
         atexit.unregister(self.close)
         # A forked child (Spark's workers) runs `atexit` handlers too, and must not end its parent's membership.
         if os.getpid() == self._owner:
-            self._tell({"do": "close"})
-            try:
-                self._process.wait(CLOSE_WAIT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._reader.join(timeout=1)
-        self._close_pipes()
+            self._process.send({"do": "close"})
+            self._process.wait(CLOSE_WAIT_S)
+            self._process.close()
+        else:
+            self._process.close_pipes()
 
     def restart(self) -> None:
         """Start a new guardian for the same member. Call it after all work on the old assignment has stopped."""
         # The old process is killed, not asked to leave: a leave would move the tasks, while a rejoin with the same
         # member id within the session keeps them.
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join(timeout=1)
-        self._close_pipes()
+        self._process.kill()
+        self._process.close()
         self._launch()
         for pid in self._watched:
-            self._tell({"do": "watch", "pid": pid})
+            self._process.send({"do": "watch", "pid": pid})
         if self._ending_ids:
             self.end_transactions_of(
                 tuple(self._ending_ids), topics=self._ending_topics, transaction_timeout_ms=self._ending_timeout_ms
@@ -226,50 +216,26 @@ class GuardianLink:
         self._told_version = 0
         self._progress_s = 0.0
         # The guardian is a process, not a thread: a thread dies with its driver, and the group would wait for the
-        # session timeout (45 s) instead of half a second. A new session keeps a terminal's signals away from it.
-        self._process = subprocess.Popen(
-            python_module("headrace.client.guardian"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # a terminal's Ctrl-C and Ctrl-Z are for the driver
-        )
+        # session timeout (45 s) instead of half a second.
+        self._process = ChildProcess(python_module("headrace.client.guardian"))
         self._closed = False
-        self._tell_line(write_settings(self.settings, driver_pid=os.getpid()))
-        self._reader = threading.Thread(target=self._read, args=(self._process,), name="headrace-guardian", daemon=True)
-        self._reader.start()
+        self._process.send_line(write_settings(self.settings, driver_pid=os.getpid()))
+        self._process.listen(self._on_line, self._on_end, thread_name="headrace-guardian")
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with suppress(ValueError, OSError):  # closed on this side
-            for line in process.stdout:
-                event, snapshot = read_event(line)
-                self._assignment = snapshot
-                self._queue.put((event, snapshot))
+    def _on_line(self, line: bytes) -> None:
+        event, snapshot = read_event(line)
+        self._assignment = snapshot
+        self._queue.put((event, snapshot))
+
+    def _on_end(self, returncode: int) -> None:
         # The end of the pipe is the death of the guardian, unless this side ended it.
         if not self._closed:
-            self._queue.put((GuardianDied(returncode=process.wait()), self._assignment))
+            self._queue.put((GuardianDied(returncode=returncode), self._assignment))
 
     def _take(self, entry: tuple[GuardianEvent, AssignmentSnapshot]) -> GuardianEvent:
         event, snapshot = entry
         self._told_version = max(self._told_version, snapshot.version)
         return event
-
-    def _tell(self, command: dict[str, Any]) -> None:
-        self._tell_line(json.dumps(command))
-
-    def _tell_line(self, line: str) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        # If the guardian died the write fails; `GuardianDied` reports that in its order among the events.
-        with self._write_lock, suppress(OSError, ValueError):
-            pipe.write(line.encode() + b"\n")
-
-    def _close_pipes(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
 
 
 def _listed(offsets: Mapping[TaskId, int]) -> list[tuple[str, int, int]]:

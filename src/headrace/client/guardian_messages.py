@@ -50,6 +50,7 @@ class GuardianSettings:
 
 def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
     """Return the first line that a guardian reads."""
+    # The topology has a form of its own; everything else is a plain value or a tuple of them.
     plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "topology"}
     return json.dumps({"settings": plain, "topology": settings.topology.to_json(), "driver_pid": driver_pid})
 
@@ -57,6 +58,7 @@ def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
 def read_settings(line: str | bytes) -> tuple[GuardianSettings, int]:
     """Return the settings and the driver's process id."""
     document = json.loads(line)
+    # JSON turns tuples into lists, which the guardian only iterates.
     settings = GuardianSettings(topology=Topology.from_json(document["topology"]), **document["settings"])
     return settings, int(document["driver_pid"])
 

@@ -48,6 +48,7 @@ def produce(
         BrokerError: The broker refused records.
         CannotConnect: No broker is reachable.
     """
+    # Once per call: partitions that are added meanwhile get records with the next one.
     count = len(client.known_topics([topic]).topics[topic].partitions)
     queue = Sender(client, enable_idempotence=enable_idempotence)
     open_batches: dict[int, list[PlainRecord]] = {}

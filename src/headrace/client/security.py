@@ -144,6 +144,7 @@ def _read_pem(store: str, location: str, get: Get) -> str:
         else f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype PKCS12, then "
     )
     source = location if name == "PKCS12" else "store.p12"
+    # A trust store has certificates alone; a key store's key is written without a password (`-nodes`).
     only = " -nokeys" if store == "ssl.truststore" else " -nodes"
     raise ConfigError(
         "bad-value",

@@ -95,6 +95,7 @@ class VersionRange(NamedTuple):
     highest: int
 
     def __contains__(self, version: object) -> bool:
+        # A version comes from a frame's bytes, and may be negative.
         return isinstance(version, int) and self.lowest <= version <= self.highest
 
 
@@ -170,4 +171,6 @@ def advertised_range(api_key: ApiKey) -> VersionRange:
     a sign that the broker has no compression codecs (KAFKA-18659).
     """
     served = SUPPORTED[api_key]
+    # Kafka does the same (`ApiMessageType.PRODUCE`, see the note in ProduceRequest.json); a request below version 3
+    # closes the connection.
     return VersionRange(0, served.highest) if api_key is ApiKey.PRODUCE else served

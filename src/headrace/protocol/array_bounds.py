@@ -115,6 +115,7 @@ def entity_walk(schema: Any) -> Walk:
     for field, hint, tag in fields_of(schema):
         step = _field_step(field, hint, flexible=flexible, tagged=tag is not None)
         if tag is not None:
+            # Tagged fields come behind all others, in any order, so they are found by their number.
             tagged[tag] = step
         elif isinstance(step, int) and steps and isinstance(steps[-1], int):
             steps[-1] += step  # fixed fields side by side are one skip
@@ -213,10 +214,12 @@ def _is_null(marker: int) -> bool:
 
 def _array(item: Step, read_length: Callable[[bytes, int], tuple[int, int]], *, nullable: bool) -> Walk:
     def walk(frame: bytes, position: int, budget: ItemBudget) -> int:
-        # - A null array where Kafka's schema has none closes the connection in Kafka too.
-        # - An item takes a byte at least, so a length beyond the rest of the frame is false. This check is what keeps
-        #   kio from reserving memory for it.
-        # - Fixed-size items are skipped by one multiplication, others one by one.
+        # 1. A null array where Kafka's schema has none closes the connection in Kafka too.
+        # 2. An item takes a byte at least, so a length beyond the rest of the frame is false. This check is what keeps
+        #    kio from reserving memory for it.
+        # 3. The budget is taken before the items are walked, so a message over it costs no more than its first array.
+        # 4. Fixed-size items are skipped by one multiplication, others one by one. What lies behind the frame is found
+        #    by the next read, or by kio, which checks each of its own.
         length, position = read_length(frame, position)
         if length < 0 and not nullable:
             raise ValueError("null in the place of an array")
@@ -240,6 +243,7 @@ def _walk_tagged(frame: bytes, position: int, known: Mapping[int, Step], budget:
     position += 1
     if not count:
         return position
+    # The count again, as a varint: the byte above was only its first.
     count, position = unsigned_varint(frame, position - 1)
     if 2 * count > len(frame) - position:  # a tag and a size take a byte each at least
         raise ValueError(f"{count} tagged fields in {len(frame) - position} bytes")
@@ -270,6 +274,7 @@ def _int32_length(frame: bytes, position: int) -> tuple[int, int]:
 def compact_length(frame: bytes, position: int) -> tuple[int, int]:
     """Read a compact length (stored as length + 1; 0 is null, returned as -1) and the position after it."""
     byte = frame[position]
+    # One byte, lengths up to 126: nearly all of them.
     if byte < 0x80:
         return byte - 1, position + 1
     length, position = unsigned_varint(frame, position)
@@ -279,6 +284,7 @@ def compact_length(frame: bytes, position: int) -> tuple[int, int]:
 def unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most five bytes; returns its value and the position after it."""
     value = 0
+    # Five groups of seven bits hold 32 bits. The fifth may carry more; such a length is beyond any frame.
     for shift in range(0, 35, 7):
         byte = frame[position]
         position += 1

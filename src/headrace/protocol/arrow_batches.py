@@ -234,6 +234,7 @@ def _binary(source: Any, at: Any, offsets: Any, valid: Any, kind: pa.DataType | 
     # copied once; offsets were computed by the scan and are used as they are.
     packed = np.empty(int(offsets[-1]), np.uint8)
     kernels.copy_slices(source, at, offsets, packed)
+    # Without nulls there is no bitmap at all, which readers of Arrow take as the fast case.
     nulls = len(valid) - int(np.count_nonzero(valid))
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(packed)]

@@ -306,6 +306,7 @@ def measure_batches(
         timestamp = timestamps[row] if timestamps.shape[0] > 1 else timestamps[0]
         key_length = _length(key_offsets, key_bitmap, key_bit, row) if key_offsets.shape[0] > 0 else -1
         value_length = _length(value_offsets, value_bitmap, value_bit, row)
+        # 1: the attributes byte, always 0.
         size = 1 + _varint_bytes(key_length) + max(key_length, 0) + _varint_bytes(value_length) + max(value_length, 0)
         size += _header_bytes(
             row, header_list_offsets, header_key_offsets, header_value_offsets, header_value_bitmap, header_value_bit
@@ -385,6 +386,7 @@ def write_batches(
                 length = _length(key_offsets, key_bitmap, key_bit, row)
                 position = _write_slice(target, position, key_data, key_offsets[row], length)
             else:
+                # -1 in zigzag: a null key.
                 target[position] = 1
                 position += 1
             length = _length(value_offsets, value_bitmap, value_bit, row)

@@ -76,6 +76,7 @@ class CorruptBatch(WireError):
 
 
 _LENGTH_BYTES = 4
+# Joining costs a copy; above this size a list entry is cheaper.
 _SMALL_PIECE = 4096
 
 
@@ -127,6 +128,7 @@ class FrameBuffer:
             while size - position >= _LENGTH_BYTES:
                 start = position + _LENGTH_BYTES
                 length = int.from_bytes(data[position:start], "big", signed=True)
+                # As soon as the four bytes are there: the frame itself is never collected.
                 if not 0 <= length <= self.max_frame_bytes:
                     raise FrameTooLarge(f"a frame of {length} bytes; at most {self.max_frame_bytes} are allowed")
                 if size - start < length:

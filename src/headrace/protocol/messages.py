@@ -298,6 +298,7 @@ def message_module(api_key: ApiKey, kind: str) -> ModuleType:
 
 def version_module(api_key: ApiKey, api_version: int, kind: str) -> ModuleType:
     """Return the module with the classes of one version as it is sent."""
+    # Before kio's, because some replace a class that kio has (DescribeTransactions).
     own = NOT_IN_KIO.get((api_key, api_version, kind))
     if own is not None:
         return import_module(f"headrace.protocol.message_classes.{own}")

@@ -122,6 +122,7 @@ def _records(section: bytes, header: BatchHeader) -> list[RawRecord]:
         if length >= 0:
             value = section[position : position + length]
             position += length
+        # At least the count of headers must be left: these readers of raw records do not parse headers.
         if position >= end:  # the count of headers is behind
             raise CorruptBatch("a record is not as long as it says", base_offset=header.base_offset)
         append((start, end, timestamp_delta, offset_delta, key, value))
@@ -295,6 +296,7 @@ def encode_batch(
     `append_time_ms` makes it a batch of log append time. Raises ValueError without records.
     """
     records = list(records)
+    # An empty batch is what compaction writes; a producer has no use for one.
     if not records:
         raise ValueError("a record batch needs at least one record")
     base_timestamp = records[0].timestamp_ms
@@ -338,6 +340,7 @@ def decode_records(
         if header.last_offset >= start_offset:
             check_crc(batches, header)
             for record in records_of_batch(batches, header, max_batch_bytes):
+                # A batch is indivisible on the wire, so the first one may begin before the wanted offset.
                 if record.offset >= start_offset:
                     yield record
 
@@ -365,6 +368,7 @@ def _encode_record(record: PlainRecord, offset_delta: int, timestamp_delta: int)
 
 def _write_bytes(body: bytearray, value: bytes | None) -> None:
     if value is None:
+        # Null and empty differ: a null value is a tombstone for compaction.
         body.append(1)  # -1 in zigzag
     else:
         write_varint(body, len(value))

@@ -135,6 +135,7 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
     api_key = ApiKey(header.api_key)
     api_version = header.api_version
     if api_key is ApiKey.API_VERSIONS and api_version not in SUPPORTED[api_key]:
+        # Version 0 has the code and the ranges, in the one layout that every client knows.
         api_version = 0
     if api_key is ApiKey.PRODUCE:
         by_hand = fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
@@ -189,6 +190,7 @@ def encode_request(
     """
     codec = _codec(api_key, api_version, "request")
     client_id_bytes = b"" if client_id is None else client_id.encode()
+    # An int16 length in every version: the client id stayed in the older form when headers became flexible (KIP-482).
     length = _NO_CLIENT_ID if client_id is None else len(client_id_bytes)
     buffer = io.BytesIO()
     # Room for the length, which is known at the end (`_with_length`).
@@ -275,6 +277,7 @@ def _skip_tagged_fields(frame: bytes, position: int, budget: array_bounds.ItemBu
     for _ in range(count):
         _, position = _read_unsigned_varint(frame, position)
         size, position = _read_unsigned_varint(frame, position)
+        # Sizes are added and checked, not walked: no header defines a tagged field.
         position += size
         if position > len(frame):
             raise ValueError("a tagged field of the header ends behind the frame")

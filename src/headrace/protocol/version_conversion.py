@@ -223,6 +223,7 @@ def _is_entity(kind: Any) -> bool:
 
 def _absent_value(field: dataclasses.Field[Any], hint: Any) -> object:
     """Return the value of a field that the other version does not have."""
+    # The default of Kafka's schema. What it says for a missing field is decided there, not here.
     if field.default is not dataclasses.MISSING:
         return field.default
     return _neutral_value(field, hint)

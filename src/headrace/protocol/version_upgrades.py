@@ -30,6 +30,7 @@ class _Parts:
     """An object with just the attributes that a writer of an old version reads."""
 
     def __init__(self, **attributes: object) -> None:
+        # kio's writers read attributes and check no type, so no class of each old version is needed.
         self.__dict__.update(attributes)
 
 
@@ -82,6 +83,7 @@ def _lower_find_coordinator_request(new: Any) -> object:
 def _lift_find_coordinator_response(old: Any) -> object:
     response = m.find_coordinator_response
     coordinator = response.Coordinator(
+        # The caller asked for one key and knows it.
         key="",  # the old response does not repeat it
         node_id=old.node_id,
         host=old.host,

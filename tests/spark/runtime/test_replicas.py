@@ -237,9 +237,8 @@ def test_a_changelog_made_anew_is_noticed_while_it_is_followed(broker, replicas,
 
 
 def test_it_ends_with_its_driver(replicas):
-    assert replicas._process.stdin is not None
     replicas._closed = True  # as when the driver is gone: nobody starts another
-    replicas._process.stdin.close()
+    replicas._process.end_input()
     assert replicas._process.wait(30) == 0
-    replicas._reader.join(30)
+    replicas._process.close()
     replicas._closed = False

@@ -28,6 +28,8 @@ from headrace.assignors.sticky_balance import balance_partitions, resolve_owners
 
 __all__ = ["LeaderIndependentSticky", "decode_user_data"]
 
+# First byte of the user data. The numbers of all experimental assignors differ, so that bytes of another one are never
+# read as these.
 _ASSIGNMENT, _SUBSCRIPTION = 1, 2
 Whole = Mapping[str, Sequence[TopicPartition]]
 """Member key (`member_key`) → its partitions."""
@@ -55,11 +57,14 @@ class LeaderIndependentSticky(Assignor):
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
         whole = _read_whole(unpack(_ASSIGNMENT, assignment.user_data))
+        # Encoded once here, not with each join: a member may join many times during one rebalance.
         self._last = None if whole is None else (_encode_whole(whole), generation_id)
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         if not members:
             return {}
+        # The user data describe the target, the partitions what may be assigned now: one that still moves is left out
+        # until its owner has revoked it (`exclude_claimed`), but the next leader must know where it was going.
         target = balance_partitions(partitions, subscribed_topics(partitions, members), _owners(members))
         keys = {member: member_key(member, members[member].instance_id) for member in target}
         told = pack(_ASSIGNMENT, _encode_whole({keys[member]: mine for member, mine in target.items()}))
@@ -74,6 +79,7 @@ def _owners(members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
     generation_id = NO_GENERATION
     for member in sorted(members):
         whole, since = _read_subscription(members[member])
+        # The newest copy wins. Copies of one generation are equal, because one leader wrote them.
         if since > generation_id:
             generation_id = since
             owner = {each: by_key[key] for key, mine in whole.items() if key in by_key for each in mine}
@@ -82,6 +88,7 @@ def _owners(members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
         for member in sorted(members)
         if members[member].owned_partitions
     }
+    # Claims from a later generation than the copy are newer than it; older ones only fill gaps.
     younger = {member: claim for member, claim in claims.items() if claim[1] > generation_id}
     return resolve_owners(claims) | owner | resolve_owners(younger)
 
@@ -113,6 +120,7 @@ def _read_whole(reader: Reader | None) -> Whole | None:
     if reader is None:
         return None
     try:
+        # 6: the fewest bytes of an entry (a string's length and a count), which bounds what a false count can cost.
         return {reader.string(): reader.partitions() for _ in range(reader.count(6))}
     except MalformedUserData:
         return None

@@ -78,6 +78,9 @@ class WarmSpares(Assignor):
         if not members:
             return {}
         told = {member: _read_subscription(subscription) for member, subscription in members.items()}
+        # 1. Who acts on what, from the newest claims. 2. Partitions without an owner go to a spare, which has read
+        #    them. 3. The balance. 4. What would change its owner is not assigned as active in this generation
+        #    (`moving`): its old owner must revoke it first. 5. Spares.
         owner = resolve_owners({member: (sorted(roles.active), roles.generation_id) for member, roles in told.items()})
         topics = subscribed_topics(partitions, members)
         target = balance_partitions(partitions, topics, owner | _heirs(partitions, topics, told, owner))
@@ -108,8 +111,11 @@ class WarmSpares(Assignor):
         for owner, mine in target.items():
             for each in mine:
                 able = [m for m in target if m != owner and m != moving.get(each) and each[0] in topics[m]]
+                # A spare that has read the partition already comes first: a new one would start at its beginning.
                 able.sort(key=lambda m: (each not in told[m].spare, len(spares[m]) + len(target[m])))
                 chosen = able[: self._spares]
+                # The next owner must be among the spares, whatever their number: it warms up while the old owner still
+                # acts.
                 if each in moving:
                     chosen = [owner, *chosen[: max(0, self._spares - 1)]]
                 for member in chosen:
@@ -132,6 +138,7 @@ def _heirs(
             if each in owner or not holders:
                 continue
             heirs[each] = min(holders, key=lambda member: loads[member])
+            # Counted at once, so that one spare does not inherit everything of an owner that died.
             loads[heirs[each]] += 1
     return heirs
 

@@ -78,6 +78,8 @@ class DynamicSettings:
         # Checked against the settings in force, since a group's session timeout has to lie between the broker's bounds.
         in_force = {n: value for n, value in self._configuration.in_force().items() if n in COORDINATOR_SETTINGS}
         try:
+            # All of the group's settings together: a session timeout may be valid only beside the heartbeat interval
+            # that comes with it.
             kept = checked_group_settings(settings, in_force)
         except ConfigError as error:
             raise SettingsRefused(ErrorCode.invalid_config, error.message) from None
@@ -120,11 +122,13 @@ class DynamicSettings:
                 raise SettingsRefused(ErrorCode.invalid_request, f"Unknown broker config name: {name}{hint}")
         # Kafka's words and order: unknown names before those that need a restart.
         fixed = [name for name in settings if not BROKER_SETTINGS[name].dynamic]
+        # Kafka's "read-only" settings: their value is used once, at the start.
         if fixed:
             raise SettingsRefused(
                 ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             )
         values = {name: parse_value(BROKER_SETTINGS[name], text) for name, text in sorted(settings.items())}
+        # With the broker's other settings: bounds of groups, and pairs such as session and heartbeat.
         self._check_together(values)
         return {name: render_value(value) or "" for name, value in values.items()}
 

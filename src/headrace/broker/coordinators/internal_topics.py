@@ -88,6 +88,7 @@ class TransactionStateTopic:
                 "unclean.leader.election.enable": "false",
             }
             partitions = self._configuration.integer("transaction.state.log.num.partitions")
+            # Lazy: a partition gets its directory with its first record, so 50 partitions cost nothing.
             topic = self._metadata.add_topic(TRANSACTION_STATE_TOPIC, partitions, configs, lazy=True)
             self._changed()
         return topic
@@ -97,6 +98,8 @@ def add_group_metadata_topic(configuration: BrokerConfiguration, metadata: Clust
     """Create `__consumer_offsets`."""
     configs = {
         "cleanup.policy": "compact",
+        # As in Kafka (`GroupCoordinator.groupMetadataTopicConfigs`): records of groups are stored as the coordinator
+        # wrote them.
         "compression.type": "producer",
         "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
     }

@@ -36,6 +36,7 @@ def run_rule(
     rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
 ) -> Any | Awaitable[Any]:
     """Run a rule of the group; a refusal becomes the API's response that carries only the error."""
+    # One path for the four APIs: shard, rule, append, replay, reply. Only the layout of a refusal differs.
     return broker.coordinator.answer(request.group_id, context, rule, lambda code, _: refuse_member(key, code))
 
 

@@ -104,6 +104,7 @@ def handle_offset_commit(
     def refuse(code: ErrorCode, _message: str) -> m.offset_commit_response.OffsetCommitResponse:
         return _commit_response([*(_refuse_commit(asked, code) for asked in known)])
 
+    # The reply waits for the records of the commit, and under `headrace.flush.policy=always` for the disk.
     answer = broker.coordinator.answer(
         request.group_id,
         context,
@@ -131,6 +132,7 @@ def _complete_commit(
     """Names and ids on both, since the version decides which of them travels."""
     topics = []
     for topic in answer.topics:
+        # The topic may have been deleted while the commit waited; its id from the request still answers it.
         described = broker.metadata.topic(topic.name) or broker.metadata.topic_by_id(topic.topic_id)
         topics.append(
             m.offset_commit_response.OffsetCommitResponseTopic(
@@ -194,6 +196,7 @@ def _fetch_group(
     require_stable: bool,
 ) -> m.offset_fetch_response.OffsetFetchResponseGroup:
     by_id = context.api_version >= 10
+    # From version 10 on topics are ids (KIP-848): resolved for the coordinator, which knows names.
     resolved, unknown = _resolve_topic_ids(group, broker) if by_id else (group, [])
     try:
         answer: m.offset_fetch_response.OffsetFetchResponseGroup = broker.coordinator.shard_of(

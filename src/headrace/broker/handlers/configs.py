@@ -70,6 +70,7 @@ async def _over_turns(
         if len(results) % RESOURCES_A_TURN == 0:
             await asyncio.sleep(0)
     too_many = f"A request describes at most {MOST_RESOURCES} resources: ask for the others in another one."
+    # Each of them is answered: a client matches results to what it asked for.
     beyond = request.resources[MOST_RESOURCES:]
     results.extend(_describe_result(asked, ErrorCode.invalid_request, too_many, ()) for asked in beyond)
     return _describe_response(results)
@@ -90,6 +91,7 @@ def _describe_resource(
     configs: tuple[m.describe_configs_response.DescribeConfigsResourceResult, ...] = ()
     try:
         described = _DESCRIBERS.get(asked.resource_type, _unknown_type)(asked.resource_name, broker)
+        # Unknown keys are left out, not refused, as in Kafka.
         wanted = set(asked.configuration_keys or ())
         configs = tuple(_entry(each, request) for each in described if not wanted or each.setting.name in wanted)
     except SettingsRefused as refusal:
@@ -211,6 +213,7 @@ def handle_list_config_resources(
     """
     r = m.list_config_resources_response
     wanted = {int(kind) for kind in request.resource_types} or set(_NAMES_OF)
+    # Version 0 has no types in its layout; the decoder fills in none.
     if context.api_version == 0:
         wanted = {CLIENT_METRICS}
     if not wanted <= set(_NAMES_OF):

@@ -33,6 +33,7 @@ __all__ = [
     "hide_group",
 ]
 
+# `FindCoordinatorRequest.CoordinatorType`.
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
@@ -41,9 +42,9 @@ def handle_find_coordinator(
 ) -> m.find_coordinator_response.FindCoordinatorResponse:
     """FindCoordinator (API 10): who coordinates this group, or this transactional id.
 
-    Version notes: v1 key type (0 group, 1 transaction, 2 share); v3 flexible; v4 several keys (KIP-699). There is one
-    broker, so it coordinates everything. The first question for a transactional id makes `__transaction_state`, as in
-    Kafka.
+    Version notes: v1 key type (0 group, 1 transaction); v3 flexible; v4 several keys (KIP-699); v6 key type 2, share
+    groups (KIP-932). There is one broker, so it coordinates everything. The first question for a transactional id makes
+    `__transaction_state`, as in Kafka.
     """
     r = m.find_coordinator_response
     host, port = broker.address_of(context)
@@ -111,6 +112,7 @@ def handle_describe_groups(
     groups: list[m.describe_groups_response.DescribedGroup] = []
     for group_id in request.groups:
         try:
+            # A shard that is loading or failed refuses its groups; those of other shards are described.
             groups += broker.coordinator.shard_of(group_id).describe_groups((group_id,), context.coordinator)
         except CoordinatorError as error:
             groups.append(
@@ -141,6 +143,7 @@ def handle_delete_groups(
     """
     # Groups may live in different shards, so each is a write of its own; one that has to wait does not hold up the
     # others.
+    # All writes begin before the first is awaited: they wait for the same flush.
     answers = [_delete_group(group_id, context, broker) for group_id in dict.fromkeys(request.groups_names)]
     if any(isinstance(answer, Awaitable) for answer in answers):
         return _merge_deletions_later(answers)
@@ -188,6 +191,7 @@ def _merge_deletions(
 def authorize_find_coordinator(guarded: GuardedRequest) -> Any:
     """DESCRIBE of the group or transactional id; of share groups CLUSTER_ACTION."""
     allow, context = guarded.allow, guarded.context
+    # DESCRIBE, not READ: tools that only look at a group have to find its coordinator too.
     if guarded.request.key_type == GROUP:
         return guarded.split(
             "coordinator_keys",

@@ -69,6 +69,7 @@ def handle_elect_leaders(
 def _elect_leader(name: str, partition: i32, broker: Services) -> m.elect_leaders_response.PartitionResult:
     topic = broker.metadata.topic(name)
     code, message = ErrorCode.election_not_needed, "Leader election not needed for topic partition."
+    # In Kafka's order: the topic, the partition, then whether an election is needed; here it never is.
     if topic is None:
         code, message = ErrorCode.unknown_topic_or_partition, f"No such topic as {name}"
     elif not 0 <= partition < topic.partitions:

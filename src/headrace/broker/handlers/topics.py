@@ -56,11 +56,14 @@ def handle_create_topics(
     Version notes: v1 validate_only; v4 makes -1 partitions and replicas the broker's default; v5 flexible, returns the
     configuration; v7 the topic id. A name that is in a request twice is refused in both places, as in Kafka.
     """
-    # A name that stands twice is refused in both places: which of the two was meant cannot be known.
+    # A name that stands twice is refused in both places, as in Kafka (`ReplicationControlManager.createTopics`): which
+    # of the two was meant cannot be known.
     named = Counter(topic.name for topic in request.topics)
     results = {name: _refused_topic(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in named}
     once = [topic for topic in request.topics if named[topic.name] == 1]
     wanted = [_wanted_topic(topic) for topic in once]
+    # Two bounds on one request, both refused as a whole before anything is created: ours on topics, Kafka's on
+    # partitions.
     default = broker.configuration.integer("num.partitions")
     most = broker.configuration.integer("headrace.request.max.created.topics")
     if len(wanted) > most:
@@ -157,6 +160,7 @@ def handle_delete_topics(
 def _delete_topic(
     asked: m.delete_topics_request.DeleteTopicState, broker: Services
 ) -> m.delete_topics_response.DeletableTopicResult:
+    # Exactly one of name and id (v6). Both would be ambiguous if they name different topics.
     if asked.topic_id is not None:
         if asked.name is not None:
             return _deletion(
@@ -211,6 +215,7 @@ def _grow_topic(
     topic = broker.metadata.topic(asked.name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, f"The topic '{asked.name}' does not exist."
+    # Only the number of listed partitions counts: there is one broker to place them on.
     listed = len(asked.assignments) if asked.assignments is not None else None
     try:
         broker.topics.grow(topic, asked.count, listed, validate_only=validate_only)

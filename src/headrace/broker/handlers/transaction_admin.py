@@ -42,7 +42,9 @@ __all__ = [
     "handle_write_txn_markers",
 ]
 
-_MOST_STATES = 4_000  # all ids are looked at in one go
+# Fewer states than a group's subscription may have: all ids are looked at in one go, without a turn of the loop in
+# between.
+_MOST_STATES = 4_000
 _Written = list[tuple[TopicDescription, int]]
 
 
@@ -65,6 +67,7 @@ def _describe_transaction(transactional_id: str, broker: Services) -> m.describe
         value = broker.transactions.transaction(transactional_id)
     except CoordinatorError as error:
         return _refused_state(transactional_id, error.code)
+    # An id that was never used, and one that expired, look alike.
     if value is None:
         return _refused_state(transactional_id, ErrorCode.transactional_id_not_found)
     return _transaction_state(transactional_id, value)
@@ -223,6 +226,7 @@ def handle_write_txn_markers(
     response = m.write_txn_markers_response.WriteTxnMarkersResponse(
         markers=tuple(_write_marker(each, broker, written) for each in request.markers)
     )
+    # Only partitions whose flush policy demands it; elsewhere an appended marker is answered at once.
     waiting = [(topic, partition) for topic, partition in written if broker.logs.wait_for_flush(topic, partition)]
     return _answer_when_flushed(response, waiting, broker) if waiting else response
 
@@ -255,6 +259,8 @@ def _write_marker(
         topic = broker.metadata.topic(name)
         if topic is None or not 0 <= partition < topic.partitions:
             return ErrorCode.unknown_topic_or_partition
+        # The log decides whether the marker may be written: epochs of the producer and of the coordinator
+        # (`ProducerState.check_coordinators`).
         code = broker.markers.write_marker(topic, partition, marker)
         if code is ErrorCode.none:
             written.append((topic, partition))
@@ -285,6 +291,7 @@ def authorize_describe_transactions(guarded: GuardedRequest) -> Any:
     allow, context = guarded.allow, guarded.context
 
     def refused(transactional_id: str) -> Any:
+        # The same shape as an unknown id, with another code: nothing about the transaction is disclosed.
         return _refused_state(transactional_id, ErrorCode.transactional_id_authorization_failed)
 
     def shown(state: Any) -> Any:

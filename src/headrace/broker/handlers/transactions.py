@@ -66,6 +66,8 @@ async def _answer_when_flushed(
     broker: Services, transactional_id: str, answer: Answer, respond: Callable[[Answer], _Response]
 ) -> _Response:
     try:
+        # The record may or may not be on the disk. COORDINATOR_NOT_AVAILABLE makes the client ask again, and the rules
+        # recognise the repetition.
         await broker.transactions.flushed(transactional_id)
     except FlushFailed:
         return respond(Answer(code=ErrorCode.coordinator_not_available))
@@ -96,6 +98,7 @@ def handle_init_producer_id(
     transactional_id = request.transactional_id
     if transactional_id is None:
         return _init_idempotent(broker)
+    # Kafka refuses the empty id, which is not the same as none.
     if transactional_id == "":
         return _init_response(Answer(code=ErrorCode.invalid_request))
     # KIP-360: a producer that passes its identity gets the next epoch only if it is still the current one.
@@ -113,6 +116,8 @@ def handle_init_producer_id(
 
 def _init_idempotent(broker: Services) -> m.init_producer_id_response.InitProducerIdResponse:
     try:
+        # Ids are taken from a block that is on the disk before the first of them is used, so a crash wastes ids and
+        # repeats none.
         producer_id = broker.metadata.next_producer_id()
     except (OSError, StorageError):
         return _init_response(Answer(code=ErrorCode.coordinator_not_available))
@@ -192,6 +197,7 @@ def _add_for(
         return _add_result(transaction, dict.fromkeys(asked, ErrorCode.invalid_request))
     if transaction.verify_only:
         return _verify_only(transaction, asked, broker)
+    # Version 4 and later come from brokers on behalf of producers of transaction version 2 (KIP-890).
     client_version = EPOCH_BUMP_VERSION if context.api_version > _LAST_ADD_OF_PRODUCERS else 0
 
     def respond(answer: Answer) -> m.add_partitions_to_txn_response.AddPartitionsToTxnResult:
@@ -217,6 +223,7 @@ def _verify_only(
         code, missing = broker.transactions.missing(transaction.transactional_id, _producer(transaction), asked)
     except CoordinatorError as error:
         code, missing = error.code, asked
+    # An error of the whole transaction is each partition's; else only missing ones are refused.
     if not missing:
         return _add_result(transaction, dict.fromkeys(asked, code))
     return _add_result(transaction, {each: code if each in missing else ErrorCode.none for each in asked})
@@ -283,6 +290,8 @@ def handle_add_offsets_to_txn(
     if not transactional_id:
         return respond(Answer(code=ErrorCode.invalid_request))
     producer = ProducerIdentity(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
+    # The partition, not the group, takes part: its marker decides about the offsets of all groups in it that this
+    # producer wrote.
     partition = GROUP_METADATA_TOPIC, broker.coordinator.partition_of(request.group_id)
     return answer_durably(
         broker,

@@ -76,6 +76,7 @@ class Features:
 
     def level(self, name: str) -> int:
         """The finalised level; 0 is "off"."""
+        # Not stored: the directory is older than the feature, or new; both start at the highest level.
         return self._directory.dynamic_configs.features.get(name, SUPPORTED_FEATURES[name].highest)
 
     def finalized(self) -> dict[str, int]:
@@ -100,6 +101,7 @@ class Features:
             return
         stored = self._directory.dynamic_configs
         try:
+            # On the disk before it is in force: a level that was acknowledged must hold after a crash.
             self._directory.replace_dynamic_configs(
                 replace(stored, features=levels, features_epoch=stored.features_epoch + 1)
             )
@@ -126,8 +128,10 @@ class Features:
                 if downgrade and update.level == 0
                 else f"{controller} does not support this feature."
             )
+        # Level 0 is within the range of a feature that can be off; `metadata.version` cannot.
         if not supported.lowest <= update.level <= supported.highest:
             return f"{controller} only supports versions {supported.lowest}-{supported.highest}"
+        # Kafka keeps a downgrade from happening by mistake: the request has to name it.
         if update.level < present and not downgrade:
             return (
                 "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

@@ -93,6 +93,7 @@ class OffsetCommits:
         self, partitions: Iterable[TopicPartition], *, require_stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets; offset -1 where there is none."""
+        # Without the member's identity: positions are also looked up while the member is between two epochs.
         found = fetch_committed(self._client, self._group_id, partitions, require_stable=require_stable)
         return {TopicPartition(*each): committed for each, committed in found.items()}
 

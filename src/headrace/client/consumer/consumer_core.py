@@ -280,6 +280,7 @@ class ConsumerCore:
             ConfigError: There is no `group.id`.
         """
         self.need_group("to be driven by another")
+        # The driver commits what it has finished, not what polls returned.
         self._auto_commit = False
         self.rebalances.drive(around)
         return DrivenConsumer(

@@ -62,6 +62,7 @@ class ConsumerMetrics:
         """
         with self._lock:
             before, self._state = self._state, state
+            # Reported after each step of the runner, which most often changes nothing.
             if state is before:
                 return
             now = self._clock()
@@ -106,6 +107,7 @@ class ConsumerMetrics:
         """Report the begin of a poll."""
         with self._lock:
             now = self._clock()
+            # The first poll has none before it.
             self._between_polls_s = 0.0 if self._last_poll is None else now - self._last_poll
             self._last_poll = now
             self._between_ms.add(self._between_polls_s * 1000)

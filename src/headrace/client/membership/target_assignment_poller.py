@@ -71,6 +71,7 @@ class TargetAssignmentPoller:
 
     def begin(self, now_ms: int) -> None:
         """Start polling: a rebalance may be going on."""
+        # Each change starts the pauses anew: the next step of a rebalance is then most likely soon.
         if self._permitted:
             self._looks_left = LOOKS
             self._pause_ms = FIRST_LOOK_MS

@@ -54,6 +54,7 @@ class ThreadWorkers:
             overdue = self._work_queue.plan.overdue(now_ms() - round(self._handler_timeout * 1000))
             fresh = [work for work in overdue if work.number not in self._given_up]
             self._given_up |= {work.number: work for work in fresh}
+            # As many abandoned threads as workers are tolerated: one more, and every handler seems to hang.
             too_many = len(self._given_up) > self._workers
         for work in fresh:
             failure = Failure(

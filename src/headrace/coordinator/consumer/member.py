@@ -103,8 +103,8 @@ def partition_epochs_from_records(records: Iterable[CurrentTopicPartitions], *, 
     found: dict[UUID, dict[int, int]] = {}
     stand_in = max(member_epoch, 0)
     for each in records:
-        # Records before 4.2 have no epochs of partitions, and those of 4.2 may differ in length; Kafka 4.3 and later
-        # take the member's epoch then.
+        # Records before Kafka 4.3 have no epochs of partitions (KIP-1251). The member's epoch is the newest that they
+        # can have.
         known = each.assignment_epochs
         if known is None or len(known) != len(each.partitions):
             known = (stand_in,) * len(each.partitions)

@@ -111,8 +111,8 @@ def group_tombstones(
 
 
 def _current(assigned: PartitionEpochs) -> tuple[s.CurrentTopicPartitions, ...]:
-    # Epochs beside partitions, not in pairs: the record of Kafka before 4.2 had partitions alone, epochs are a tagged
-    # field.
+    # Epochs beside partitions, not in pairs: records before Kafka 4.3 had partitions alone, epochs are a tagged field
+    # (KIP-1251).
     return tuple(
         s.CurrentTopicPartitions(
             topic_id=topic_id, partitions=tuple(of_topic), assignment_epochs=tuple(of_topic.values())

@@ -162,7 +162,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentTopicPartitions:
-    """`assignment_epochs` runs beside `partitions`; None before 4.2."""
+    """`assignment_epochs` runs beside `partitions`; None before Kafka 4.3 (KIP-1251)."""
 
     topic_id: UUID
     partitions: tuple[Int32, ...]

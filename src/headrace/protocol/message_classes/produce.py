@@ -35,6 +35,7 @@ __all__ = [
 class TopicProduceData(newest_request.TopicProduceData):
     """The name travels up to version 12, the id from 13."""
 
+    # Not on the wire of version 13: kio's class of the older version reads or writes it.
     name: TopicName = UNNAMED
     topic_id: UUID | None = None
 

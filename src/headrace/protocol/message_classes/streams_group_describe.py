@@ -97,6 +97,7 @@ class TopologyDescription(_Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+# Field by field as Kafka 4.4's StreamsGroupDescribeResponse.json has them; kio's generator did not know that version.
 class DescribedGroup(v0.DescribedGroup):
     """`topology_description_status`: 0 not asked for, 1 not stored, 2 error, 3 here."""
 

@@ -59,6 +59,7 @@ def read_plain_message(message: bytes) -> tuple[str, str, str]:
     if len(parts) != 3:
         raise SaslError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}", is_for_client=True)
     authorization_id, username, password = parts
+    # Kafka's order and words (`PlainSaslServer`), which its clients show to users.
     if not username:
         raise SaslError("Authentication failed: username not specified", is_for_client=True)
     if not password:
@@ -78,6 +79,7 @@ def bearer_message(token: str, extensions: Mapping[str, str] | None = None) -> b
         raise SaslError("the token provider gave something that is no bearer token (RFC 6750)")
     pairs = []
     for name, value in (extensions or {}).items():
+        # `auth` is the key of the token itself, so an extension of that name would replace it.
         if name == "auth" or not _EXTENSION.fullmatch(name) or not _VALUE.fullmatch(value):
             raise SaslError(f"the token provider gave an extension {name!r} that RFC 7628 does not allow")
         pairs.append(f"{name}={value}\x01")
@@ -188,6 +190,7 @@ class ScramServer:
         if found is None:
             raise SaslError("the first SCRAM message is not understood")
         username = _unescaped(found["name"])
+        # RFC 5802: a mandatory extension that is not understood must end the exchange; optional ones are ignored.
         if any(part.startswith("m=") for part in found["more"].split(",")):
             raise SaslError("a mandatory SCRAM extension is not understood")
         if found["authzid"] and _unescaped(found["authzid"]) != username:
@@ -214,6 +217,8 @@ class ScramServer:
             raise SaslError("the last SCRAM message is not understood")
         if not hmac.compare_digest(found["nonce"], self._both_nonces):
             raise SaslError("the last SCRAM message has another nonce")
+        # The client repeats what it sent first (`n,,`). `y` would mean that it supports channel binding and believes
+        # that the server does not.
         if not _base64(found["binding"]).startswith(b"n,"):
             raise SaslError("SCRAM channel binding is not supported")
         # RFC 5802, section 3: the proof is the client key XOR the client signature. The server knows H(client key)
@@ -261,8 +266,10 @@ class ScramClient:
         if found is None:
             raise SaslError("the broker's first SCRAM message is not understood")
         iterations, mechanism = int(found["iterations"]), self._mechanism
+        # The server appends to the client's nonce. One that is unchanged would make the exchange replayable.
         if not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
             raise SaslError("the broker answers another login than this one")
+        # A rogue server could ask for one round, and try passwords against the proof at leisure.
         if iterations < mechanism.min_iterations:
             raise SaslError(f"the broker asks for {iterations} iterations; {mechanism.min_iterations} are the least")
         if iterations > MAX_CLIENT_ITERATIONS:
@@ -279,12 +286,14 @@ class ScramClient:
 
     def verify(self, server_final: bytes) -> None:
         """The broker knows the password too. Raises SaslError."""
+        # `v=` is the server's signature, `e=` an error; anything behind a comma is an extension.
         kind, _, value = server_final.decode("utf-8", "replace").split(",")[0].partition("=")
         if kind != "v" or not self._signature or not hmac.compare_digest(_base64(value), self._signature):
             raise SaslError("the broker could not show that it knows the password")
 
 
 def _unescaped(name: str) -> str:
+    # RFC 5802: `,` and `=` of a name are sent as `=2C` and `=3D`; any other `=` is invalid.
     if re.search(r"=(?!2C|3D)", name):
         raise SaslError("a user name has '=' in it that is not escaped")
     return name.replace("=2C", ",").replace("=3D", "=")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headrace.child_process import python_module
+from headrace.child_process import ChildProcess, python_module
 from headrace.spark.runtime.store_records import BatchKey
 
 __all__ = ["ReplicaProgress", "Replicas", "RestoreResult", "RestoredTask", "StoreOfTask"]
@@ -196,41 +194,27 @@ class Replicas:
     def close(self) -> None:
         """End the process."""
         self.begin_close()
-        if self._process.stdout is None or self._process.stdout.closed:
-            return  # closed before
-        try:
-            self._process.wait(CLOSE_WAIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(timeout=1)
-        _close_pipes(self._process)
+        self._process.wait(CLOSE_WAIT_S)
+        self._process.close()
 
     def _launch(self) -> None:
-        self._process = subprocess.Popen(
-            python_module("headrace.spark.runtime.replica_process"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is for the driver
-        )
+        self._process = process = ChildProcess(python_module("headrace.spark.runtime.replica_process"))
         self._send(self._settings)
         # A new process learns what the last one followed.
         if self._followed:
             self._send_followed()
-        self._started(self._process.pid)
-        self._reader = threading.Thread(target=self._read, args=(self._process,), name="headrace-replicas", daemon=True)
-        self._reader.start()
+        self._started(process.pid)
+        process.listen(
+            lambda line: self._on_message(json.loads(line)),
+            lambda code: self._on_end(process, code),
+            thread_name="headrace-replicas",
+        )
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with suppress(ValueError, OSError):  # closed on this side
-            for line in process.stdout:
-                self._on_message(json.loads(line))
-        code = process.wait()
+    def _on_end(self, process: ChildProcess, code: int) -> None:
         with self._lock:
             if self._closed:
                 return
-            _close_pipes(process)
+            process.close()
             # All waiting calls return without a result, and the stage that opens the tasks does the rest.
             self._generation += 1
             self._progress.clear()
@@ -288,15 +272,4 @@ class Replicas:
         self._send({"do": "follow", "tasks": [list(task) for task in sorted(self._followed)]})
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        with suppress(OSError, ValueError):  # a process that died does not listen; the reader notices
-            pipe.write(json.dumps(message).encode() + b"\n")
-            pipe.flush()
-
-
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
+        self._process.send(message)
