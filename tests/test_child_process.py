@@ -87,7 +87,12 @@ def test_messages_arrive_whole_and_in_order(link: Link) -> None:
     sent: list[dict[str, object]] = [
         {"number": n, "text": "ä" * (n * 40_000)} for n in range(6)
     ]  # beyond a pipe's 64 KiB
-    threading.Thread(target=lambda: [child.send(each) for each in sent], daemon=True).start()
+
+    def send_all() -> None:
+        for message in sent:
+            child.send(message)
+
+    threading.Thread(target=send_all, daemon=True).start()
     for each in sent:
         line = received.get(timeout=60)
         assert isinstance(line, bytes)
