@@ -25,6 +25,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from headrace.spark import session
 from headrace.spark import spark_internals as internals
 from headrace.spark.runtime import resident_stage
+from headrace.spark.runtime.in_process import in_process_session
 from headrace.spark.runtime.marker_bypass import MarkerBypass
 from headrace.spark.runtime.prepared_plan import fetching_session
 from headrace.spark.runtime.resident_chains import BYTES_SETTING
@@ -104,14 +105,36 @@ def test_a_script_runs_in_the_jvm(spark: SparkSession) -> None:
 
 
 def test_rows_are_collected_as_arrow(spark: SparkSession) -> None:
-    local = spark.createDataFrame(pa.table({"a": [1, 2, 3]}))
-    chosen = local.selectExpr("a + 1 as n", "timestamp_seconds(a) as at", "array(struct(a)) as nested")
+    local = in_process_session(spark).createDataFrame(pa.table({"a": [1, 2, 3], "text": ["x\n+- y", None, "z"]}))
+    chosen = local.selectExpr("a + 1 as n", "timestamp_seconds(a) as at", "array(struct(a)) as nested", "text")
+    jobs = spark.sparkContext.statusTracker()
+    before = set(jobs.getJobIdsForGroup(None))
     table = pa.Table.from_batches(internals.collect_arrow(chosen.where("a > 1")))
+    assert set(jobs.getJobIdsForGroup(None)) == before
     assert table.to_pylist() == chosen.where("a > 1").toArrow().to_pylist()
     assert table.schema.field("at").type == pa.timestamp("us", "UTC")
-    assert internals.collect_arrow(chosen.where("a > 99")) == []
+    assert internals.collect_arrow(chosen.where("n > 99")) == []
+    before = set(jobs.getJobIdsForGroup(None))
+    doubled = F.udf(lambda number: number * 2, "bigint")
+    [of_a_job] = internals.collect_arrow(local.orderBy(F.desc("a")).select(doubled("a").alias("b")))
+    assert of_a_job.to_pylist() == [{"b": 6}, {"b": 4}, {"b": 2}]
+    assert set(jobs.getJobIdsForGroup(None)) > before
     with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
         internals.collect_arrow(local.selectExpr("1 / (a - 2)"))
+
+
+def test_settings_of_the_session_hold_where_rows_are_collected(spark: SparkSession) -> None:
+    session = in_process_session(spark)
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    chosen = session.createDataFrame(pa.table({"text": ["x", "2024-01-01 00:00"]})).selectExpr(
+        "cast(text as int) as n", "hour(timestamp_seconds(0)) as hour", "to_timestamp(text, 'yyyy-MM-dd HH:mm') as at"
+    )
+    table = pa.Table.from_batches(internals.collect_arrow(chosen))
+    assert table.to_pylist() == chosen.toArrow().to_pylist()
+    assert table.column("hour").to_pylist() == [19, 19]
+    assert table.schema.field("at").type.tz == "America/New_York"
 
 
 def test_a_partition_is_walked_in_the_driver_within_a_task_context(spark: SparkSession, frame: Any) -> None:
