@@ -131,7 +131,6 @@ def test_the_names_are_those_of_the_command_line() -> None:
 
 # The call that is refused, of each query that does not run on streams.
 REFUSED_CALLS = {
-    "q3": "auctions.join(persons",
     "q4": "auctions.join(bids",
     "q5": 'counts.withColumn("rank"',
     "q6": "auctions.join(bids",
@@ -139,7 +138,6 @@ REFUSED_CALLS = {
     "q8": "persons.join(sellers",
     "q9": "auctions.join(bids",
     "q11": "bids.groupBy(F.session_window(",
-    "q20": "events.bid.join(auctions",
 }
 
 

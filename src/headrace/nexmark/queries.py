@@ -316,13 +316,13 @@ def q22(events: Events) -> Any:
 
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
-_JOIN, _WINDOW_RANK, _SESSIONS = "joins of two streams", "ranks over windows", "session windows"
+_JOIN, _WINDOW_RANK, _SESSIONS = "joins in event time", "ranks over windows", "session windows"
 
 _ALL = (
     Query(name="q0", title="pass-through", build=q0),
     Query(name="q1", title="currency conversion", build=q1),
     Query(name="q2", title="selection", build=q2),
-    Query(name="q3", title="local item suggestion", build=q3, inputs=("person", "auction"), missing=_JOIN),
+    Query(name="q3", title="local item suggestion", build=q3, inputs=("person", "auction")),
     Query(
         name="q4", title="average price of a category", build=q4, inputs=("auction", "bid"), kind="table", missing=_JOIN
     ),
@@ -367,7 +367,7 @@ _ALL = (
         kind="table",
         ties=Ties(order=("auction", "place", "price"), candidates=lambda events: events.bid),
     ),
-    Query(name="q20", title="bids with their auction", build=q20, inputs=("auction", "bid"), missing=_JOIN),
+    Query(name="q20", title="bids with their auction", build=q20, inputs=("auction", "bid")),
     Query(name="q21", title="channel ids", build=q21),
     Query(name="q22", title="URL directories", build=q22),
 )
