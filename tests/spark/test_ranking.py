@@ -259,3 +259,12 @@ def test_other_rows_are_another_state(make):
         hash_of(ranked(make().drop("share")).where("rn <= 3", name="x")),
     ]
     assert len({first, *others}) == 5
+
+
+def test_rows_of_another_rank_are_not_taken_over(make):
+    from headrace.spark.runtime.row_conversion import check_convertible
+    from headrace.spark.runtime.row_schema import store_of
+
+    two, three = (store_of(compiled(ranked(make()).where(f"rn <= {n}", name="x"))[2]).rows for n in (2, 3))
+    with pytest.raises(HeadraceError, match="cannot be taken over"):
+        check_convertible(two, three)

@@ -228,7 +228,8 @@ def top_n_schema(top: TopN) -> RowSchema:
     ]
     names = dict(zip((name for name, _ in top.inputs), top.input_expressions, strict=True))
     order = ", ".join(str(replace(one, column=names[one.column])) for one in top.order)
-    columns.append(RowColumn(f"{top.function} up to {top.limit}", order, "int32"))
+    # A type that no stored value has: rows of another rank cannot be taken over by `headrace upgrade --state keep`.
+    columns.append(RowColumn(f"{top.function} up to {top.limit}", order, "rank"))
     return RowSchema(tuple(columns))
 
 
