@@ -22,6 +22,7 @@ __all__ = [
     "SinkError",
     "StateError",
     "TopologyError",
+    "UnboundedStateWarning",
     "UnknownName",
     "UserCodeError",
 ]
@@ -109,6 +110,10 @@ class TopologyError(HeadraceError, ValueError):
 
     `facts["where"]` is the file and line of the user's call.
     """
+
+
+class UnboundedStateWarning(UserWarning):
+    """A call keeps state that only grows. The warning is issued at the user's line and names the remedy."""
 
 
 class CannotConnect(HeadraceError, ConnectionError):

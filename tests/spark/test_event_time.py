@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UnboundedStateWarning
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter, Deduplication
 
@@ -230,6 +231,39 @@ REFUSED = {
     ),
     "two ways out": (lambda s: unique(s).to_topic("a").to_topic("b"), "not-supported-here", "already leaves"),
 }
+
+
+def test_drop_duplicates_without_a_watermark_warns_at_the_line_of_the_call(clicks):
+    with pytest.warns(UnboundedStateWarning, match="keeps every value of id for ever") as caught:
+        first = clicks.dropDuplicates(["id"])
+    assert [Path(one.filename).name for one in caught] == ["test_event_time.py"]
+    first.where("n > 1").drop("d", "m").to_topic("first")
+    text = clicks._app.describe()
+    assert "keeps    unique-by-id: first row by id, for ever" in text
+    [part] = clicks._app.compile().subtopologies
+    [branch] = part.branches
+    assert (branch.deduplication.delay_us, branch.deduplication.event_time_expression) == (0, "")
+    assert first.columns == clicks.columns
+
+
+FOR_EVER = {
+    "a watermark": (lambda s: marked(s).dropDuplicates(KEY), "all the same"),
+    "a key that the records do not have": (lambda s: s.dropDuplicates(["n"]), "different partitions"),
+    "a key of doubles": (lambda s: s.dropDuplicates(["id", "d"]), "that is no key"),
+    "a union": (lambda s: s.unionByName(s).dropDuplicates(KEY), "several topics"),
+    "a second one": (lambda s: unique(s).drop_duplicates(KEY), "behind dropDuplicatesWithinWatermark"),
+    "a group": (lambda s: s.select("id", "n").drop_duplicates(KEY).groupBy("id"), "behind dropDuplicates is"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::headrace.errors.UnboundedStateWarning")
+@pytest.mark.parametrize("name", FOR_EVER)
+def test_drop_duplicates_is_refused(clicks, name):
+    program, words = FOR_EVER[name]
+    with pytest.raises(HeadraceError) as caught:
+        program(clicks)
+    assert (caught.value.code, words in str(caught.value)) == ("not-supported-here", True), str(caught.value)
+    assert "test_event_time.py" in caught.value.facts["where"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

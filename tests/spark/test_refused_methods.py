@@ -29,7 +29,7 @@ SHUFFLES = {
     "sort": lambda s: s.sort("n"),
     "limit": lambda s: s.limit(5),
     "distinct": lambda s: s.distinct(),
-    "dropDuplicates": lambda s: s.dropDuplicates(["n"]),
+    "dropDuplicates of a table": lambda s: s.groupBy("n").count().dropDuplicates(["n"]),
     "rollup": lambda s: s.rollup("n"),
     "cube": lambda s: s.cube("n"),
     "crossJoin": lambda s: s.crossJoin(s),

@@ -283,6 +283,11 @@ def _join_lines(join: Join) -> list[str]:
 def _deduplication_lines(deduplication: Deduplication) -> list[str]:
     delay = timedelta(microseconds=deduplication.delay_us)
     keys = ", ".join(name for name, _ in deduplication.key_columns)
+    if not deduplication.event_time_expression:
+        return [
+            f"  keeps    {deduplication.name}: first row by {keys}, for ever",
+            f"           changelog {deduplication.changelog_topic}",
+        ]
     return [
         f"  keeps    {deduplication.name}: first row by {keys} within {delay} of {deduplication.event_time_expression}",
         f"           changelog {deduplication.changelog_topic}",

@@ -11,6 +11,7 @@ partition. So a slow upstream task makes no record of the others late.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from headrace.errors import TopologyError
+from headrace.errors import TopologyError, UnboundedStateWarning
 from headrace.spark.aggregate_split import is_groupable
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import quoted, without_hidden
@@ -36,6 +37,7 @@ __all__ = [
     "closing_windows",
     "has_watermark",
     "keyed_deduplication",
+    "warn_of_unbounded_state",
     "without_watermark",
 ]
 
@@ -50,11 +52,15 @@ class KeyedDeduplication:
     name: str
     key_columns: tuple[tuple[str, str], ...]  # (column, type JSON), by their canonical texts
     key_expressions: tuple[str, ...]
-    event_time_expression: str
+    event_time_expression: str  # empty without a watermark: then all rows have the same time, and keys stay for ever
     delay_us: int
     where: str
     noun = "a deduplication"
-    naming_call = "dropDuplicatesWithinWatermark"
+
+    @property
+    def naming_call(self) -> str:
+        """Method that takes the name of the store."""
+        return "dropDuplicatesWithinWatermark" if self.event_time_expression else "dropDuplicates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +117,10 @@ def keyed_deduplication(
     name: str | None,
     where: str,
 ) -> KeyedDeduplication:
-    """Return the declaration of `dropDuplicatesWithinWatermark`.
+    """Return the declaration of `dropDuplicatesWithinWatermark`, or of `dropDuplicates` for rows without a watermark.
 
     Args:
-        template: An empty frame with the columns of the rows.
+        template: An empty frame with the columns of the rows, the event time among them.
         ways: The sources of the rows, and the calls on them.
         subset: Columns of the key; None for all columns.
         name: Name of the store; None derives it from the key.
@@ -123,13 +129,6 @@ def keyed_deduplication(
     Raises:
         TopologyError: unresolved-column, refused-by-spark, not-supported-here, bad-value.
     """
-    if not has_watermark(template):
-        raise refusal(
-            "not-supported-here",
-            "dropDuplicatesWithinWatermark without a watermark would have to keep every key for ever",
-            'write withWatermark("time", "10 minutes") before it',
-            where,
-        )
     source, delay = _only_source(ways, where)
     with translated(where, template.columns):
         visible = without_hidden(template)
@@ -142,14 +141,27 @@ def keyed_deduplication(
     [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
     names = [column for _, column, _ in keys]
     return KeyedDeduplication(
-        name=derived_state_name("unique-by", names, where, "dropDuplicatesWithinWatermark")
+        name=derived_state_name("unique-by", names, where, "dropDuplicates")
         if name is None
         else checked_state_name(name, where),
         key_columns=tuple((column, str(key.dataType().json())) for _, column, key in keys),
         key_expressions=tuple(text for text, _, _ in keys),
-        event_time_expression=canonical.text(event_time),
-        delay_us=interval_microseconds(template.sparkSession, delay),
+        event_time_expression="" if delay is None else canonical.text(event_time),
+        delay_us=0 if delay is None else interval_microseconds(template.sparkSession, delay),
         where=where,
+    )
+
+
+def warn_of_unbounded_state(subset: Sequence[str] | None, where: str) -> None:
+    """Issue the warning of `dropDuplicates` at the user's line, once for each line as Python's filters have it."""
+    columns = ", ".join(subset) if subset is not None else "all columns"
+    file, _, line = where.rpartition(":")
+    warnings.warn_explicit(
+        f"dropDuplicates keeps every value of {columns} for ever: the state grows with each new one. "
+        'withWatermark("time", "10 minutes").dropDuplicatesWithinWatermark(..) forgets old ones',
+        UnboundedStateWarning,
+        file or "<unknown>",
+        int(line) if line.isdigit() else 1,
     )
 
 
@@ -167,6 +179,7 @@ def closing_windows(
         TopologyError: not-supported-here.
     """
     source, delay = _only_source(ways, where, "windows that close")
+    assert delay is not None
     [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
     return ClosingWindows(
         source=source.name,
@@ -178,13 +191,13 @@ def closing_windows(
 
 def _only_source(
     ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str, operator: str = "a deduplication"
-) -> tuple[TopicSource, str]:
-    """Return the source, and the delay of its watermark."""
+) -> tuple[TopicSource, str | None]:
+    """Return the source, and the delay of its watermark; None without one."""
     topics = [topic for source, _ in ways for topic in source.topics]
     if len(topics) > 1:
         raise refusal(
             "not-supported-here",
-            f"rows of several topics ({', '.join(topics)}) have no common order, and lateness follows from it",
+            f"rows of several topics ({', '.join(topics)}) have no common order, and {operator} follows from it",
             "write them to one topic with to_topic, and read that topic",
             where,
         )
@@ -196,8 +209,8 @@ def _only_source(
             f'app.stream("{topics[0]}", .., on_error="fail"), and try_cast in the calls before it',
             where,
         )
-    [call] = [call for call in calls if call.method == "withWatermark"]
-    return source, str(call.args[1])
+    delay = next((str(call.args[1]) for call in calls if call.method == "withWatermark"), None)
+    return source, delay
 
 
 def _check_key(template: DataFrame, source: TopicSource, keys: Sequence[Any], where: str) -> None:

@@ -133,6 +133,11 @@ def _assign_window(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -
     return dataframe.withColumn(WINDOW_COLUMN, call.args[0])
 
 
+def _drop_duplicates(dataframe: DataFrame, _call: NarrowCall, _hidden: list[str]) -> DataFrame:
+    """Give all rows the same event time: within a delay of zero, rows with equal keys are then duplicates for ever."""
+    return dataframe.withColumn(EVENT_TIME_COLUMN, F.timestamp_micros(F.lit(0)))
+
+
 def _stars_expanded(columns: list[Any], dataframe: DataFrame) -> list[Any]:
     expanded: list[Any] = []
     for column in columns:
@@ -206,5 +211,6 @@ _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "toDF": _to_df,
     "join": _join,
     "withWatermark": _with_watermark,
+    "dropDuplicates": _drop_duplicates,
     "assignWindow": _assign_window,
 }

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-_FORGETS_KEYS = (
-    'withWatermark("time", "10 minutes").dropDuplicatesWithinWatermark(["c"]) forgets old keys; '
-    'groupBy("c").count() has one row per value'
-)
 _SHUFFLE = {
     "orderBy": (
         "orderBy needs all rows in one place; a stream never has them all",
@@ -22,12 +18,12 @@ _SHUFFLE = {
         'group by the columns: groupBy("c").count() has one row per value',
     ),
     "dropDuplicates": (
-        "dropDuplicates would keep every key for ever",
-        _FORGETS_KEYS,
+        "dropDuplicates on a table would compare rows that replace each other",
+        "drop duplicates before groupBy or the rank",
     ),
     "drop_duplicates": (
-        "drop_duplicates would keep every key for ever",
-        _FORGETS_KEYS,
+        "drop_duplicates on a table would compare rows that replace each other",
+        "drop duplicates before groupBy or the rank",
     ),
     "rollup": (
         "rollup aggregates by several keys at once, in several places",

@@ -15,7 +15,12 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import TopologyError
-from headrace.spark.event_time import check_watermark, has_watermark, keyed_deduplication
+from headrace.spark.event_time import (
+    check_watermark,
+    has_watermark,
+    keyed_deduplication,
+    warn_of_unbounded_state,
+)
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
@@ -107,6 +112,50 @@ class Stream(StreamBase):
         where = call_site()
         self._check_not_deduplicated("dropDuplicatesWithinWatermark", where)
         self._check_not_joined("dropDuplicatesWithinWatermark", where)
+        if not has_watermark(self._template):
+            raise refusal(
+                "not-supported-here",
+                "dropDuplicatesWithinWatermark without a watermark would have to keep every key for ever",
+                'write withWatermark("time", "10 minutes") before it, or dropDuplicates',
+                where,
+            )
+        return self._deduplicated(subset, name, where)
+
+    def dropDuplicates(self, subset: list[str] | tuple[str, ...] | None = None, *, name: str | None = None) -> Stream:
+        """As `DataFrame.dropDuplicates`: the first row of each key, by the order of the records in their partition.
+
+        Every key is kept for ever, which an `UnboundedStateWarning` says at the line of the call:
+        `dropDuplicatesWithinWatermark` forgets old keys.
+
+        Args:
+            subset: Columns that are equal in duplicates, the declared key of the stream among them; by default all.
+            name: Name of the state store and its changelog; by default `unique-by-<columns>`.
+
+        Returns:
+            A stream, for `to_topic`.
+
+        Raises:
+            TopologyError: not-supported-here, unresolved-column.
+        """
+        where = call_site()
+        self._check_not_deduplicated("dropDuplicates", where)
+        self._check_not_joined("dropDuplicates", where)
+        if has_watermark(self._template):
+            raise refusal(
+                "not-supported-here",
+                "dropDuplicates behind withWatermark would keep every key for ever all the same",
+                "write dropDuplicatesWithinWatermark, or leave withWatermark out",
+                where,
+            )
+        call = NarrowCall(method="dropDuplicates", where=where)
+        timed = self._followed_by(call, apply_calls(self._template, (call,)))
+        found = timed._deduplicated(subset, name, where)
+        warn_of_unbounded_state(subset, where)
+        return found
+
+    drop_duplicates = dropDuplicates
+
+    def _deduplicated(self, subset: list[str] | tuple[str, ...] | None, name: str | None, where: str) -> Stream:
         ways = [(arm.source, arm.calls) for arm in self._arms if isinstance(arm.source, TopicSource)]
         found = keyed_deduplication(self._template, ways, subset, name, where)
         [arm] = self._arms
@@ -114,10 +163,11 @@ class Stream(StreamBase):
         return Stream(self._app, template, (replace(arm, deduplication=found),))
 
     def _check_not_deduplicated(self, method: str, where: str) -> None:
-        if any(arm.deduplication is not None for arm in self._arms):
+        naming_call = next((arm.deduplication.naming_call for arm in self._arms if arm.deduplication is not None), None)
+        if naming_call is not None:
             raise refusal(
                 "not-supported-here",
-                f"{method} behind dropDuplicatesWithinWatermark is not supported yet",
+                f"{method} behind {naming_call} is not supported yet",
                 "write the rows to a topic with to_topic, and read that with app.stream",
                 where,
             )

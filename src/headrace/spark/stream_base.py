@@ -395,9 +395,7 @@ def _described_source(source: TopicSource | KeyedJoin) -> str:
 
 def _described_calls(arm: StreamSource) -> list[str]:
     later = [call.method for call in arm.later]
-    return [call.method for call in arm.calls] + (
-        ["dropDuplicatesWithinWatermark", *later] if arm.deduplication else []
-    )
+    return [call.method for call in arm.calls] + ([arm.deduplication.naming_call, *later] if arm.deduplication else [])
 
 
 def _unknown_attribute(kind: type[StreamBase], name: str) -> UnknownName:

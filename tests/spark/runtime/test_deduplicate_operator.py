@@ -203,6 +203,27 @@ def test_results_do_not_depend_on_cuts_undone_batches_and_restores(
             task.store.close()
 
 
+@settings(max_examples=60, deadline=None)
+@given(keys=st.lists(st.sampled_from([None, "", "a", "b", "x" * 500]), max_size=60), cuts=CUTS)
+def test_without_a_clock_the_first_row_of_each_key_is_kept(keys: list[str | None], cuts: list[tuple[int, str]]) -> None:
+    declared = replace(BY_ID, event_time_expression="", delay_us=0)
+    events = [Event(key, 0) for key in keys]
+    with tempfile.TemporaryDirectory() as directory:
+        task = Task(Path(directory), declared)
+        try:
+            kept, at = [], 0
+            for size, outcome in [*cuts, (len(events), "commit")]:
+                if outcome == "restore":
+                    task.restore()
+                piece = events[at : at + size]
+                kept += task.run(piece, at, commits=outcome != "undo")
+                at += len(piece) if outcome != "undo" else 0
+            assert kept == sorted({key: at for at, key in reversed(list(enumerate(keys)))}.values())
+            assert (task.late, task.watermark_ms) == (0, None)
+        finally:
+            task.store.close()
+
+
 def test_a_long_stream_keeps_its_state_small_and_its_results_right(new_task: Callable[..., Task]) -> None:
     """30,000 events, each up to 9 s early or late, a fifth of them repeated within the delay."""
     chance = random.Random(7)

@@ -82,6 +82,27 @@ def numbers(broker, topic="unique"):
     return sorted(json.loads(record.value)["n"] for record in broker.records(topic))
 
 
+@pytest.mark.filterwarnings("ignore::headrace.errors.UnboundedStateWarning")
+def test_first_rows_without_a_watermark(broker, make_app, running):
+    broker.create_topics({"clicks": 3})
+    rows = events(300)
+    app = make_app("unique", config={"headrace.batch.max.records": 70})
+    stream = app.stream("clicks", schema=SCHEMA, key="id").dropDuplicates(["id"])
+    stream.where("n % 2 = 0").to_topic("unique", partitions=3)
+    sent(broker, rows)
+    started = running(app)
+    started.wait_until("caught-up", timeout=120)
+    states = [state for row in started.recentProgress for state in row["stateOperators"]]
+    assert {state["operatorName"] for state in states} == {"dedupe"}
+    assert not [row for row in started.recentProgress if "watermark" in row["eventTime"]]
+    started.stop()
+    first: dict[str, int] = {}
+    for row in rows:
+        first.setdefault(row["id"], row["n"])
+    assert numbers(broker) == sorted(n for n in first.values() if n % 2 == 0)
+    assert app.verify().status == "equal"
+
+
 @pytest.mark.parametrize(
     "settings",
     [

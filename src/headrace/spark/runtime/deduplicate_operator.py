@@ -9,6 +9,9 @@ Semantics, for the rows of one task, which are those of one source partition, in
    until the watermark passes its event time and the delay; so it drops the same rows, and in addition some that are
    further away, depending on where its micro-batches end.
 
+`dropDuplicates` without a watermark is the same with one event time for all rows and a delay of zero: no row is late,
+and no key expires.
+
 Neither rule mentions a micro-batch, so results do not depend on how the input is cut, on moves, or on crashes. Expiry
 cannot change a result: a key is deleted when every row that could be its duplicate is late.
 
@@ -57,7 +60,7 @@ class DeduplicateOperator:
 
     @property
     def name(self) -> str:
-        return "deduplicate"
+        return "deduplicate" if self.deduplication.event_time_expression else "dedupe"
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -138,7 +141,8 @@ class _Changes:
         order = order_of_keys(keys)
         if order is not None:
             keys, values = keys.take(order), values.take(order)
-        watermark_ms = None if newest == NO_TIME else (newest - self._deduplication.delay_us) // 1000
+        has_clock = bool(self._deduplication.event_time_expression)
+        watermark_ms = (newest - self._deduplication.delay_us) // 1000 if has_clock and newest != NO_TIME else None
         return StoreWrites(keys=keys, values=values, late_rows=late_rows, watermark_ms=watermark_ms)
 
     def _keys(self, rows: Positions) -> pa.Array:

@@ -215,7 +215,12 @@ def _event_time(tasks: Iterable[TaskReport]) -> dict[str, str]:
     return {"watermark": timestamp(min(marks))}
 
 
-_OPERATORS = {"deduplicate": "dedupeWithinWatermark", "join": "symmetricHashJoin", "top_n": "topN"}
+_OPERATORS = {
+    "deduplicate": "dedupeWithinWatermark",
+    "dedupe": "dedupe",
+    "join": "symmetricHashJoin",
+    "top_n": "topN",
+}
 
 
 def _state(

@@ -250,6 +250,8 @@ def store_of(operator: KeyedOperator) -> StoreSpec:
 def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
     """The store of a deduplication. The delay is part of its keys: they hold spans of event time that are as long."""
     time = f"{deduplication.event_time_expression} in spans of {deduplication.delay_us} us"
+    if not deduplication.event_time_expression:
+        time = "one span of all time"
     columns = [RowColumn("key", time, "int64")]
     # The key's columns follow the span, as in the bytes of the store's keys.
     columns += [

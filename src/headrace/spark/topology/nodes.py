@@ -291,7 +291,7 @@ class Deduplication:
     name: str  # "unique-by-id": the store's name
     key_columns: tuple[tuple[str, str], ...]  # (column, type JSON)
     key_expressions: tuple[str, ...]  # canonical text of each
-    event_time_expression: str  # canonical text
+    event_time_expression: str  # canonical text; empty: all rows have the same event time, and keys stay for ever
     delay_us: int
     max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
     changelog_topic: str

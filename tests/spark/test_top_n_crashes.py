@@ -1,0 +1,116 @@
+"""kill -9 of an application with two top-Ns at points of its commit path: its topics hold what one batch would give.
+
+A bid that is processed twice would be twice among the first ones, one that is lost would be missing, and a deletion
+that is lost would leave a row that nothing replaces.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.polling import wait_until
+from tests.longer import LONG, longer
+from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
+from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up, records_of
+
+from headrace.client.admin import Admin
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign, longer]
+
+GROUP = "top-bids"
+AUCTIONS, PARTITIONS, WORK_BETWEEN = 60, 4, 400
+OF_TABLES = {"after EndTxn, before the table is told", "in the table's commit", "a part of the table was written"}
+POINTS = [point for point in (*WORKER_POINTS, *DRIVER_POINTS) if point not in OF_TABLES] if LONG else []
+
+
+def bid(number: int) -> dict[str, int]:
+    """Prices that grow, so that rows leave all the time, in steps, so that some are equal."""
+    return {"auction": number % AUCTIONS, "price": number // 700 + number * 37 % 3, "n": number}
+
+
+class Bids(Feed):
+    """A feed of bids, in partitions that have nothing to do with their auctions."""
+
+    def send(self, number: int) -> None:
+        def told(error: Any, _message: Any) -> None:
+            if error is not None:
+                self.failed.append(f"{number}: {error}")
+
+        value = json.dumps(bid(number)).encode()
+        self._producer.produce(self._topic, value=value, partition=number * 7 % PARTITIONS, on_delivery=told)
+        self.next = max(self.next, number + 1)
+        self._producer.poll(0)
+
+
+def expected(sent: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    """(auction, position) → number of the bid, of the first three, and of all that share the best price."""
+    top: dict[tuple[int, int], int] = {}
+    best: dict[tuple[int, int], int] = {}
+    for auction in range(min(sent, AUCTIONS)):
+        mine = sorted(map(bid, range(auction, sent, AUCTIONS)), key=lambda one: (-one["price"], one["n"]))
+        top |= {(auction, at): one["n"] for at, one in enumerate(mine[:3], start=1)}
+        share = [one for one in mine if one["price"] == mine[0]["price"]]
+        best |= {(auction, at): one["n"] for at, one in enumerate(share, start=1)}
+    return top, best
+
+
+def newest(bootstrap_servers: str, topic: str, position: str) -> tuple[dict[tuple[int, int], int], int]:
+    """(auction, position) → number of the bid, and how many deletions the topic holds."""
+    found: dict[tuple[int, int], int] = {}
+    deletions = 0
+    for message in records_of(bootstrap_servers, topic):
+        key = json.loads(message.key() or b"")
+        where = key["auction"], key[position]
+        value = message.value()
+        if value is None:
+            deletions += 1
+            del found[where]
+        else:
+            found[where] = json.loads(value)["n"]
+    return found, deletions
+
+
+def test_the_first_rows_of_each_key_survive_kills(tmp_path: Path) -> None:
+    crash = CrashFile(tmp_path / "crash")
+    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
+    with BrokerProcess(tmp_path / "data") as broker:
+        servers = broker.bootstrap_servers
+        application = Application(
+            "crashing_ranks.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
+        )
+        with Admin(servers) as admin, Bids(servers, PARTITIONS, topic="bids") as feed:
+            admin.create_topics({"bids": PARTITIONS}, replication_factor=1)
+            application.start()
+            feed.run(per_second=200)
+            try:
+                for point in ("nowhere", *POINTS):
+                    if point != "nowhere":
+                        crash_at(point, application, crash, broker)
+                    at = committed(admin)
+                    if application.has_ended:
+                        application.start()
+                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
+                    wait_until(reached, f"at work again after: {point}", application, broker)
+                feed.stop()
+                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+                assert application.stop() == 0
+            finally:
+                application.end()
+        top, best = expected(feed.next)
+        assert newest(servers, "top", "rn") == (top, 0)
+        found, deletions = newest(servers, "best", "row_number")
+        assert found == best
+        assert deletions > AUCTIONS
+
+
+def committed(admin: Admin) -> int:
+    return sum(admin.committed_offsets(GROUP).values())
+
+
+def has_committed(admin: Admin, more_than: int) -> bool:
+    return committed(admin) > more_than
