@@ -63,6 +63,29 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
+def test_a_second_application_of_a_session_does_not_wait_for_the_threads_of_the_first(
+    spark, broker, make_app, running, flights, caplog
+):
+    """The slots of the first one take all threads but two: the other one runs jobs, and resident slots after it."""
+    caplog.set_level(logging.INFO, logger="headrace.spark")
+    settings = {"config": {"headrace.max.slots": 4}}
+    first = running(count_each(make_app("first", **settings)))
+    other = make_app("other", instance="b", **settings)
+    other.stream("flights", schema=NUMBERS).to_topic("copies", partitions=2)
+    second = running(other)
+    flights.send(broker, range(100))
+    for app in (first, second):
+        app.wait_until("caught-up", timeout=90)
+    assert_each_once(broker, range(100))
+    assert sorted(row["n"] for row in values(broker, "copies")) == list(range(100))
+    assert {name: jobs._resident is None for name, jobs in jobs_of(first).items()} == {"flights": False, "by-n": False}
+    assert {name: jobs._resident is None for name, jobs in jobs_of(second).items()} == {"flights": True}
+    assert "0 are left" in caplog.text
+    second.stop()
+    first.stop()
+    assert sum(resident_slots._held.values()) == 0
+
+
 def copy_each(app):
     """One row per flight through Spark SQL: a slot is a worker that fetches, and one that writes."""
     from pyspark.sql import functions as F

@@ -63,6 +63,7 @@ class ApplicationRuntime(RunningInstance):
         self._max_poll_ms = int(settings.config["max.poll.interval.ms"])
         self._runners: dict[str, SubtopologyRunner] = {}
         self._jobs: list[JobRunner] = []
+        self._resident_threads: ResidentThreads | None = None
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._link: GuardianLink | None = None
@@ -136,7 +137,7 @@ class ApplicationRuntime(RunningInstance):
 
     def _build_runners(self) -> None:
         cores = int(self.settings.config.get("headrace.max.slots") or 0) or cores_of(self.spark)
-        threads = ResidentThreads(self.spark, str(self.settings.config["headrace.execution"]))
+        self._resident_threads = ResidentThreads(self.spark, str(self.settings.config["headrace.execution"]))
         most_records = int(self.settings.config["headrace.warm.up.records"])
         for subtopology in self.compiled.subtopologies:
             name = subtopology.subtopology_id
@@ -144,7 +145,7 @@ class ApplicationRuntime(RunningInstance):
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
             self.plan_factory.note_chains(name, chains.count)
-            resident = threads.take(subtopology, slots, self.security.to_settings())
+            resident = self._resident_threads.take(subtopology, slots, self.security.to_settings())
             jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident=resident, slots=slots)
             self._jobs.append(jobs)
             nothing = self.plan_factory.plan(
@@ -353,6 +354,8 @@ class ApplicationRuntime(RunningInstance):
         self.state.begin_close()
         for jobs in self._jobs:  # of a start that failed; else they are closed
             jobs.close()
+        if self._resident_threads is not None:
+            self._resident_threads.release()
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):
                 self._link.close()

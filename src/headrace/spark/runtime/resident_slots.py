@@ -41,13 +41,23 @@ _KILLS_IDLE = "spark.python.worker.killOnIdleTimeout"
 ENDING_S = 10.0  # from a closed link to the end of its Spark job
 
 
+_held: dict[str, int] = {}  # threads held by resident slots of all applications in this process, by Spark application
+_held_lock = threading.Lock()
+
+
 class ResidentThreads:
-    """Threads of a session that resident slots may hold. Mutable: each subtopology with resident slots takes some."""
+    """Threads of a session that resident slots may hold. Mutable: each subtopology with resident slots takes some.
+
+    Applications of one process share the session's threads: a second one that counted on those of the first would wait
+    for a free thread for ever.
+    """
 
     def __init__(self, spark: SparkSession, execution: str) -> None:
         """`execution`: the setting `headrace.execution`."""
         self._spark, self._execution = spark, execution
-        self._left = threads_of(spark) - _THREADS_FOR_JOBS
+        self._context = str(spark.sparkContext.applicationId)
+        self._threads = threads_of(spark) - _THREADS_FOR_JOBS
+        self._taken = self._counted = 0
         self._kills_idle = str(spark.conf.get(_KILLS_IDLE, "false")) == "true"
 
     def take(self, subtopology: CompiledSubtopology, slots: int, access: Mapping[str, str]) -> ResidentChains | None:
@@ -61,10 +71,14 @@ class ResidentThreads:
         if self._execution == "micro-batch":
             return None
         name, chains = subtopology.subtopology_id, resident_chains(self._spark, subtopology, slots, access)
-        obstacle = self._obstacle(chains, slots)
+        with _held_lock:
+            obstacle = self._obstacle(chains, slots)
+            if obstacle is None:
+                assert not isinstance(chains, str)
+                self._taken += slots * chains.count
+                _held[self._context] = _held.get(self._context, 0) + slots * chains.count
         if obstacle is None:
             assert not isinstance(chains, str)
-            self._left -= slots * chains.count
             return replace(chains, is_demanded=self._execution == "resident")
         reason, fix = obstacle
         if self._execution == "resident":
@@ -77,7 +91,7 @@ class ResidentThreads:
     def reason_for_jobs(self, subtopology: CompiledSubtopology, slots: int) -> str | None:
         """Return why a subtopology runs a Spark job for each micro-batch; None if it has resident slots.
 
-        Takes their threads, as `take`, and raises nothing.
+        Counts their threads for the next subtopology, but holds none; raises nothing.
         """
         if self._execution == "micro-batch":
             return 'headrace.execution is "micro-batch"'
@@ -86,8 +100,14 @@ class ResidentThreads:
         if obstacle is not None:
             return obstacle[0]
         assert not isinstance(chains, str)
-        self._left -= slots * chains.count
+        self._counted += slots * chains.count
         return None
+
+    def release(self) -> None:
+        """Give the threads back, after the slots have ended. Calling it again changes nothing."""
+        with _held_lock:
+            _held[self._context] = _held.get(self._context, 0) - self._taken
+            self._taken = 0
 
     def _obstacle(self, chains: ResidentChains | str, slots: int) -> tuple[str, str] | None:
         """Return why a subtopology cannot have resident slots, and what to do; None if it can."""
@@ -96,9 +116,10 @@ class ResidentThreads:
         # Spark kills workers without input, and a slot between micro-batches has none.
         if self._kills_idle:
             return f"{_KILLS_IDLE} is true, and a slot is idle when no record arrives", f"Set {_KILLS_IDLE} to false"
-        if slots * chains.count > self._left:
+        left = self._threads - self._counted - _held.get(self._context, 0)
+        if slots * chains.count > left:
             return (
-                f"it needs {slots * chains.count} threads of Spark's executor, {max(0, self._left)} are left",
+                f"it needs {slots * chains.count} threads of Spark's executor, {max(0, left)} are left",
                 f"Leave the master out, or name local[N], N being the slots of all subtopologies + {_THREADS_FOR_JOBS}",
             )
         return None
