@@ -250,7 +250,9 @@ class _Splitter:
         return self._canonical.text(self._groups[index])
 
     def _order_by_canonical_text(self) -> None:
-        """Name inputs and buffers in an order that does not depend on where they stand in the program."""
+        """Name inputs and buffers in the order of their canonical texts, which is the same wherever the program writes
+        them.
+        """
         ordered = sorted(self._inputs.values(), key=lambda found: (found.canonical, found.kind))
         names = {found.name: f"i{index}" for index, found in enumerate(ordered)}
         self._inputs = {found.sql: replace(found, name=names[found.name]) for found in ordered}

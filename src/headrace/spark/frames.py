@@ -124,7 +124,7 @@ def _join(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFra
 
 
 def _with_watermark(dataframe: DataFrame, call: NarrowCall, _hidden: list[str]) -> DataFrame:
-    """Keep the event time as it is now: what later calls make of its column does not change it."""
+    """Copy the event time to the hidden column. Later calls on the user's column do not change the copy."""
     return dataframe.withColumn(EVENT_TIME_COLUMN, F.col(call.args[0]))
 
 

@@ -235,7 +235,7 @@ def contains_current_time(dataframe: DataFrame) -> bool:
 
 
 def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
-    """Return a DataFrame of a logical plan, planned anew in `session`."""
+    """Return a DataFrame of a logical plan, planned again in `session`."""
     from pyspark.sql import DataFrame
 
     return DataFrame(_jvm(session).org.apache.spark.sql.classic.Dataset.ofRows(_jsession(session), plan), session)

@@ -148,7 +148,7 @@ class _TableComparison:
         return [found for found in schema.fields if found.name not in self._ignored]
 
     def _same(self, schema: StructType) -> Column:
-        """A value that is no JSON at all parses to null and equals nothing."""
+        """Return the condition that both rows are equal. A value that is not JSON parses to null and equals nothing."""
         parts = F.col("found").isNotNull() & F.col("wanted").isNotNull()
         for found in self._compared(schema):
             mine, theirs = F.col("wanted").getField(found.name), F.col("found").getField(found.name)

@@ -29,7 +29,7 @@ class Storage:
 
 
 class Entries:
-    """The values that a run has read, slot by slot, and notes about entries whose bytes turn out to be no text."""
+    """Values that a run has read, slot by slot. Collects entries whose bytes cannot be converted."""
 
     def __init__(self, data: Any, bases: Any, filled: Any, storage: Storage) -> None:
         self.data = data
@@ -88,7 +88,7 @@ class Column:
         return [self.slot]
 
     def checked(self) -> list[Column]:
-        """Return the columns within it, or itself, whose bytes are judged only when they become an array."""
+        """Return the columns within it, or itself, whose bytes are checked only when they become an array."""
         return []
 
 
@@ -121,7 +121,7 @@ class Flat(Column):
 
 
 def _floats(numbers: Any, widths: Any) -> Any:
-    """Return values that were written as double, as float or as an integer; `widths` tells which."""
+    """Return values that were written as double, float or integer; `widths` (8, 4, 0) is the form of each."""
     if (widths == 8).all():
         return numbers.view(np.float64)
     if (widths == 4).all():

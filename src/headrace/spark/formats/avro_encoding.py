@@ -208,7 +208,7 @@ def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
 
 
 def _default_column(kind: AvroType, default: Any, rows: int) -> pa.Array:
-    """Return the column of a field that the rows do not have; only null can stand for it: see `check_writable`."""
+    """Return the column of a field that the rows do not have: nulls. `check_writable` allows no other default."""
     assert default is not MISSING
     return pa.nulls(rows, arrow_type(spark_type(kind)))
 

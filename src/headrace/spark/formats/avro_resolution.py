@@ -79,7 +79,7 @@ class ProgramCompiler:
         return names, columns
 
     def column_of(self, reader: AvroType, path: str) -> Column:
-        """Return the column for values of `reader`, with slots for it and for what lies within it."""
+        """Return the column for values of `reader`, with slots for it and for the values within it."""
         wanted, _ = without_null(reader)
         kind = arrow_type(spark_type(reader, path))
         slot, loops = self._new_slot(), self.loops
@@ -168,7 +168,9 @@ class ProgramCompiler:
             raise AvroSchemaError(f"{path}: {_named(writer)} cannot be read as {_named(wanted)}")
 
     def _branches(self, writer: AvroType, path: str, compile_branch: Callable[[AvroType], bool]) -> int:
-        """Compile each branch of a union with `compile_branch`, which says whether it did; return how many it did."""
+        """Compile each branch of a union with `compile_branch`, which returns False for a branch without a place.
+        Return the number of compiled branches.
+        """
         # 1. The table of jump targets, all "unresolved" at first.
         at, _ = self.entries([-1] * len(writer.branches))
         self.emit(kernels.UNION, -1, at, len(writer.branches), path=path)
@@ -275,7 +277,7 @@ def _target_of(written: AvroField, reader: AvroType) -> int | None:
 
 
 def _resolves(writer: AvroType, wanted: AvroType) -> bool:
-    """Whether values of `writer`, which is no union, can be read as `wanted`, as far as their outermost types tell."""
+    """Whether values of `writer` (no union) can be read as `wanted`, by their outermost types."""
     # The scale is part of the value: 12.3 with scale 1 and 1.23 with scale 2 have the same bytes.
     if wanted.logical == "decimal" or writer.logical == "decimal":
         return (writer.logical, writer.scale) == (wanted.logical, wanted.scale) and writer.precision <= wanted.precision
@@ -298,7 +300,7 @@ def _named(kind: AvroType) -> str:
 
 
 def _default_of(kind: AvroType, default: Any, path: str) -> Any:
-    """Return a default, which stands in a schema as JSON, as the Python value of its Arrow type."""
+    """Return the JSON default of a field as the Python value of its Arrow type."""
     wanted, _ = without_null(kind)
     if default is None:
         return None

@@ -36,7 +36,7 @@ def java_double(number: float) -> str:
 
 
 def java_float(number: float) -> str:
-    """The same for a float of 32 bits: `Float.toString`, whose digits are fewer."""
+    """Format a 32-bit float like `Float.toString`, which needs fewer digits than the double of the same value."""
     if not math.isfinite(number) or number == 0:
         return java_double(number)
     # The shortest digits that identify the 32-bit value: those of its 64-bit widening would be longer (0.1f is

@@ -153,7 +153,7 @@ def _lists(column: pa.Array) -> pa.Array:
 
 
 def _maps(column: pa.Array) -> pa.Array:
-    """As Spark: an object whose names are the keys' texts."""
+    """Return maps as Spark writes them: objects whose names are the texts of the keys."""
     names = column.keys
     if not pa.types.is_string(names.type):
         names = pc.replace_substring(text_of(names), '"', "")

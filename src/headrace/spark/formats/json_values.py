@@ -61,7 +61,7 @@ _ESCAPED = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
 
 
 class _Number(str):
-    """A number as it stood in the text."""
+    """Text of a number as it was in the record."""
 
     __slots__ = ()
 

@@ -88,7 +88,7 @@ def _wire_type(kind: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _number(kind: Any, raw: Any) -> Any:
-    """Return what the bits of a varint or of fixed bytes stand for."""
+    """Return the value of the bits of a varint or of a fixed-width field."""
     low = raw & np.uint64(0xFFFFFFFF)
     # An int32 is sent as a varint of 64 bits, sign-extended. Parsers keep the low 32 bits whatever the others are.
     if kind in (INT32, SFIXED32):
@@ -367,7 +367,7 @@ def gather_field(data: Any, at: Any, end: Any, number: Any, target: Any, writes:
 
 @njit(cache=True, nogil=True)
 def read_message_indexes(data: Any, starts: Any, ends: Any, paths: Any, behind: Any) -> None:
-    """Read the places of messages in their files, which stand behind the schema's id in records of a registry.
+    """Read the message indexes that follow the schema id in records of a registry: the path of a message in its file.
 
     Zigzag varints: how many there are, then each. None stands for the first message.
 

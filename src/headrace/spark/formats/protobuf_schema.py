@@ -332,7 +332,7 @@ def _enum(enum: EnumDescriptor) -> ProtobufEnum:
 
 
 def spark_columns(message: ProtobufMessage) -> StructType:
-    """Return the columns of a message. Fields whose messages are empty have none, as in Spark.
+    """Return the columns of a message. A field whose message is empty has no column, as in Spark.
 
     Raises:
         ProtobufSchemaError: for two fields whose names differ in case only.

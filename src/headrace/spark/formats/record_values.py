@@ -22,7 +22,7 @@ HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
 
 
 def schema_of_source(serde: Avro | Protobuf, topics: Sequence[str], kind: SchemaKind, where: str) -> RegisteredSchema:
-    """Return the latest schema of the subject of a source that has none of its own.
+    """Return the latest schema of the subject, for a source without a schema of its own.
 
     Raises:
         TopologyError: if it is not known which subject, or its schema is of another kind.

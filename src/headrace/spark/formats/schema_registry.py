@@ -301,7 +301,7 @@ def _gather(url: str, client: SchemaRegistryClient, schema: Any, definitions: di
 
 
 def _expanded(schema: Any, definitions: dict[str, Any], defined: set[str]) -> Any:
-    """Put each definition where its name is used first, as a schema that stands alone needs it."""
+    """Inline each definition where its name is used first, so that the schema needs no references."""
     if isinstance(schema, str):
         if schema not in definitions or schema in defined:
             return schema

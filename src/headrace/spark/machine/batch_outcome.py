@@ -94,7 +94,7 @@ class Batch:
         self.committed |= self.tasks_of(set(self.slots) - set(self.errors))
 
     def decide_without_fencing(self) -> None:
-        """At least once: nothing tells whether a commit that failed took effect, so the tasks are opened again."""
+        """Reopen the tasks of failed commits. At least once, no evidence shows whether such a commit took effect."""
         self.reopen |= self.tasks_of(self.errors)
 
     def decide_by_offsets(self, slots: Iterable[int], found: Offsets) -> None:

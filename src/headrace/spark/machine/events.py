@@ -37,7 +37,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHello:
-    """Slots of the executor are ready. Tasks are bound to slots that said hello."""
+    """Slots of the executor are ready. Tasks are bound to these slots only."""
 
     slots: tuple[int, ...]
 

@@ -121,7 +121,7 @@ class SubtopologyMachine:
 
     @property
     def slots(self) -> Mapping[int, SlotState]:
-        """All slots that said hello."""
+        """All slots that reported ready (`SlotHello`)."""
         return self._slots
 
     @property

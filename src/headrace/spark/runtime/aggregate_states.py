@@ -285,7 +285,9 @@ def _over_count(buffer: Buffer, moments: Any, counts: Any) -> tuple[Any, Any]:
 
 
 def _extreme_by(buffer: Buffer) -> AggregateState:
-    """`max_by` and `min_by`: the value and its place in the order; without the latter there is none."""
+    """State of `max_by` and `min_by`: the value, and its value of the ordering column. A null in the latter means no
+    row yet.
+    """
     [(ordering, ordering_type)] = buffer.more_inputs
     value = StateColumn(name=buffer.name, type=_input_type(buffer))
     order = StateColumn(name=f"{buffer.name}y", type=arrow_type(ordering_type))

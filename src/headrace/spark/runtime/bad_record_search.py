@@ -101,7 +101,7 @@ def _input(task: TaskPlan, found: InputRange) -> _Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecord:
-    """One record and what Spark said about it."""
+    """One bad record and Spark's reason."""
 
     task: int
     topic: str

@@ -31,7 +31,7 @@ MOST_HIDDEN = 0.6  # of the time in stages that is believed to have nothing to d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMeasure:
-    """Figures of one completed micro-batch. `largest_records` and `largest_bytes` belong to the task that had most."""
+    """Figures of one completed micro-batch. `largest_records` and `largest_bytes` are those of the fullest task."""
 
     largest_records: int
     largest_bytes: int = 0

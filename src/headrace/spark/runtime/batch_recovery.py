@@ -74,7 +74,7 @@ class BatchRecovery:
 
     @property
     def guards(self) -> bool:
-        """Whether to guard the next micro-batch: there were bad records lately, and it is known how to pass over them.
+        """Whether to guard the next micro-batch: bad records arrived lately, and the plan can be guarded.
 
         It costs a tenth more than a micro-batch without a guard.
         """
@@ -97,7 +97,7 @@ class BatchRecovery:
 
     @property
     def searches_ahead(self) -> bool:
-        """Whether to search the next records before they are processed: the last ones had bad ones among them, and the
+        """Whether to search the next records before they are processed: the last ones included bad records, and the
         micro-batch cannot be guarded.
 
         It costs what a failed attempt costs, without the attempt.
@@ -105,7 +105,7 @@ class BatchRecovery:
         return self._searches_ahead and not self.guards
 
     def search_ahead(self, plan: MicroBatchPlan) -> None:
-        """Find the records of a plan that is about to be made which Spark SQL cannot process; pass over them."""
+        """Find and skip the records of the next plan that Spark SQL cannot process."""
         # Records that an earlier search has looked through are not searched again, if a failed commit brings them back.
         fresh = {task.partition: self._not_searched(task.ranges) for task in plan.tasks}
         fresh = {task: ranges for task, ranges in fresh.items() if ranges}
@@ -393,7 +393,9 @@ def _may_be_of_records(failed: BatchFailed) -> bool:
 
 
 def _runs_unguarded(failed: BatchFailed) -> bool:
-    """Whether a guarded micro-batch failed for a reason that its guard may have, or that only a plain one tells."""
+    """Whether a guarded micro-batch failed for a reason that may lie in its guard, so that the plain form has to
+    decide.
+    """
     if failed.was_run_again or _is_transient(failed):
         return False
     cause: HeadraceError | None = failed.cause

@@ -199,7 +199,7 @@ class SubtopologyRunner:
     # -- events and commands ------------------------------------------------------------------------------------------
 
     def _report(self, event: Event) -> None:
-        """Feed an event of another thread, and wake the loop wherever it waits."""
+        """Feed an event of another thread, and wake the loop."""
         # 1. Under the lock the machine takes the event and tasks are bound or released. No I/O happens here, so the
         #    member thread is never held up by a micro-batch.
         with self._lock:
@@ -216,7 +216,7 @@ class SubtopologyRunner:
                     self._runtime.fail(error)
 
     def _feed(self, event: Event) -> list[Command]:
-        """Apply what the machine says about tasks. Return all other commands. The caller holds the lock."""
+        """Apply the machine's commands about tasks, and return all other commands. The caller holds the lock."""
         others: list[Command] = []
         for command in self._machine.handle(event, int(time.monotonic() * 1000)):
             match command:

@@ -101,7 +101,7 @@ def _name_size(blocks: Bytes, at: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _entry_bytes(blocks: Bytes, at: int, end: int) -> int:
-    """How long an entry is. Raises ValueError when it does not end where its block does, or before."""
+    """Return the size of an entry. Raises ValueError if it extends beyond the end of its block."""
     if at + ENTRY_HEADER > end:
         raise ValueError("an entry of a block is cut off")
     value_size = (
@@ -120,7 +120,7 @@ def _entry_bytes(blocks: Bytes, at: int, end: int) -> int:
 def look_up(
     data: Bytes, starts: Positions, sizes: Positions, block_at: Positions, blocks: Bytes, bounds: Positions
 ) -> tuple[Positions, Positions]:
-    """(where the value of each name begins in `blocks`, its size; -1: there is none).
+    """Return the start of each name's value in `blocks` and its size; -1 if the name is not there.
 
     `blocks[bounds[i]:bounds[i + 1]]` is block i, `block_at` says which one a name falls into. Raises ValueError.
     """
@@ -230,7 +230,7 @@ def rewrite(
     blocks: Bytes,
     bounds: Positions,
 ) -> tuple[Bytes, Positions, int, int]:
-    """(the blocks with these values in them, their bounds, entries, how many of them there were before).
+    """Merge values into blocks: (new blocks, their bounds, number of entries, number of entries before).
 
     A value of size -1 takes the entry away. A block may be empty afterwards, or longer than a block should be. Raises
     ValueError when a block is none.
@@ -287,7 +287,7 @@ def rewrite(
 def cut(
     blocks: Bytes, bounds: Positions, entries: int, limit: int, filled: int, gap: int
 ) -> tuple[Bytes, Positions, Positions]:
-    """(pieces with a gap before each, where each begins with its gap, of which block it is).
+    """Cut blocks into pieces: (pieces with a gap before each, start of each gap, block of each piece).
 
     Blocks longer than `limit` are cut at about `filled` bytes. An entry that is longer than that has a piece of its
     own. An empty block has no piece. The last place is the end.

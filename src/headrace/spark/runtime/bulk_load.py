@@ -42,7 +42,7 @@ def name_of_key(key: bytes) -> bytes:
 
 
 def names_of_keys(keys: pa.Array) -> pa.Array:
-    """`name_of_key` of each, none of which is null."""
+    """Return `name_of_key` of each key. No key is null."""
     if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= LONGEST_PLAIN_KEY:
         return pc.binary_join_element_wise(pa.scalar(b"k", pa.binary()), _binary(keys), pa.scalar(b"", pa.binary()))
     return pa.array([name_of_key(key) for key in keys.to_pylist()], pa.binary())
@@ -62,7 +62,8 @@ def order_of_keys(keys: pa.Array) -> pa.Array | None:
 
 
 def newest_values(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(names in order, the newest value of each) of records in the order of the log. A null value deletes.
+    """Reduce records to the newest value of each key: (names in order, their values). Input is in the order of the log.
+    A null value deletes.
 
     Records without a key are no changes, and are passed over.
     """

@@ -124,7 +124,7 @@ class CommandExecutor:
         return BatchKey(incarnation=self._runtime.incarnation, batch_id=next(self._batch_ids))
 
     def end(self) -> None:
-        """Interrupt requests to brokers, for good."""
+        """Interrupt all requests to brokers. No later request is sent."""
         self.inputs.end()
 
     def close(self) -> None:
@@ -357,7 +357,7 @@ class CommandExecutor:
             self.progress.totals.failed += 1
 
     def _log_outcome(self, plan: MicroBatchPlan, advance: commands.Advance) -> None:
-        """Log what an operator needs to tell a batch that is repeated from one that is not."""
+        """Log whether a failed batch is repeated, for the operator of the application."""
         if advance.error is not None:
             done = "committed after all" if not advance.unchanged and not advance.reopen else "not committed"
             log.warning("%s: batch %d is %s: %s", self._name, plan.batch.batch_id, done, advance.error)

@@ -153,7 +153,7 @@ class _Changes:
         return shortened_keys(encode_key(columns))
 
     def _expired(self, reader: StoreReader, newest: int) -> pa.Array:
-        """Return entries that no later row can be a duplicate of: all of a span whose end is two delays behind."""
+        """Return expired entries: those of all spans that end at least two delays before the newest event time."""
         delay, width = self._deduplication.delay_us, _width(self._deduplication.delay_us)
         # A row that is not late has an event time of at least `newest - delay`, and a duplicate of it at most one delay
         # less. Spans that end before that cannot matter. Whole spans only, because the keys of a span are contiguous.

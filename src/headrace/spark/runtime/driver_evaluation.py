@@ -114,7 +114,7 @@ class DriverRows:
 def failing_rows(
     rows: DriverRows, build: Callable[[DataFrame], DataFrame], *, most: int, tick: Callable[[], None] = lambda: None
 ) -> list[tuple[int, str]]:
-    """The first `most` rows on which the plan that `build` makes fails, in their order, each with Spark's reason."""
+    """Return the first `most` rows on which the plan made by `build` fails, in order, each with Spark's reason."""
     if not rows.count:
         return []
     plan = _Plan(rows, build, None, 1)
@@ -125,7 +125,9 @@ def failing_rows(
 def _by_slices(
     rows: DriverRows, build: Callable[[DataFrame], DataFrame], most: int, tick: Callable[[], None]
 ) -> list[tuple[int, str]]:
-    """As `failing_rows`; slices that fail are divided all at once, a plan per level."""
+    """Find failing rows by slices, for plans that read ahead. All slices that fail are divided at once, one plan per
+    level.
+    """
     waiting: list[int] = list(range(rows.count))
     # 1. Start with a few slices: with few bad rows most of them succeed, and their rows are done.
     slices = min(len(waiting), SLICES)
@@ -169,7 +171,7 @@ class _Plan:
 
     @property
     def can_resume(self) -> bool:
-        """Whether each row is processed before the next is read, as far as the plan tells."""
+        """Whether the plan's operators process each row before they read the next one."""
         streamed = self._plan
         while True:
             if class_of(streamed) not in _ROW_BY_ROW:

@@ -331,8 +331,8 @@ def _headers(source: Source, where: tuple[str, int], records: pa.Table, reasons:
 
 
 def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> list[list[tuple[str, bytes]]]:
-    """For each record a header with its columns as JSON, named after their expressions; none where JSON has no such
-    value, which may be what is wrong with the record.
+    """Return for each record a header with its columns as JSON, named after their expressions; no header for a value
+    that JSON cannot express.
     """
     from headrace.spark import formats
 
@@ -351,7 +351,7 @@ def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.T
 
 
 def _record_columns(step: FetchStep) -> tuple[str, ...]:
-    """The parts of a record that anybody asks for; each one less is decoded less."""
+    """Return the parts of a record that the steps of the stage use. Other parts are not decoded."""
     used = _columns_of_rows(step)
     return used if not step.with_timestamp or "timestamp" in used else (*used, "timestamp")
 
@@ -374,7 +374,7 @@ def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
 
 
 def _has_dead_letters(source: Source) -> bool:
-    """Whether records are set aside whole, as they came."""
+    """Whether bad records of this source are written, unchanged, to a dead-letter topic."""
     return isinstance(source.on_error, DeadLetter)
 
 

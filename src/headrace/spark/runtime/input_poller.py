@@ -73,7 +73,7 @@ class InputPoller:
         self._announced = places if any(announced) else None
 
     def end(self) -> None:
-        """Stop polling, and wake the waiting thread for good."""
+        """Stop polling, and wake the waiting thread. Later waits return at once."""
         self._client.end()
         self._wake.set()
 
@@ -122,7 +122,9 @@ class InputPoller:
                 pending.reply.connection.close()
 
     def _on_response(self, reply: PendingReply) -> bool:
-        """Return whether a response announces records. An error counts as such, so that the caller looks."""
+        """Return whether a response announces records. An error counts as an announcement: the caller then asks for the
+        ends.
+        """
         try:
             answer = self._client.finish(reply)
         except (ConnectionLost, MalformedResponse):

@@ -39,7 +39,7 @@ log = logging.getLogger("headrace.spark")
 
 
 class DriverJvm:
-    """JVM process of the session, of whose end an idle application would not hear.
+    """JVM process of the session, watched because an idle application would not notice its end.
 
     If the JVM started Python (spark-submit), Python cannot outlive it, so it is never gone.
     """

@@ -115,7 +115,7 @@ class _FunctionFailed(Exception):
 
 
 class BatchNumber(int):
-    """Batch id for `foreachBatch`: Spark's int, with the attempt that it stands for."""
+    """Batch id for `foreachBatch`: Spark's int, with the offsets and tasks of the micro-batch."""
 
     offsets: dict[str, tuple[int, int]]
     tasks: tuple[int, ...]
@@ -196,7 +196,7 @@ class JobRunner:
     def process_guarded(
         self, plan: MicroBatchPlan, *, bad_expected: bool, tick: Callable[[], None] = lambda: None
     ) -> tuple[list[StageReport], list[BadRecord]]:
-        """Process a micro-batch of which Spark SQL may be unable to process some records, and pass over those.
+        """Process a micro-batch and skip the records that Spark SQL cannot process.
 
         One Spark job, and one more if records go to dead-letter topics. Rows that fail in it are evaluated one by one
         by the plan itself before anything counts.
@@ -323,7 +323,9 @@ class JobRunner:
         return list(found.values())
 
     def _sieve(self, probe: Probe) -> PreparedPlan | None:
-        """The rows of a chain that may fail, None where Spark cannot tell; planned at the first search."""
+        """Return the plan that selects the rows of a chain that may fail; None if Spark cannot select them. Planned at
+        the first search.
+        """
         if probe not in self._sieves:
             rows = suspect_rows(probe.rows(), probe.sql)
             if rows is None:
@@ -414,7 +416,7 @@ class JobRunner:
             log.warning("%s runs a Spark job for each micro-batch: %s", self._name, lost)
 
     def _warm_up_guarded(self, plan: MicroBatchPlan) -> None:
-        """Plan and compile the guarded form, which a failed micro-batch needs at once."""
+        """Plan and compile the guarded form ahead, so that a failed micro-batch does not wait for it."""
         assert self._guarded is not None
         try:
             with self._running(plan, "warm-up, guarded"):
@@ -536,7 +538,7 @@ def _rows(prepared: PreparedPlan) -> list[StageReport]:
 
 
 def _without_room(state_dir: str) -> list[HeadraceError]:
-    """A stage on a full disk cannot even say so; then the disk does."""
+    """Return the disk-full error if the disk is full: a stage cannot write its error file then."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(state_dir).free < LEAST_ROOM_BYTES:
             return [disk_full(Path(state_dir))]

@@ -123,7 +123,7 @@ class PreparedPlan:
         return self._kept
 
     def _see_sides(self) -> None:
-        """Start anew when a static side was read again; its rows stand in the plan."""
+        """Build the plan again if a static side was read again, because its rows are part of the plan."""
         read = [side.hold() for side in self._sides]
         if read != self._read:
             self._look(self._build())

@@ -32,7 +32,7 @@ def has_lost_its_daemon(error: BaseException) -> bool:
 
 
 def forget_dead_daemons(spark: SparkSession) -> int:
-    """Make factories with a dead daemon start another one for their next task. Return the number of such factories."""
+    """Make factories with a dead daemon start a new one for their next task. Return the number of such factories."""
 
     def field(class_name: str, name: str, owner: Any) -> Any:
         return private_field(spark, class_name, name).get(owner)

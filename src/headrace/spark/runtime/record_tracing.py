@@ -67,7 +67,7 @@ class _TracedSink:
         return ()
 
     def _try(self, table: pa.Table) -> None:
-        """Halve what does not encode until single rows stand alone."""
+        """Encode the rows; if that fails, halve them until single rows fail alone."""
         if not table.num_rows:
             return
         try:
@@ -95,7 +95,7 @@ class _SizeLimit:
         self._limit: int | None = None
 
     def note_larger(self, table: pa.Table, keys: Any, values: Any) -> None:
-        """Note the rows whose records are larger than the topic takes, even alone in a batch and compressed."""
+        """Note the rows whose records exceed the topic's limit, even alone in a batch and compressed."""
         from headrace.protocol.arrow_batches import encode_from_arrow
 
         limit = self._most_bytes()
@@ -181,7 +181,7 @@ class _TracedAggregate:
             yield finished
 
     def _stored(self, task: Any, keys: pa.Array) -> pa.Table:
-        """The stored partials of `keys`, null where there are none; the store stays as it is."""
+        """Return the stored partials of `keys`, null where there are none. The store does not change."""
         found: list[pa.Array] = []
 
         def read(old: pa.Array) -> pa.Array:
@@ -211,7 +211,9 @@ class _TracedAggregate:
 def _overflows(
     state: Iterable[StateColumn], partials: pa.Table, stored: pa.Table, group: Any, groups: int
 ) -> tuple[dict[int, str], Any]:
-    """(rows that a sum of their group has no room for, and why; rows whose sum with the stored value has none)."""
+    """Find overflowing sums: (rows that do not fit into the sum of their group, with reasons; mask of rows that do not
+    fit beside the stored value alone).
+    """
     bad: dict[int, str] = {}
     lonely = np.zeros(partials.num_rows, np.bool_)
     for column in state:

@@ -66,7 +66,7 @@ class Replay:
 
     @property
     def stored_position(self) -> StorePosition:
-        """The store's own position record, if the store still belongs to this replay."""
+        """The store's position record while it belongs to this replay."""
         return StorePosition(batch=self.writer, input_offsets={}, changelog_offset=self.position, restoring=True)
 
     @property

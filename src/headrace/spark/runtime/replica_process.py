@@ -184,7 +184,8 @@ class ReplicaProcess:
         return True
 
     def _assign_positions(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
-        """Make the stores stand for these input offsets, as the stage that opens tasks does; (partition, keys, bytes).
+        """Assign stores that are complete to these input offsets, as the stage that opens tasks does: (partition, keys,
+        bytes) of each task.
 
         Left to that stage: whatever is not at the very end of its changelog (READ_UNCOMMITTED), or of another topic.
         """
@@ -230,7 +231,7 @@ class ReplicaProcess:
         return stores
 
     def _refresh_topics(self, tasks: Iterable[Task]) -> None:
-        """A changelog that was deleted and created anew has another id."""
+        """Refresh the topic ids: a changelog that was deleted and created again has another id."""
         topics = {described.changelog_topic for name, _ in tasks for described in self._stores[name]}
         self._client.known_topics(topics, refresh=True, timeout_ms=TOPIC_WAIT_MS)
 
@@ -412,7 +413,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def main() -> None:
-    """Settings and commands come on stdin; its end is the driver's end, whatever is going on here."""
+    """Run the process: settings and commands arrive on stdin, and its end is the end of the driver."""
     sys.meta_path.insert(0, _NoPandas())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the driver decides what they mean

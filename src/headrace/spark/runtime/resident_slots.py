@@ -199,7 +199,7 @@ class ResidentSlots:
         return self._chains.is_demanded
 
     def takes(self, plan: MicroBatchPlan) -> bool:
-        """Whether a micro-batch is to run here, and not as a job of its own.
+        """Whether a micro-batch runs in the resident slots and not as a Spark job.
 
         Rows of a chain with Spark SQL pass the JVM in small batches, which costs more per row than a job, and less than
         a job does for few rows.

@@ -25,7 +25,7 @@ _DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
 
 
 def check_convertible(old: RowSchema, new: RowSchema) -> None:
-    """Raises StateError("state-schema-changed") when rows of `old` say nothing about groups of `new`."""
+    """Refuse a conversion between rows that group by different columns. Raises StateError("state-schema-changed")."""
     if old.keys != new.keys:
         raise StateError(
             "state-schema-changed",

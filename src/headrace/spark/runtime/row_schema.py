@@ -367,7 +367,7 @@ def judge_changelog(
 def schema_changed(
     changelog: str, group_id: str, difference: str, *, new: StoredSchema, old: StoredSchema | None = None
 ) -> StateError:
-    """The refusal of a program whose stored rows would differ from those that are there."""
+    """Return the refusal of a program whose rows would differ from the stored ones."""
     stored = f"stored {old.state}" if old is not None else "stored: unknown"
     return StateError(
         "state-schema-changed",

@@ -55,7 +55,7 @@ ENTRY_PREFIX = b"\xff\x01"
 
 
 def fixed_width(column_type: pa.DataType) -> int | None:
-    """Bytes that a value of this type takes in a row; None where each value brings its own length."""
+    """Return the bytes that a value of this type takes in a row; None for types of variable width."""
     if pa.types.is_boolean(column_type):
         return 1
     if _is_variable(column_type):
@@ -179,7 +179,7 @@ def foreign_rows(rows: pa.Array, fingerprint: bytes) -> NDArray[np.int64]:
 
 
 def decode_rows(rows: pa.Array, types: Sequence[pa.DataType], fingerprint: bytes = b"") -> list[pa.Array]:
-    """The columns of `encode_rows`' rows. No row may be null.
+    """Return the columns of rows that `encode_rows` has written. No row may be null.
 
     Raises StateError: `state-schema-changed` for a row of another schema (`facts["row"]` is its index), `state-format`,
     `state-corrupt` for what is no row.
@@ -236,7 +236,9 @@ def decode_rows(rows: pa.Array, types: Sequence[pa.DataType], fingerprint: bytes
 
 
 def encode_key(columns: Sequence[pa.Array]) -> pa.Array:
-    """The key bytes of each row: see the module's docstring. Never null, never two groups with the same bytes."""
+    """Return the key bytes of each row (see the module's docstring). They are never null, and equal only for equal
+    groups.
+    """
     if len(columns) == 1 and pa.types.is_string(_plain(columns[0]).type):
         text = _plain(columns[0])
         key = text.cast(pa.binary())
@@ -265,7 +267,9 @@ def _canonical(column: pa.Array) -> pa.Array:
 
 
 def _layout(types: Sequence[pa.DataType], bitmap_at: int) -> tuple[int, list[int], int, int]:
-    """(where the bitmap begins, where each column's fixed bytes begin, where the lengths begin, size of all that)."""
+    """Return the layout of a row: (start of the bitmap, start of each column's fixed bytes, start of the lengths, size
+    of all that).
+    """
     at = bitmap_at + (len(types) + 7) // 8
     fixed_at: list[int] = []
     variable = 0

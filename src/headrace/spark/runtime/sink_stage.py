@@ -30,7 +30,7 @@ __all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "producer_for
 
 
 def producer_for(context: StageContext) -> RecordWriter:
-    """The stage's producer, with the slot's identity; the driver owns identities, at least once there is none."""
+    """Return the stage's producer. Exactly once it has the slot's identity, which belongs to the driver."""
     if context.producer is None:
         context.producer = context.topics.writer(context.plan, context.slot, context.stage_reports)
     return context.producer

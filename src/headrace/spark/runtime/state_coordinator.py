@@ -103,7 +103,7 @@ class StateCoordinator:
     # -- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the replica process; on several machines there is none (stores lie on the executors' disks)."""
+        """Start the replica process. Not on several machines, where stores are on the executors' disks."""
         if not self._stores or not self._runtime.spark.sparkContext.master.startswith("local"):
             return
         self.replicas = Replicas(
@@ -134,7 +134,7 @@ class StateCoordinator:
             self.replicas.close()
 
     def found_offsets(self) -> tuple[tuple[str, int, int], ...]:
-        """(subtopology, partition, changelog offset) of the tasks whose stores lie in the state directory."""
+        """Return (subtopology, partition, changelog offset) of the tasks with stores in the state directory."""
         tasks = self._runtime.directory.tasks(self._stores)
         if self.replicas is not None and tasks:
             self._dormant = self.replicas.find(tasks)

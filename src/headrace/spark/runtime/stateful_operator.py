@@ -280,7 +280,7 @@ class _Stateful:
 
 
 class _Newest(Generic[Read, Written]):
-    """A function that keeps what it returned last: the changelog gets the very values of the store."""
+    """Function wrapper that keeps its last result, because the changelog gets exactly the values of the store."""
 
     def __init__(self, function: Callable[[Read], Written], first: Written) -> None:
         self._function, self.newest = function, first

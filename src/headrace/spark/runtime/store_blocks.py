@@ -46,7 +46,7 @@ class Found:
     bounds: Positions
 
     def values(self) -> pa.Array:
-        """The value of each name; null: there is none. Raises StateError("state-corrupt")."""
+        """Return the value of each name, null if there is none. Raises StateError("state-corrupt")."""
         try:
             at, sizes = kernels.look_up(*spans_of(self.names), self.block_at, self.blocks, self.bounds)
         except ValueError as error:
@@ -55,7 +55,7 @@ class Found:
 
 
 def find(transaction: Any, database: Any, names: pa.Array) -> Found:
-    """The blocks of `names`, which are sorted, each there once. Raises StateError("state-corrupt")."""
+    """Return the blocks of `names`, which are sorted and distinct. Raises StateError("state-corrupt")."""
     with transaction.cursor(database) as cursor:
         # 1. Few names: a search in LMDB's tree for each. Many: list the first names of all blocks once and gallop
         #    through them, which touches each branch page once.
@@ -76,7 +76,7 @@ def find(transaction: Any, database: Any, names: pa.Array) -> Found:
 
 
 def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
-    """Write a value for each name found, null for none; how many entries more there are. Raises StateError."""
+    """Write a value for each name found, null to delete. Return the change of the entry count. Raises StateError."""
     value_data, value_starts, value_sizes = spans_of(values)
     if values.null_count:
         # -1 marks a deletion. The kernels take one array less than with a mask.
@@ -178,7 +178,7 @@ def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
 def _sealed(
     firsts: Sequence[bytes], pieces: memoryview, begins: list[int], owners: list[int]
 ) -> list[tuple[bytes, memoryview]]:
-    """Each piece under its first name, sealed; the first one of a block stays under that of the block."""
+    """Return the pieces, each sealed, under its first name. The first piece of a block keeps the block's name."""
     pairs, before = [], -1
     for at, end, owner in zip(begins, begins[1:], owners, strict=False):
         body = at + SEAL_BYTES
@@ -196,7 +196,9 @@ def _sealed(
 
 
 def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
-    """(first names of the blocks that names fall into, which one each falls into), from a list of all blocks."""
+    """Find blocks from a list of all first names: (first names of the touched blocks, which of them each name falls
+    into).
+    """
     firsts = list(cursor.iternext(keys=True, values=False))
     if not firsts or firsts[0] != FIRST:
         firsts.insert(0, FIRST)
@@ -207,7 +209,7 @@ def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
 
 
 def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
-    """The same, by a search in LMDB's tree for each name."""
+    """Find blocks as `_among_all` does, by a search in LMDB's tree for each name."""
     firsts: list[bytes] = []
     block_at = np.empty(len(names), np.int64)
     for row, name in enumerate(names):

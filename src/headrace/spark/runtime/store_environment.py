@@ -21,10 +21,10 @@ __all__ = ["StoreEnvironment"]
 
 
 class StoreEnvironment:
-    """Mutable: whether its files are still the ones at the path."""
+    """An open LMDB environment. Mutable: it notices when its files are replaced."""
 
     def __init__(self, path: Path) -> None:
-        """`rebuilt`: why what was here before had to be set aside; None: it was not."""
+        """Open the environment. `rebuilt` is the reason why earlier files were set aside; None if they were not."""
         self.path = path
         self.lmdb, self.rebuilt = open_environment(path)
         self._file = file_id(path)

@@ -145,7 +145,7 @@ def open_read_only(path: Path) -> lmdb.Environment | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Serialise openings of a store across processes: two of them would set it aside one after the other."""
+    """Serialise openings of a store across processes, so that two of them do not set it aside one after the other."""
     # The lock file lies beside the store and not in it, because setting the store aside renames its directory. The
     # kernel releases the lock of a process that is killed.
     lock = os.open(path.parent / f".{path.name}.open", os.O_RDWR | os.O_CREAT, 0o644)

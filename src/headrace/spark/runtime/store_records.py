@@ -120,7 +120,7 @@ def seal_of(body: bytes | memoryview) -> bytes:
 
 
 def unseal(data: bytes) -> bytes:
-    """The body of a sealed record. Raises StateError("state-corrupt")."""
+    """Return the body of a sealed record. Raises StateError("state-corrupt")."""
     body = data[SEAL_BYTES:]
     if data[: len(_SEAL)] != _SEAL or xxhash.xxh3_64_digest(body) != data[len(_SEAL) : SEAL_BYTES]:
         raise StateError("state-corrupt", "a checksum of the store is wrong")

@@ -72,7 +72,7 @@ def publish_schema(client: NetworkClient, changelog: str, schema: StoredSchema) 
 
 
 def first_rows(client: NetworkClient, changelogs: Iterable[str]) -> dict[str, Row | None]:
-    """The first committed record in partition 0 of each changelog; None where there is none."""
+    """Return the first committed record in partition 0 of each changelog; None for an empty one."""
     from headrace.client.fetcher import Fetcher  # Arrow, which `headrace check` may lack
 
     wanted = [(topic, 0) for topic in changelogs]

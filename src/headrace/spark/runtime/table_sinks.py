@@ -89,7 +89,7 @@ class TableSinks:
                 sink.sink.discard(parts)
 
     def resolve_parts(self, tasks: Iterable[RunningTask], committed: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Bring the tables of these tasks to where the group's offsets stand. Raises SinkError."""
+        """Decide leftover parts of these tasks by the group's offsets, and commit or discard them. Raises SinkError."""
         for task in tasks:
             stands = {
                 _input(task, where): part_resolution.Committed(offset=row.offset, metadata=row.metadata)

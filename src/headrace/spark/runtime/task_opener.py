@@ -176,14 +176,16 @@ class TaskOpener:
         return {p: tuple((topic, p) for topic in topics if p in found[topic].partitions) for p in request.partitions}
 
     def _topic_ids(self, topics: set[str]) -> dict[str, str]:
-        """As they were when the inputs were looked up."""
+        """Return the topic ids that the look-up of the inputs returned."""
         found = self._client.known_topics(sorted(topics)).topics if topics else {}
         return {topic: str(found[topic].topic_id) for topic in sorted(topics)}
 
     def _starts(
         self, request: Open, inputs: list[TopicPartition], topic_ids: Mapping[str, str]
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, CommittedOffset]]:
-        """Committed offsets, where there is none what `auto_offset_reset` says; and what was found committed."""
+        """Return the start offsets (committed ones, else by `auto_offset_reset`), and the committed offsets that were
+        found.
+        """
         if not inputs:
             return {}, {}
         committed = fetch_committed(
@@ -249,7 +251,9 @@ class TaskOpener:
         return ends
 
     def _inside(self, where: TopicPartition, committed: int, first: int) -> int:
-        """Records that retention took before they were read are said, and passed over only when that was asked for."""
+        """Return the start offset inside of the log. Records that retention deleted before they were read are logged
+        and skipped, unless the reset policy is "none".
+        """
         if committed >= first:
             return committed
         if self._reset == "none":

@@ -77,7 +77,7 @@ def close_stores(state_dir: Path) -> None:
 
 
 def _close_stale() -> None:
-    """Now and then, close what was deleted or set aside: an open file keeps its room on the disk."""
+    """Close stores whose files were deleted or set aside, every 30 s: an open file keeps its disk space."""
     global _checked_s
     if time.monotonic() - _checked_s < CHECK_S:
         return

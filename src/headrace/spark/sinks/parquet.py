@@ -129,7 +129,7 @@ class ParquetSink:
         return left
 
     def tasks_of(self, group_id: str) -> list[SinkTask]:
-        """The tasks of a group that have ever written here."""
+        """Return the tasks of a group that have ever written here."""
         names = [path.name.rpartition("-") for path in subdirectories(Path(self.path) / "_headrace" / group_id)]
         return [SinkTask(group_id=group_id, subtopology_id=name, partition=int(number)) for name, _, number in names]
 

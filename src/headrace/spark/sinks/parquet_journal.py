@@ -25,7 +25,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPart:
-    """A part whose rows count and are in no file of the table yet."""
+    """A committed part that is in no file of the table yet."""
 
     batch: str
     starts: Mapping[str, int]
@@ -66,12 +66,12 @@ class Journal:
 
     @property
     def counted(self) -> frozenset[str]:
-        """Batches whose rows count: their directories are no pending parts."""
+        """Batches that are committed. Their directories are not pending parts."""
         rolled = self.roll.batches if self.roll is not None else ()
         return frozenset({part.batch for part in self.waiting} | set(rolled))
 
     def has(self, part: SinkPart) -> bool:
-        """Whether all that the part moved lies behind the positions."""
+        """Whether the positions have passed everything that the part moved."""
         # An input that the part did not move says nothing about it.
         return all(self.positions.get(name, -1) >= at for name, at in part.ends.items() if at > part.starts[name])
 
@@ -101,7 +101,8 @@ class Journal:
 
 
 def _file_name(group_id: str, parts: Sequence[CommittedPart]) -> str:
-    """Named for the first input that moved; the digest of the batches, each the only one of its name, tells all apart.
+    """Return the file's name: the first input that moved, its range, and a digest of the batches, which makes it
+    unique.
 
     Offsets alone do not: a topic that was deleted and created again has the same ones a second time.
     """
