@@ -32,6 +32,8 @@ def rules_for(compiled: CompiledTopology, *, principal: str, exactly_once: bool)
         ("TOPIC", topic, "LITERAL", ("WRITE", "CREATE") if created else ("WRITE",))
         for topic, created in _written(compiled).items()
     ]
+    # CREATE and DELETE: internal topics are created by the group coordinator with the member's rights (KIP-1071), and
+    # rows of repartition topics are deleted when they are committed.
     if any(part.changelog_topics for part in compiled.subtopologies):
         wanted.append(("TOPIC", f"{name}-", "PREFIXED", ("READ", "WRITE", "CREATE", "DELETE")))
     if exactly_once:

@@ -30,6 +30,8 @@ _CLIENT_STATES: Final = {"starting": 1, "not-ready": 1, "running": 2, "stopped":
 
 def application_families(runtime: RunningInstance) -> Iterator[Family]:
     """Return all metric families of a running application. Families without a current value have no samples."""
+    # One scrape reads the state of several threads without a lock: figures may be a micro-batch apart, never half
+    # written.
     yield from _client(runtime)
     yield from _tasks(runtime)
     yield from _restoring(runtime)

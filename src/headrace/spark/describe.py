@@ -69,6 +69,7 @@ def reasons_for_jobs(settings: ApplicationSettings, compiled: CompiledTopology) 
 
 def as_document(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> dict[str, Any]:
     """Return the topology as dictionaries and lists, in an order that depends only on the program."""
+    # Sorted by the program only, so that descriptions of two versions can be compared as text.
     return {
         "application": compiled.app_name,
         "subtopologies": [

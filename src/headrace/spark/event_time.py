@@ -96,6 +96,7 @@ def check_watermark(template: DataFrame, event_time: str, delay: str, where: str
             "call withWatermark once, with the longer delay",
             where,
         )
+    # Spark checks the delay here, and the column only when a streaming query starts; hence the `select`.
     with translated(where, template.columns):
         template.withWatermark(event_time, delay)
         kind = template.select(F.col(event_time).alias("event time")).schema[0].dataType
@@ -133,9 +134,11 @@ def keyed_deduplication(
     with translated(where, template.columns):
         visible = without_hidden(template)
         # Releases word an unknown name of dropDuplicates differently, and one of select alike.
+        # A select first, for one wording of unknown names in all releases.
         visible.select(*map(quoted, subset or ()))
         plan = analysed(visible.dropDuplicates(None if subset is None else list(subset)))
     canonical = CanonicalExpressions(template)
+    # In the order of canonical texts: two programs that name the columns in another order keep the same store.
     keys = sorted((canonical.text(key), str(key.name()), key) for key in sequence(plan.keys()))
     _check_key(template, source, [key for _, _, key in keys], where)
     [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
@@ -225,6 +228,7 @@ def _check_key(template: DataFrame, source: TopicSource, keys: Sequence[Any], wh
             )
     if source.key_column is None:
         raise _not_in_one_partition("the key of its records is not declared", _DECLARE_THE_KEY.format("id"), where)
+    # The key column may have been renamed; a column that was computed under its name does not count.
     if source.key_column not in [source_column(template, key) for key in keys]:
         raise _not_in_one_partition(
             f'"{source.key_column}", the key of its records, is not among the columns as it was read',

@@ -195,6 +195,8 @@ class _StopSignals:
     def _ask(self, number: int, _frame: FrameType | None) -> None:
         self.name = signal.Signals(number).name
         self.asked.set()
+        # Raised only while the application starts. Later the main thread sees the event within `_LOOK_S`, and the
+        # micro-batch is finished.
         if self._interrupts:
             self._interrupts = False  # once: a second one must not hit the release
             raise _StopRequested

@@ -30,6 +30,7 @@ def apply_calls(
         carried: Hidden columns to keep; None keeps all that `dataframe` has.
     """
     for call in calls:
+        # Looked up before each call, because a join or a window may have added some.
         hidden = [name for name in dataframe.columns if is_hidden(name) and (carried is None or name in carried)]
         dataframe = _APPLY.get(call.method, _plain)(dataframe, call, hidden)
         _check_names(dataframe, call, hidden)
@@ -154,6 +155,7 @@ def _is_star(column: Column) -> bool:
 
 def _check_names(dataframe: DataFrame, call: NarrowCall, hidden: list[str]) -> None:
     """Check that column names are unique and that no call changes a hidden column."""
+    # Spark resolves names without regard to case, so "A" and "a" are one name to every later call.
     folded = [name.lower() for name in dataframe.columns]
     twice = sorted({name for name in dataframe.columns if folded.count(name.lower()) > 1})
     taken = [name for name in twice if is_hidden(name)] or sorted(set(hidden) - set(dataframe.columns))

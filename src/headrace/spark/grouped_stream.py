@@ -203,6 +203,8 @@ class GroupedStream:
         where = call_site()
         before, group = self._grouped_template(), self._cols
         arms, window = self._arms, self._window
+        # The window becomes a recorded call and a column, on the template as on every source: the aggregate then groups
+        # by a column.
         if window is not None:
             before, group = apply_calls(before, (window.call,)), window.grouped_columns(group)
             arms = tuple(arm.followed_by(window.call) for arm in arms)

@@ -54,6 +54,7 @@ class KeyedTopN:
             name = self.ranking.rank_column
         else:
             name = "row_number"  # ranks repeat, positions do not
+        # The key's columns need distinct names; the user may have a column of this name.
         while name in names:
             name += "_"
         return name
@@ -93,6 +94,7 @@ def ranked_stream(app: Application, arms: tuple[StreamSource, ...], ranking: Ran
     """Return the rows of `arms` behind `call`, which adds the rank."""
     source = arms[0].source if len(arms) == 1 else None
     # Rows of one key lie in one partition if the key of the records is one of the columns that they are ranked by.
+    # Otherwise rows are repartitioned by the partitioning columns.
     keyed = source is not None and source.key_column is not None and source.key_column in ranking.source_keys
     state = KeyedTopN(
         name="",
@@ -187,6 +189,7 @@ class RankedTable(KeyedTable):
     def _check_key(self, key: list[str], where: str) -> None:
         """Refuse another key than that of the table: a row that moves would leave its old record behind."""
         top, wanted = self._top, self._default_key_columns()
+        # With `rank` two rows of a key may have the same rank, so only the position identifies a record.
         if top.ranking.function != "row_number" or set(key) != set(wanted) or not self._key_is_unchanged():
             raise refusal(
                 "not-supported-here",

@@ -92,10 +92,13 @@ class _Reader:
 
     def read(self, ranked: DataFrame) -> Ranking:
         """Take the plan of `ranked` apart, and check the parts against Spark."""
+        # 1. The one Window node, and the definitions of the projections around it.
         window, columns = self._window(analysed(ranked))
         [alias] = sequence(window.windowExpressions())
         function = self._function(alias)
         self._rank = expression_id(alias)
+        # 2. Grouping values and results over the columns in front of the call. Spark's projections rename what a window
+        #    needs; those names are resolved away.
         self._groups = [self._resolved(one) for one in sequence(window.partitionSpec())]
         self._check_groups()
         names = [name for name in ranked.columns if not is_hidden(name)]
@@ -103,6 +106,7 @@ class _Reader:
         outputs = [self._resolved(column) for column in shown]
         rank_column = self._rank_column(shown)
         # Columns in the order of the result: this order breaks ties. Then what else the rows are sorted by.
+        # 3. Inputs are noted in the order of the result, which breaks ties and so must not depend on Spark's plan.
         for one in outputs:
             self._note_columns(one)
         order = tuple(found for one in sequence(window.orderSpec()) if (found := self._sorted_by(one)) is not None)
@@ -121,6 +125,7 @@ class _Reader:
             bare=all(sql.strip("`") in own for _, sql in results),
             source_keys=tuple(key for one in self._groups if (key := source_column(self._before, one)) is not None),
         )
+        # 4. Both halves from their SQL texts must have the types of the whole.
         self._check_against_spark(ranking, StructType([ranked.schema[name] for name in names]))
         return ranking
 
@@ -209,6 +214,8 @@ class _Reader:
         self._check_computable(expression)
         if self._group_of(expression) is not None:
             return
+        # A column of a type that cannot be stored (a struct, a map) is not needed as a whole if the expression only
+        # takes a part of it.
         columns = [one for one in walk(expression) if class_of(one) == "AttributeReference"]
         is_ranked = any(expression_id(one) == self._rank for one in columns)
         if not is_ranked and is_sortable(expression) and not all(map(is_sortable, columns)):
@@ -341,6 +348,7 @@ def _limit(ranked: DataFrame, rank_column: str, condition: Any) -> int | None:
     if len(children) != 2 or name not in _MIRRORED:
         return None
     left, right = children
+    # `10 >= rn` is the same condition, mirrored.
     if class_of(left) == "Literal":
         left, right, name = right, left, _MIRRORED[name]
     if class_of(left) == "Cast" and str(left.dataType().json()) == '"long"':  # `rn <= 10L`

@@ -214,6 +214,8 @@ class StreamsApp(ApplicationDeclaration):
 
     def _registered(self, source: TopicSource) -> TopicSource:
         for known in self._sources.values():
+            # A topic that is read twice would be fetched twice, and its one committed offset would belong to two
+            # positions.
             shared = sorted(set(known.topics) & set(source.topics))
             if shared and _without_place(known) != _without_place(source):
                 raise refusal(
@@ -329,6 +331,7 @@ def _state_dir(given: str | os.PathLike[str] | None, name: str) -> Path:
         return Path(given).expanduser()
     if "HEADRACE_STATE_DIR" in os.environ:
         return Path(os.environ["HEADRACE_STATE_DIR"]).expanduser() / name
+    # The platform's directory for state that survives a logout but is no document (XDG base directories elsewhere).
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "headrace" / name
     return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "headrace" / name
@@ -365,6 +368,7 @@ def _serde_columns_of(serde: Serde, schema: object, topics: tuple[str, ...], whe
 
 def _register_schemas(compiled: CompiledTopology) -> None:
     """Register the schemas of sinks before anything runs, so that a registry that refuses one leaves nothing behind."""
+    # In the driver, before the member joins: a refusal in a worker would fail micro-batch after micro-batch.
     for sink in compiled.topic_sinks():
         if sink.serde is not None and sink.serde.registry is not None:
             from headrace.spark.formats.schema_registry import registered_id

@@ -45,6 +45,7 @@ def encode_source_rows(rows: Rows, source: TopicSource) -> tuple[list[Any], pa.A
     if isinstance(rows, (str, bytes, Mapping)):
         raise refusal("bad-value", "push takes a list of rows", "test.push(topic, [row])", call_site())
     given = list(rows)
+    # Mappings are encoded together, by the schema; bytes and None between them stay as they are.
     if source.serde is not None and any(isinstance(row, Mapping) for row in given):
         return given, _encoded_with_schema(given, source)
     return given, pa.array([_value(row, source) for row in given], pa.binary())
@@ -58,6 +59,7 @@ def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], so
         rows: The rows.
         source: Of the topic. Its `key` column is the default for rows that are mappings.
     """
+    # A declared key column is the key of every record by the user's own promise, so a test need not repeat it.
     chosen: Any = source.key_column if key is None else key
     if not isinstance(chosen, (str, bytes)) and isinstance(chosen, Sequence):
         if len(chosen) != len(rows):
@@ -74,6 +76,7 @@ def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], so
 def decode_sink_values(values: Sequence[bytes | None], sink: TopicSink) -> list[Any]:
     """Return record values as rows: a dict for JSON, Avro and Protobuf, text, or bytes. None is a tombstone."""
     if sink.serde is not None:
+        # Tombstones are no values of any format. They return to their places afterwards.
         there = [value for value in values if value is not None]
         names = serde_columns(sink.serde).names
         batch, bad = decode_values(pa.array(there, pa.binary()), sink.serde, names)
@@ -184,6 +187,7 @@ def _encoded_with_schema(rows: Sequence[object], source: TopicSource) -> pa.Arra
 def _encode_serde(batch: pa.RecordBatch, source: TopicSource) -> pa.Array:
     assert source.serde is not None
     columns = struct_of(source.schema_json)
+    # The source's schema, used for writing: fields are checked as for a sink.
     serde = sink_serde(source.serde, source.topics[0], columns, source.where)
     try:
         return encode_values(batch, columns.names, serde)

@@ -109,6 +109,7 @@ class TopologyTest:
         self._read: dict[str, int] = {}  # batches of a topic that `read` has returned
         self._error: BaseException | None = None  # that ended the application
         self._is_closed = False
+        # Removed by the next process if this one is killed.
         self._directory = OwnedDirectory("headrace-topology-test-")
         try:
             self._instance = self._start()
@@ -172,6 +173,7 @@ class TopologyTest:
         when: Any = self._topics.clock_ms if timestamp_ms is None else timestamp_ms
         if not isinstance(when, int):
             when = pa.array(when, pa.int64()).to_numpy()
+        # One list of headers, repeated by reference for each row.
         pairs = [[{"key": name, "value": value} for name, value in headers]] * len(given)
         writer = MemoryWriter(self._topics)
         writer.send(
@@ -191,6 +193,8 @@ class TopologyTest:
             raise self._error
         try:
             self._instance.run()
+        # Kept, so that every later call fails in the same way instead of continuing behind a record that was not
+        # processed.
         except BaseException as error:
             self._error = error
             raise
@@ -217,6 +221,7 @@ class TopologyTest:
         """
         self._settle()
         self._instance.close()
+        # Topics and offsets stay, stores are gone: the restore from changelogs is the real one.
         shutil.rmtree(self._state_dir, ignore_errors=True)  # it is made with the first store
         self._instance = self._start()
         self._error = None
@@ -252,6 +257,7 @@ class TopologyTest:
         for record in self._records(topic, 0):
             if record.key is None:
                 continue
+            # Removed first, so that the order of the dictionary is that of the last writes.
             newest.pop(record.key, None)
             if record.value is not None:
                 newest[record.key] = record.value
@@ -346,6 +352,7 @@ class TopologyTest:
     def _aggregate_rows(self, part: CompiledSubtopology, aggregate: Aggregate) -> dict[Any, Any]:
         spec = store_of(aggregate)
         keys: dict[int, dict[bytes, None]] = {}
+        # Keys come from the changelog, because the store holds long keys as digests only.
         for record in self._records(spec.changelog_topic, 0):
             if record.key is not None:
                 keys.setdefault(record.partition, {})[record.key] = None
@@ -416,6 +423,7 @@ def _partition_counts(compiled: CompiledTopology, given: int | Mapping[str, int]
     _check_counts(counts, given)
     counts = dict.fromkeys(counts, given) if isinstance(given, int) else counts | dict(given)
     waiting = list(compiled.subtopologies)
+    # Subtopologies in the order of their repartition topics: the counts of one follow from those that write it.
     while waiting:  # those behind repartition topics come after all that write them
         part = next(p for p in waiting if not _written_by(p, waiting))
         waiting.remove(part)

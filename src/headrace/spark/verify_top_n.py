@@ -48,7 +48,10 @@ def compare_ranked(
     """
     top = table._top
     rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name != COORDINATES_COLUMN))
+    # 1. Ranked by Spark, with ties broken by the remaining columns as the operator does.
     ranked = _ranked(top, rows)
+    # 2. The same rows as by the user's own calls, except for the choice among ties: otherwise the declaration was read
+    #    wrongly, and nothing can be claimed.
     if not _keeps_the_same(top, rows, ranked):
         why = "the rank as it is written keeps other rows than the operator is declared to keep"
         return SinkVerdict(topic=sink.topic, kind="table", expected=0, found=0, equal=0, undecided=why)
@@ -62,6 +65,7 @@ def compare_ranked(
         key_of(expected, sink, list(zip(key, top.key_columns, strict=True))).alias("key"),
         canonical_value(value_of(expected, sink), sink, schema, ignored).alias("wanted"),
     )
+    # 3. The newest record per key; a tombstone is a position that has no row any more.
     newest = actual.groupBy("key").agg(F.max_by("value", F.struct("timestamp", "offset")).alias("value"))
     found = newest.where("value is not null").select(
         "key", canonical_value(F.col("value"), sink, schema, ignored).alias("found")
@@ -112,6 +116,7 @@ def _verdict(app: ApplicationDeclaration, sink: TopicSink, wanted: DataFrame, fo
     is_same = equal == expected == there
     examples = [] if is_same else pairs.where("not same").orderBy("key").limit(EXAMPLES).collect()
     undecided = ""
+    # A top-N has no count of rows that would bound repeats, as aggregates have.
     if not is_same and app.processing_guarantee == "at_least_once":
         undecided = (
             f"{differ + missing + extra} rows differ; at least once, a row that was processed again after a failure is "

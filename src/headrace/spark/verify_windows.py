@@ -36,6 +36,7 @@ def rows_on_time(rows: DataFrame, closing: ClosingWindows, max_ahead_us: int) ->
         max_ahead_us: By how much an event time may exceed its record's timestamp and still move the watermark.
     """
     placed = rows.withColumn(_ROW, F.monotonically_increasing_id())
+    # The rows before a row in its own partition, the row itself not included, as the operator judges.
     before = Window.partitionBy(TASK_COLUMN).orderBy(OFFSET_COLUMN, _ROW).rowsBetween(Window.unboundedPreceding, -1)
     placed = placed.withColumn(_NEWEST, F.max(_moving_time(max_ahead_us)).over(before))
     newest, end = F.col(_NEWEST), F.unix_micros(F.col(WINDOW_COLUMN).getField("end"))

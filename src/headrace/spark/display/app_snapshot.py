@@ -84,6 +84,7 @@ def as_text(snapshot: AppSnapshot) -> str:
 def as_html(snapshot: AppSnapshot) -> str:
     """Return the state, the figures, the tasks, and the error if there is one."""
     badge = Badge(snapshot.state, _TONES.get(snapshot.state, "idle"))
+    # The figures above the table are over all tasks.
     shown = snapshot.tasks[:MOST_TASKS]
     hidden = len(snapshot.tasks) - len(shown)
     member = "not a member yet"

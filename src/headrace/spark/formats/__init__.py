@@ -88,6 +88,7 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
         fields = _coordinates(records, topic, partition)
         columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
     chosen = [columns[name] for name in wanted]
+    # Only the number of rows matters, for instance for `count(*)`.
     if not chosen:  # a batch without columns has no length of its own
         return Decoded(batch=_rows_only(records.num_rows), bad_rows=tuple(bad), tombstones=tombstones)
     batch = pa.RecordBatch.from_arrays(chosen, names=wanted)
@@ -130,6 +131,8 @@ def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
         column = batch.column(name)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
             plain = column.cast(pa.binary())
+            # A text that looks like the object of a null or of another text would share its bytes; it is written as an
+            # object as well.
             as_object = pc.fill_null(pc.starts_with(plain, key_object_start(name)), True)
             if not pc.any(as_object, min_count=0).as_py():
                 return plain

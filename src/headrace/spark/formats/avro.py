@@ -114,9 +114,12 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
         groups = _by_writer(avro, data, starts, ends, there, reasons)
         starts = starts + HEADER_BYTES
     pieces, order = [], []
+    # One compiled run per writer's schema. A topic has few of them at a time; rows return to their places at the end.
     for writer, rows in groups:
         try:
             reader = avro_reader(writer, avro.schema)
+        # The schema of these records cannot be resolved. That makes the records bad and not the source: others may
+        # follow that can be read.
         except AvroSchemaError as error:
             reasons |= dict.fromkeys(rows.tolist(), f"its schema cannot be read as the source's: {error}")
             continue

@@ -167,6 +167,8 @@ def _behind_headers(
     refuse(rows[behind < 0], "the place of its message in the schema cannot be read")
     found = starts.copy()
     found[rows] = behind
+    # Rows are grouped by schema and message, so that compatibility is checked once per writer's schema and not per
+    # record.
     groups, members = np.unique(np.column_stack([ids, paths]), axis=0, return_inverse=True)
     for number, (schema_id, depth, *path) in enumerate(groups.tolist()):
         chosen = rows[(members.ravel() == number) & (behind >= 0)]
@@ -200,6 +202,8 @@ def _difference(text: str, imports: tuple[tuple[str, str], ...], path: tuple[int
     try:
         written = message_at(text, imports, path)
         read = message_of(*schema)
+        # Packages may differ between writer and reader; the message's own name must not, or another message would be
+        # read by accident.
         if written.name.rpartition(".")[2] != read.name.rpartition(".")[2]:
             raise ProtobufSchemaError(f"it is a message {written.name}, and the source reads {read.name}")
         _check_readable(written, read, "")
@@ -216,6 +220,8 @@ def _check_readable(writer: ProtobufMessage, reader: ProtobufMessage, path: str)
         if read is None:
             continue
         where = f"{path}.{read.name}".lstrip(".")
+        # Fields are identified by number. A number that was reused for another type would be read as nonsense without
+        # an error.
         same = field.kind == read.kind or read.kind in _WIDER.get(field.kind, ())
         if not same or field.is_map != read.is_map or (field.repeated and not read.repeated):
             raise ProtobufSchemaError(f"{where}: {field.declared} cannot be read as {read.declared}")

@@ -186,6 +186,7 @@ class End:
     """Stopped between two micro-batches. Nothing follows."""
 
 
+# Everything that takes time, and that the loop executes. Commands outside of it are applied under the runner's lock.
 Work = (
     Wait | WaitForInput | LookUpEnds | CheckEnded | Run | Commit | Resolve | Abort | Advance | Recover | Fail | End
 )  # fmt: skip

@@ -76,6 +76,7 @@ class StageRows:
 
     @property
     def frame(self) -> DataFrame:
+        # Built at most once: `createDataFrame` copies all rows into the JVM.
         if self._frame is None:
             if self.batches:
                 table = pa.Table.from_batches(self.batches).combine_chunks()
@@ -126,6 +127,7 @@ class _EagerChains(ChainBuilder):
                 found.append(next(running))
         except StopIteration as end:
             self.reports.append(end.value)
+        # Wrapped, so that `_collecting_errors` distinguishes errors of stages from Spark's own.
         except Exception as error:
             raise _StageFailed(error) from error
         declared = StructType() if isinstance(schema, str) else schema  # the last stage of a chain has no rows
@@ -146,6 +148,7 @@ class InProcessExecutor:
         self._spark, self._subtopology, self._topics = spark, subtopology, topics
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
+        # Static sides are read here as between the micro-batches of a real instance.
         for side in static_sides(self._subtopology):
             side.hold()
         with self._collecting_errors(plan):

@@ -80,6 +80,8 @@ class InProcessApplication:
         self.topics, self.offsets, self.state_dir = topics, offsets, state_dir
         self.spark = in_process_session(settings.spark)
         self.config = settings.config
+        # Exactly once, whatever the settings: aborted transactions leave no rows in the topics, so a test sees each row
+        # once also after a failure.
         self.plan_factory = PlanFactory(
             replace(settings, processing_guarantee="exactly_once_v2"),
             incarnation=incarnation,
@@ -104,11 +106,14 @@ class InProcessApplication:
         error: BaseException | None = None
         running = dict(self.subtopologies)
         has_run = True
+        # Round after round: a subtopology behind a repartition topic has new input as long as one in front of it ran.
         while has_run:
             has_run = False
             for name, subtopology in list(running.items()):
                 try:
                     has_run |= subtopology.run()
+                # The failed subtopology stops. The others finish what is in their topics, as tasks of other instances
+                # would.
                 except HeadraceError as raised:
                     error = error or raised
                     has_run = True
@@ -127,6 +132,7 @@ class InProcessApplication:
         for task in self.subtopologies[subtopology_id].tasks:
             path = store_path(self.state_dir, subtopology_id, task.partition, spec)
             stores[task.partition] = store_for(path, identity)
+            # The last micro-batch is committed but prepared in the store: only the next plan would name it.
             stores[task.partition].resolve_prepared(task.committed)
         return stores
 
@@ -157,6 +163,8 @@ class _InProcessSubtopology:
             commit=_MemoryCommit(topics, instance.offsets),
             limits=_Unhurried(instance.config),
         )
+        # The same two events that start a subtopology of a real instance; the machine opens all tasks in answer to the
+        # second one.
         self._machine = SubtopologyMachine(self._name, transactional=True)
         self._now_ms = 0
         self._work: deque[Work] = deque()
@@ -171,6 +179,7 @@ class _InProcessSubtopology:
     def run(self) -> bool:
         """Run micro-batches until there is no input. Return whether there was any. Raises HeadraceError."""
         before = self.progress.totals.batches
+        # Between two calls the machine waits for input. New records were pushed, so it is woken.
         if self._work and isinstance(self._work[0], commands.WaitForInput):
             self._work.popleft()
             self._answer(events.Woken())
@@ -182,6 +191,7 @@ class _InProcessSubtopology:
     def _do(self, work: Work) -> None:
         match work:
             case commands.Wait(until_ms=until_ms):
+                # The machine's clock is an argument: a backoff or a trigger interval passes at once.
                 self._now_ms = max(self._now_ms, until_ms)
                 self._answer(events.Woken())
             case commands.Fail(error=error):
@@ -224,6 +234,7 @@ class _InProcessSubtopology:
                     topic_ids={topic: str(found.topic_id) for topic, found in known.items()},
                 )
             )
+        # The order of `TaskOpener`: parts of tables before stores, both by the offsets of the group.
         if self._executor.tables:
             self._executor.tables.resolve_parts(tasks, offsets)
         if self._subtopology.changelog_topics:
@@ -277,6 +288,7 @@ class _MemoryCommit:
         for task in plan.tasks:
             for where, offset in reached_offsets(task, reports).items():
                 self._offsets[where] = CommittedOffset(offset=offset, metadata=metadata_of(plan))
+        # Offsets and rows change without anything in between: one thread, no crash window.
         self._topics.commit_transaction()
         return dict.fromkeys((slot.slot for slot in plan.slots), None)
 

@@ -162,6 +162,7 @@ class SubtopologyProgress:
         """Over the last few seconds, idle time included."""
         now = time.monotonic()
         with self._lock:
+            # A sliding window: an application that has become idle shows a rate of 0 after a few seconds.
             while self._rates and self._rates[0][0] < now - RATE_WINDOW:
                 self._rates.popleft()
             return sum(count for _, count in self._rates) / RATE_WINDOW

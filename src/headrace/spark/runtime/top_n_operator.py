@@ -82,6 +82,8 @@ class _Ranking:
 
     def sort(self, rows: pa.Table, group: Positions) -> _Sorted:
         """Return the order of `rows`, whose keys are numbered by `group`."""
+        # The group first, then the declared order. Each column is an array of integers in Spark's order, so one
+        # lexicographic sort of numbers does all.
         codes: list[Codes] = [group]
         for one in self.top.order:
             column = rows.column(one.column).combine_chunks()
@@ -95,11 +97,14 @@ class _Ranking:
     def _order_ties(self, rows: pa.Table, order: Positions, starts_tie: Mask) -> None:
         """Order the rows within each tie by their other columns. Few rows are in one, so only those are looked at."""
         tied = ~starts_tie
+        # `starts_tie` is False behind the first row of a tie; the first row itself is tied if the next one does not
+        # start a tie.
         tied[:-1] |= ~starts_tie[1:]
         places = np.flatnonzero(tied)
         if not len(places) or not self._others:
             return
         mine = order[places]
+        # Ties keep their places among each other: their number is the most significant code.
         codes: list[Codes] = [np.cumsum(starts_tie, dtype=np.int64)[places]]
         some = rows.select(self._others).take(pa.array(mine))
         for name in self._others:
@@ -118,6 +123,8 @@ class _Sorted:
 
     def ranks(self, function: RankFunction) -> Positions:
         """Return the rank of each row, from 1."""
+        # `rank` repeats the position of the tie's first row, `dense_rank` counts ties. Both are running maxima or sums
+        # over all rows, less their value at the start of the group.
         number = np.arange(1, len(self.rows) + 1)
         if function == "dense_rank":
             number = np.cumsum(self.starts_tie)
@@ -154,6 +161,8 @@ class _TopN:
         tables = self._tables.setdefault(partition, [])
         tables.append(self._ranking.fitted(rows))
         self._waiting[partition] = self._waiting.get(partition, 0) + rows.num_rows
+        # Rows that are not among the first N of their key in this micro-batch alone cannot be later: they are dropped
+        # before the store is read. Done when enough new ones wait, so that the work stays proportional to the rows.
         if self._waiting[partition] > ENOUGH + 2 * tables[0].num_rows:
             first, _, _ = self._first_rows(tables)
             self._tables[partition], self._waiting[partition] = [first], 0
@@ -239,6 +248,8 @@ class _Changes:
         groups: list[Positions] = [np.empty(0, np.int64)]
         slots: list[Positions] = [np.empty(0, np.int64)]
         full = np.arange(len(self._keys), dtype=np.int64)
+        # Slots of a key have no gaps, so reading may stop at the first empty one. The number of slots read doubles
+        # while all of a key are taken.
         first, count = 0, FIRST_SLOTS
         while len(full) and (count := self._readable(first, count)):
             group = np.repeat(full, count)

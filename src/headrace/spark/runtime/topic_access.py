@@ -132,6 +132,7 @@ class BrokerTopics:
         return first, admin.list_offsets({where: "latest"})[where].offset
 
     def most_record_bytes(self, topic: str) -> int:
+        # Imported here: workers that never trace a failure need no admin client.
         from headrace.client.admin import Admin
 
         try:

@@ -96,6 +96,7 @@ class _Changes:
         starts = microseconds(self._rows.column(declared.window.group))
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
+        # Row by row, in the order of the offsets: a row is judged by the rows before it.
         self._late, newest = find_closed(
             times, starts + declared.window.size_us, record_times, before, declared.delay_us, declared.max_ahead_us
         )
@@ -104,6 +105,8 @@ class _Changes:
             return StoreWrites(keys=NO_KEYS, values=NO_KEYS, late_rows=late)
         watermark_ms = (newest - declared.delay_us) // 1000
         announced = self._announced(before, newest)
+        # The clock did not move, so the store does not change. The watermark may have to be sent all the same
+        # (`announces_each_batch`).
         if newest == before:
             return StoreWrites(
                 keys=NO_KEYS, values=NO_KEYS, late_rows=late, watermark_ms=watermark_ms, announced_us=announced
@@ -123,6 +126,7 @@ class _Changes:
         micro-batch. A first watermark is always sent: readers count the tasks that have sent one.
         """
         declared = self._watermark
+        # Between two window ends a watermark closes nothing, so it need not be sent.
         end = declared.window.last_end(newest - declared.delay_us)
         is_new = before == NO_TIME or end > declared.window.last_end(before - declared.delay_us)
         return end if is_new or declared.announces_each_batch else None

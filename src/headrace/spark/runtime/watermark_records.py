@@ -70,6 +70,8 @@ class UpstreamWatermark:
         """Return this watermark, which never goes back: at least once, rows and watermarks may come twice."""
         if earlier is None:
             return self
+        # The newest record of a task may be a repeated older one (at least once): time takes the maximum, so windows
+        # never open again.
         return replace(self, time_us=max(self.time_us, earlier.time_us), since_ms=earlier.first_ms)
 
     @property

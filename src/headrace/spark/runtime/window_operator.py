@@ -85,6 +85,7 @@ def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWat
     by_source: dict[str, dict[int, UpstreamWatermark]] = {source: {} for source in aggregate.watermark_sources}
     for one in upstream:
         by_source.setdefault(one.source, {})[one.task] = one
+    # No watermark of a whole source: its number of tasks is not known, so nothing is complete.
     if any(not found for found in by_source.values()):
         return NO_TIME
     # By the clock of the senders, as it stands in the topic: the result does not depend on when this task runs.
@@ -92,9 +93,12 @@ def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWat
     first_ms = min(one.first_ms for one in upstream)
     times: list[int] = []
     for found in by_source.values():
+        # Every task of the source counts, also one that has sent nothing: the number of tasks is part of each
+        # watermark.
         for task in range(max(one.tasks for one in found.values())):
             seen = found.get(task)
             silent_ms = newest_ms - (first_ms if seen is None else seen.sent_ms)
+            # A silent task is passed over only if the setting allows it; its rows may then be dropped as late.
             if 0 < aggregate.idle_timeout_ms < silent_ms:
                 continue
             times.append(NO_TIME if seen is None else seen.time_us)
@@ -164,6 +168,7 @@ class _Changes:
         self._functions, self._partition = merging.functions, partition
         groups = encode_key([rows.column(name) for name in self._functions.group_names])
         keys = timed_keys(microseconds(rows.column(self._window.group)), shortened_keys(groups))
+        # In the store's order, which is that of time.
         order = order_of_keys(keys)
         if order is not None:
             rows, keys, groups = rows.take(order), keys.take(order), groups.take(order)
@@ -276,12 +281,15 @@ class _Changes:
     def _closed(self, starts: NDArray[np.int64], watermark_us: int) -> NDArray[np.bool_]:
         if watermark_us == NO_TIME:
             return np.zeros(len(starts), np.bool_)
+        # A window is closed if its end is at or before the watermark: start + size <= watermark.
         return starts <= watermark_us - self._window.size_us
 
     def _closing_keys(self, reader: StoreReader, watermark_us: int, but: pa.Array) -> pa.Array:
         """Return the store's entries whose window closes by `watermark_us`, without those of `but`."""
         if watermark_us == NO_TIME:
             return pa.array([], pa.binary())
+        # A range scan of the front of the store. Entries of this micro-batch's groups are handled with their merged
+        # values.
         found = reader.keys_between(ENTRY, first_key_at(watermark_us - self._window.size_us + 1), _ALL)
         return found.filter(pc.invert(pc.is_in(found, value_set=but)))
 

@@ -52,6 +52,8 @@ class SinkRows(Protocol):
 
 def check_topic_name(topic: object, where: str) -> str:
     """Kafka's rule: letters, digits, dot, underscore and hyphen, 1 to 249 of them, neither "." nor ".."."""
+    # As `org.apache.kafka.common.internals.Topic.validate`: found here at the user's line, not by the broker at the
+    # start.
     if not isinstance(topic, str) or not _TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
         raise refusal(
             "bad-topic-name",
@@ -108,6 +110,7 @@ def topic_sink(
 
 
 def _check_output_mode(rows: SinkRows, output_mode: str, where: str) -> None:
+    # Spark's meaning of append: a row is written once and never changes.
     if output_mode == "append" and output_mode not in rows._output_modes:
         raise refusal(
             "not-supported-here",
@@ -207,6 +210,7 @@ def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> Table
         )
     if not rows.columns:
         raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
+    # Rows of an aggregate replace each other; a table that only grows would keep all of them.
     if rows._row_for_row and not sink.takes_updates:
         raise refusal(
             "not-supported-here",
