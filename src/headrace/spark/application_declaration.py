@@ -118,5 +118,6 @@ class ApplicationDeclaration:
     def _leave(self, rows: StreamBase, sink: Leaving) -> None:
         """Add an output. Raises TopologyError if it conflicts with an existing one."""
         output = Output(rows=rows, sink=sink)
+        # Conflicts are found here and not in `compile`, so that the error names the line that causes it.
         check_new_output(self._outputs, output)
         self._outputs.append(output)

@@ -39,6 +39,7 @@ def check(app: ApplicationDeclaration) -> list[Finding]:
         compiled = app.compile()
     except HeadraceError as error:
         return _ordered([*findings, _problem(error)])
+    # Needs no cluster, so it is reported also if none can be reached.
     findings += _tables(compiled)
     try:
         with app.network_client("headrace-check", api_timeout_ms=_REACH_MS) as client:
@@ -132,6 +133,7 @@ def _source_topics(
             fix=missing.fix,
             where=shown(source.where),
         )
+    # A note and no problem: task p reads partition p of each topic that has one.
     counts = {len(known[topic].partitions) for topic in source.topics if topic in known}
     if len(counts) > 1:
         yield Finding(
@@ -190,6 +192,7 @@ def _last_records(admin: Admin, source: TopicSource, known: Mapping[str, TopicMe
     from headrace.spark import formats
 
     places = [(topic, partition) for topic in source.topics for partition in known[topic].partitions]
+    # Only the newest records are decoded: they were written by the programs that run now, and a check must be short.
     first = admin.list_offsets(dict.fromkeys(places, "earliest"))
     last = admin.list_offsets(dict.fromkeys(places, "latest"))
     ranges = {p: (max(first[p].offset, last[p].offset - _LOOKED_AT), last[p].offset) for p in places}
@@ -198,6 +201,7 @@ def _last_records(admin: Admin, source: TopicSource, known: Mapping[str, TopicMe
     for fetched in Fetcher(admin.client).fetch_ranges(ranges):
         decoded = formats.decode(fetched.table, source, topic=fetched.topic, partition=fetched.partition)
         good += fetched.table.num_rows - len(decoded.bad_rows)
+        # One of each partition is enough to see what is wrong.
         for bad in decoded.bad_rows[:1]:
             offset = fetched.table.column("offset")[bad.index].as_py()
             yield Finding(

@@ -112,6 +112,7 @@ def _states_of_arms(arms: Sequence[StreamSource]) -> Iterator[StoredState]:
         if arm.deduplication is not None:
             yield arm.deduplication
         if isinstance(arm.source, KeyedJoin):
+            # A join that feeds another one has a store as well, so names are compared over all levels.
             yield arm.source
             for side in (arm.source.left, arm.source.right):
                 yield from _states_of_arms(side.arms)
@@ -237,6 +238,7 @@ class _Building:
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
             frame = apply_calls(self._template_of_source(arm.source), arm.calls)
+            # Not one of the columns of `projection`, but the clock behind it reads it.
             event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
@@ -288,6 +290,7 @@ class _Building:
 
     def _watermark(self, declared: KeyedState) -> Watermark | None:
         """Return the clock in front of an aggregate whose windows close."""
+        # Windows without a watermark never close, and need no clock.
         if not isinstance(declared, KeyedAggregate) or declared.closing is None or declared.window is None:
             return None
         closing = declared.closing
@@ -355,6 +358,8 @@ class _Building:
             sink = RepartitionSink(
                 topic=topic, columns=JOIN_COLUMNS, expressions=expressions, join=join, join_side=number
             )
+            # Each stream of a side ends in the join's topic. A side may itself be a join, hence the recursion of
+            # `_add_branch`.
             for arm in side.arms:
                 projection = _of_side(side, join, number, bare=not arm.calls)
                 frame = apply_calls(self._template_of_source(arm.source), arm.calls)

@@ -63,6 +63,7 @@ def reasons_for_jobs(settings: ApplicationSettings, compiled: CompiledTopology) 
     from headrace.spark.spark_session import cores_of
 
     threads = ResidentThreads(settings.spark, str(settings.config["headrace.execution"]))
+    # 0 means as many slots as the session has cores.
     slots = int(settings.config["headrace.max.slots"]) or cores_of(settings.spark)
     return {part.subtopology_id: threads.reason_for_jobs(part, slots) for part in compiled.subtopologies}
 

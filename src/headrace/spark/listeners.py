@@ -63,6 +63,7 @@ class Listeners:
 
     def __init__(self, name: str, run_id: uuid.UUID, *, idle_interval: float = IDLE_INTERVAL_SECONDS) -> None:
         self.name, self._run_id, self._idle_interval = name, run_id, idle_interval
+        # As Spark's ids: the same in every run of the application, while `run_id` is new in each.
         self._id = uuid.uuid5(uuid.NAMESPACE_URL, f"headrace:{name}")
         self._lock = threading.Condition()
         self._listeners: list[object] = []
@@ -131,6 +132,7 @@ class Listeners:
 
     def _post(self, method: str, make: Callable[[], object]) -> None:
         with self._lock:
+            # Without a listener nothing is queued, so an application that has none pays nothing for events.
             if not self._listeners or self._ending:
                 return
             # Progress may be dropped: the next event has newer figures. Start, end and task changes happen once.
@@ -153,6 +155,7 @@ class Listeners:
                     return
                 else:
                     event = _Event("onQueryIdle", lambda: QueryIdleEvent(self._id, self._run_id, timestamp()))
+                # Called without the lock: a listener may add or remove listeners, or stop the application.
                 listeners = tuple(self._listeners)
             self._deliver(event, listeners)
 

@@ -56,6 +56,7 @@ class Observation:
             log.info("%s: metrics at %s/metrics", self._runtime.group_id, self._runtime.metrics_url)
         for runner in self._runtime.runners.values():
             runner.progress.tell = self.listeners.progressed
+        # The last step: the metrics port and progress events work when a listener gets this one.
         self.listeners.started()
 
     def assigned(self, snapshot: AssignmentSnapshot | None) -> None:
@@ -78,6 +79,7 @@ class Observation:
 
         A loop that is stuck for longer than max.poll.interval.ms does not recover.
         """
+        # The setting is Kafka's: the time after which a consumer that does not poll counts as failed.
         limit_ms = int(self._runtime.settings.config["max.poll.interval.ms"])
         now = time.monotonic()
         stuck = [
@@ -100,6 +102,7 @@ class Observation:
             {"reason": "not-ready", "detail": detail, "blocks": not runtime.has_tasks}
             for _, detail in runtime.not_ready
         ]
+        # A task that is being opened has an owner and is not processed yet.
         opening = sum(len(runner.opening()) for runner in runtime.runners.values())
         if opening:
             reasons.append({"reason": "opening", "detail": f"{opening} tasks are being opened.", "blocks": True})

@@ -304,6 +304,7 @@ class RunningApp:
         if snapshot is None or not snapshot.active:
             return False
         owned = {name: {task.partition for task in runner.tasks()} for name, runner in self._runtime.runners.items()}
+        # The assignment says what should run; only opened tasks are among `runner.tasks()`.
         return all(set(partitions) <= owned.get(name, set()) for name, partitions in snapshot.active.items())
 
     def _is_settled(self) -> bool:
@@ -326,6 +327,7 @@ class RunningApp:
     def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
         with self._runtime.network_client() as client:
             admin = Admin(client)
+            # Ends are looked up once, so that a topic that is written all the time is caught up with as well.
             wanted = self._ends.get(tuple(topics))
             if wanted is None:
                 outside = any(topics == layer for layer in self._layers()[:1])
@@ -338,6 +340,7 @@ class RunningApp:
             self._wait(reached, deadline, "caught-up")
 
     def _wait(self, done: Any, deadline: float | None, what: str) -> None:
+        # Short pauses at first; longer ones spare the cluster during a long wait.
         pause = _LOOK
         while not done():
             if self._runtime.error is not None:

@@ -207,6 +207,7 @@ class Stream(StreamBase):
             )
         for side in (self, other):
             side._check_no_event_time("unionByName", where)
+        # Spark's own union of the empty templates decides names and types, and finds the user's errors.
         with translated(where, self._template.columns):
             union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
         arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
@@ -272,6 +273,8 @@ class Stream(StreamBase):
             shown(where),
             join.name,
         )
+        # Conjuncts that are no equality are calls on the joined rows. Pairs that they refuse were joined and leave
+        # nothing.
         arm = StreamSource(source=join, calls=join.filters)
         return Stream(self._app, apply_calls(self._app._template_of(join.schema), join.filters), (arm,))
 
@@ -299,6 +302,8 @@ class Stream(StreamBase):
 
 def _aligned(arm: StreamSource, side: Stream, schema: StructType, where: str) -> StreamSource:
     """Return `arm` with one more call that gives its rows the columns and types of the union."""
+    # Each source is compiled by itself, without the union. So names are resolved here as `unionByName` does, and types
+    # that Spark widened are cast.
     have = {name.lower(): name for name in side.columns}
     columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
     return arm.followed_by(NarrowCall(method="select", args=tuple(columns), where=where))

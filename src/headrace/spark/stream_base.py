@@ -123,8 +123,11 @@ class StreamBase:
         )
 
     def __getattr__(self, name: str) -> Any:
+        # `copy`, `pickle` and notebooks look for private names on any object. They must get an AttributeError and no
+        # column.
         if name.startswith("_") and name != "_kafka":
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
+        # Columns first, as in PySpark's `DataFrame.__getattr__`; methods that exist never get here.
         if any(name.lower() == column.lower() for column in self._template.columns):
             return F.col(quoted(name))
         if name in REFUSED_PROPERTIES:
@@ -402,6 +405,7 @@ def _unknown_attribute(kind: type[StreamBase], name: str) -> UnknownName:
     methods = [each for each in dir(kind) if not each.startswith("_")]
     camel = re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
     near = nearest(name, methods)
+    # From the most to the least certain: a name in snake case, a method of DataFrame, a similar name, none.
     if camel != name and hasattr(DataFrame, camel):
         near, message, fix = camel, f"{kind.__name__} has no '{name}'; as in PySpark it is '{camel}'", f"write {camel}"
     elif hasattr(DataFrame, name):

@@ -144,6 +144,7 @@ class _Reader:
         # With the plan of the join: Spark gives the right side of a self-join other expression ids.
         canonical = CanonicalExpressions(frame_of_plan(self._session, plan))
         ids = {expression_id(column) for column in sequence(plan.output())}
+        # By expression id and not by name: with `on="id"` the plan's output has one `id`, which is the left side's.
         columns = [column for column in sequence(self._plan.output()) if expression_id(column) in ids]
         for column in columns:
             self._check_stored(column)
@@ -162,6 +163,8 @@ class _Reader:
         """Return the values of the left and the right side that a conjunct equates; None for another condition."""
         if class_of(conjunct) != "EqualTo":
             return None
+        # The user may write the sides in either order. A conjunct over one side alone, or over both in one operand, is
+        # a filter.
         one, other = conjunct.left(), conjunct.right()
         if self._is_of(0, one) and self._is_of(1, other):
             return one, other
@@ -187,6 +190,7 @@ class _Reader:
         """Return an expression with columns by their names alone: the joined rows have no aliases."""
         if class_of(expression) == "AttributeReference":
             return unresolved_column(self._session, str(expression.name()))
+        # Its `parameters` are the arguments as they were written; the child is what Spark's analysis made of the call.
         if is_instance(self._session, expression, _INHERITS):  # a function that stands for others, its only child
             return parse_expression(self._session, self._call_text(expression))
         children = sequence(expression.children())

@@ -173,6 +173,7 @@ class StreamsApp(ApplicationDeclaration):
             serde=serde,
             key_column=_key_column(key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
+            # Read at the declaration: a later setting of the session does not change timestamps without a zone.
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
             where=where,
         )
@@ -210,6 +211,7 @@ class StreamsApp(ApplicationDeclaration):
                 where,
             )
         check_schema(schema, where)
+        # A field that a record lacks is null, whatever the schema says, as in Spark's `from_json`.
         return format_name, schema.toNullable()
 
     def _registered(self, source: TopicSource) -> TopicSource:

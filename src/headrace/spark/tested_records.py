@@ -98,6 +98,7 @@ def key_text(key: bytes | None) -> str | bytes | None:
 
 
 def _key_of(chosen: Any, row: Row, source: TopicSource, *, is_given: bool) -> bytes | None:
+    # A declared key column says nothing about rows that are bytes or text: those have the key that is given, or none.
     if chosen is None or not (callable(chosen) or isinstance(row, Mapping) or is_given):
         return None
     if callable(chosen):

@@ -93,6 +93,7 @@ def find_window(before: DataFrame, columns: Sequence[Any], where: str) -> Groupe
         call=call,
         name=_shown_name(before, column),
         position=position,
+        # Windows repeat with each slide, so a start beyond the slide names the same windows.
         window=TimeWindow(group=f"g{position}", size_us=size_us, slide_us=slide_us, start_us=start_us % slide_us),
         time_expression=_time_expression(before, column_of(before.sparkSession, time), where),
         has_watermark=has_watermark(before),

@@ -72,6 +72,7 @@ class AvroWriter:
         rows = len(batch)
         if not rows:
             return pa.array([], pa.binary())
+        # In the schema's order: Avro's records have neither names nor tags.
         fields: list[Part] = []
         for field in self._schema.fields:
             there = field.name in columns
@@ -119,6 +120,7 @@ class _BlocksPart(Part):
 
 def _part(column: pa.Array, kind: AvroType, path: str) -> Part:
     """Return the part of a column; `kind` may be a union with null."""
+    # Of int and long, and of float and double, the wider one: it has room for every value of the column.
     value, nullable = without_null(kind)
     if kind.kind != "union":
         return _value_part(without_nulls(column, path), value, path)
@@ -127,7 +129,6 @@ def _part(column: pa.Array, kind: AvroType, path: str) -> Part:
     there = column.is_valid().to_numpy(zero_copy_only=False)
     branches = [branch.kind for branch in kind.branches]
     null = branches.index("null") if nullable else -1
-    # Of int and long, and of float and double, the wider one: it has room for every value of the column.
     # The number of the branch in the order of the schema: `["null", T]` and `[T, "null"]` are both common.
     branch = VarintPart(np.where(there, branches.index(value.kind), null))
     return RecordPart(len(there), [branch, OptionalPart(there, _value_part(column.drop_null(), value, path))])
@@ -150,6 +151,7 @@ def _value_part(column: pa.Array, kind: AvroType, path: str) -> Part:
             return _map_part(column, kind, path)
         case "enum":
             known = pa.array(kind.symbols, pa.string())
+            # An enum is the position of its symbol in the schema.
             chosen = pc.index_in(column, known)
             if chosen.null_count:
                 wrong = column.filter(chosen.is_null())[0].as_py()
@@ -165,6 +167,7 @@ def _map_part(column: pa.MapArray, kind: AvroType, path: str) -> Part:
     first, last = int(offsets[0]), int(offsets[-1])
     keys = BytesPart(column.keys.slice(first, last - first), has_length=True)
     values = _part(column.items.slice(first, last - first), kind.element, f"{path}{{}}")
+    # A map is an array of pairs in Avro's bytes.
     return _BlocksPart(np.diff(offsets), RecordPart(last - first, [keys, values]))
 
 

@@ -136,6 +136,7 @@ def _value(found: Any, kind: DataType, path: str, zone_name: str) -> Any:
     elif isinstance(kind, ArrayType):
         if isinstance(found, list):
             return [_value(item, kind.elementType, f"{path}[{i}]", zone_name) for i, item in enumerate(found)]
+    # Pairs and not a dictionary: this is the form in which Arrow takes maps.
     elif isinstance(kind, MapType):
         if isinstance(found, dict):
             return [
@@ -160,6 +161,7 @@ def _scalar(found: Any, kind: DataType, zone_name: str) -> Any:
             number = int(found)
             return number if -limit <= number < limit else None
         return None
+    # Spark reads these three names from strings (`JacksonParser`); bare, they are no JSON (`_refuse_constant`).
     if isinstance(kind, (DoubleType, FloatType)):
         if isinstance(found, str) and found in _SPECIAL_DOUBLES:
             return _SPECIAL_DOUBLES[found]
@@ -168,6 +170,7 @@ def _scalar(found: Any, kind: DataType, zone_name: str) -> Any:
         return float(found) if isinstance(kind, DoubleType) else _nearest_float(found)
     if isinstance(kind, DecimalType):
         return _decimal(found, kind) if isinstance(found, str) else None
+    # A number is in seconds, as in Spark's `from_json`.
     if isinstance(kind, TimestampType) and isinstance(found, _Number):
         micros = int(found) * 1_000_000 if _is_integer(found) else None
         return micros if micros is not None and -(1 << 63) <= micros < 1 << 63 else None
@@ -184,6 +187,7 @@ def _nearest_float(number: str) -> float:
 
     A detour over double would round twice.
     """
+    # Arrow parses texts of numbers to the nearest float. What it refuses lies outside of its range.
     try:
         return float(pa.scalar(number, pa.string()).cast(pa.float32()).as_py())
     except pa.ArrowInvalid:
@@ -198,6 +202,8 @@ def _decimal(text: str, kind: DecimalType) -> decimal.Decimal | None:
     # 200 digits of precision, so that rounding happens once, in `quantize`.
     with decimal.localcontext(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
         number = decimal.Decimal(text)
+        # Rejected before `quantize`, which would fail for an exponent of 999999. Rounding may add a digit, hence the
+        # second check.
         if number.adjusted() >= kind.precision - kind.scale:
             return None if number else decimal.Decimal(0)
         rounded = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), decimal.ROUND_HALF_UP)
@@ -220,6 +226,7 @@ _FROM_TEXT: Mapping[type[DataType], Callable[[str], Any]] = {
 
 
 def _is_integer(number: _Number) -> bool:
+    # JSON's grammar allows no other sign in front, and "1.0" and "1e3" contain other characters.
     return number.lstrip("-").isdigit()
 
 

@@ -153,6 +153,8 @@ def compile_proto(text: str, imports: tuple[tuple[str, str], ...] = ()) -> FileD
     """
     from google.protobuf.descriptor_pool import DescriptorPool
 
+    # A pool of its own: Python's default pool refuses a second file of the same name with other content, and every
+    # schema has the name `_MAIN` here.
     pool = DescriptorPool()
     for file in _files(text, imports):
         pool.Add(file)
@@ -174,6 +176,7 @@ def _files(text: str, imports: tuple[tuple[str, str], ...]) -> list[FileDescript
     for name, content in imports:
         if _decoded(content) is not None:
             raise ProtobufSchemaError(f"its import {name} is a serialized descriptor; give it as text in imports=")
+    # A small file that imports the same is compiled for the descriptors of the imports, and is left out itself.
     decoded.name = _MAIN
     importing = "".join(f'import "{name}";\n' for name in decoded.dependency)
     compiled = FileDescriptorSet.FromString(_descriptor_set(f'syntax = "proto3";\n{importing}', imports))
@@ -241,6 +244,7 @@ def _descriptor(file: FileDescriptor, name: str | None) -> Descriptor:
     if name is None:
         first: Descriptor = next(iter(file.message_types_by_name.values()))  # in the order of the file
         return first
+    # Messages within messages have names like `Outer.Inner`, so they are looked up level by level.
     local = name.removeprefix(f"{file.package}.") if file.package else name
     outer, *inner = local.split(".")
     found = file.message_types_by_name.get(outer)
@@ -290,6 +294,8 @@ def message_at(text: str, imports: tuple[tuple[str, str], ...], path: tuple[int,
 
 
 def _message(message: Descriptor, within: tuple[str, ...], path: str) -> ProtobufMessage:
+    # `within` is the path from the outermost message, not all messages seen: a message that is used twice is no
+    # recursion.
     if message.full_name in within:
         raise ProtobufSchemaError(
             f"{path or message.name}: {message.full_name} contains itself, which no Spark type can express"
@@ -308,6 +314,7 @@ def _field(field: FieldDescriptor, within: tuple[str, ...], path: str) -> Protob
     inner = field.message_type
     message = _message(inner, within, path) if inner is not None else None
     oneof = field.containing_oneof
+    # A map is `repeated` in the descriptor: its entries are messages of key and value, and written so.
     return ProtobufField(
         name=field.name,
         number=field.number,
@@ -324,6 +331,7 @@ def _field(field: FieldDescriptor, within: tuple[str, ...], path: str) -> Protob
 
 
 def _enum(enum: EnumDescriptor) -> ProtobufEnum:
+    # `allow_alias` gives one number several names. The first is shown; all of them are accepted when writing.
     names: dict[int, str] = {}
     for value in enum.values:
         names.setdefault(value.number, value.name)
@@ -394,6 +402,8 @@ def _write_message(columns: StructType, name: str, messages: list[str]) -> None:
                 key = _proto_type(kind.keyType, nested, field.name, messages)
                 declared = f"map<{key}, {_proto_type(kind.valueType, nested, field.name, messages)}>"
             case kind:
+                # `optional` gives a field presence: without it, a null would be written as the type's default and read
+                # as that.
                 declared = f"optional {_proto_type(kind, nested, field.name, messages)}"
         lines.append(f"  {declared} {field.name} = {number};")
     messages.append(f"message {name} {{\n" + "\n".join(lines) + "\n}")

@@ -74,6 +74,8 @@ def schema_of_id(registry: SchemaRegistry, schema_id: int, kind: SchemaKind = "A
 
 @lru_cache(maxsize=4096)
 def _schema_of_id(url: str, config: tuple[tuple[str, str], ...], schema_id: int, kind: SchemaKind) -> RegisteredSchema:
+    # Ids never change their schema, so what was found is kept; errors are not, since `lru_cache` keeps return values
+    # only.
     client = _client(url, config)
     try:
         found = _asked(url, lambda: client.get_schema(schema_id))
@@ -231,6 +233,7 @@ def _asked(url: str, request: Callable[[], Found]) -> Found:
             if error.http_status_code not in _UNAVAILABLE:
                 raise _Refused(int(error.http_status_code), str(error.error_message)) from None
             reason = f"it answers {error.http_status_code}: {error.error_message}"
+        # The tuple is computed when an error is there: the HTTP library is imported with the client, not before.
         except _transport_errors() as error:
             reason = str(error) or type(error).__name__
         if wait_s is not None:
@@ -272,6 +275,7 @@ _OPEN: Final[list[SchemaRegistryClient]] = []
 
 def close_clients() -> None:
     """Close the connections to all registries; what was looked up stays known."""
+    # A later call makes a new client; one that was closed must not come out of the cache.
     _client.cache_clear()
     while _OPEN:
         _OPEN.pop().close()
@@ -293,6 +297,7 @@ def _registered(url: str, client: SchemaRegistryClient, found: Any, kind: Schema
 
 def _gather(url: str, client: SchemaRegistryClient, schema: Any, definitions: dict[str, str]) -> None:
     for reference in schema.references or ():
+        # Schemas may refer to the same one several times. Each is fetched once.
         if reference.name in definitions:
             continue
         found = _asked(url, lambda r=reference: client.get_version(r.subject, r.version)).schema  # type: ignore[misc]

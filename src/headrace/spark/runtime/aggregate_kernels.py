@@ -43,6 +43,7 @@ def merge_moments(group: Numbers, groups: int, count: Numbers, mean: Doubles, m2
         at = group[row]
         before = counts[at]
         if before == 0:
+            # The first partial result is taken as it is: the formula would divide and multiply its mean, and round it.
             counts[at], means[at], m2s[at] = more, mean[row], m2[row]
             continue
         delta = mean[row] - means[at]

@@ -169,6 +169,7 @@ def _extreme(buffer: Buffer) -> AggregateState:
         return {column.name: values, seen_nan.name: pc.is_nan(values)}
 
     def finish(partials: pa.Table) -> Any:
+        # If one value was NaN, it is the maximum, whatever Arrow's maximum of the others is.
         is_nan = pc.fill_null(partials.column(seen_nan.name), pa.scalar(value=False))
         return pc.if_else(is_nan, pa.scalar(float("nan"), column.type), partials.column(column.name))
 
@@ -336,14 +337,18 @@ def order_codes(column: Any, *, signed_zeros: bool = False) -> tuple[NDArray[np.
     kind, present = array.type, np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     if pa.types.is_floating(kind):
         values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        # One NaN for all its bit patterns, and `+ 0.0` turns -0.0 into 0.0: equal values must have equal codes.
         values = np.where(np.isnan(values), np.nan, values if signed_zeros else values + 0.0)
         bits = values.view(np.int64)
+        # Negative floats order backwards by their bits: flipping all but the sign bit makes integers compare like the
+        # floats.
         return bits ^ ((bits >> 63) & np.int64((1 << 63) - 1)), present
     if pa.types.is_date32(kind):
         array = array.cast(pa.int32())
     elif pa.types.is_decimal(kind) or not (
         pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
     ):
+        # Texts, bytes and decimals: the rank among the distinct values is the code, so only distinct values are sorted.
         encoded = array.dictionary_encode()
         ranks = np.empty(len(encoded.dictionary), np.int64)
         ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
@@ -363,6 +368,7 @@ def _finish_as_result(buffer: Buffer) -> Callable[[pa.Table], Any]:
 
 def _sum_type(of: pa.DataType, *, averaged: bool) -> pa.DataType:
     if pa.types.is_decimal(of):
+        # Spark's `Sum` widens a decimal by 10 digits, up to 38.
         return pa.decimal128(min(38, of.precision + 10), of.scale)
     if averaged or pa.types.is_floating(of):
         return pa.float64()

@@ -184,6 +184,8 @@ class RunningInstance:
         # A dead JVM makes every thread fail with an error of py4j; its exit code is the reason worth reporting.
         error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
         with self._lock:
+            # Several threads fail together when a broker or the JVM is gone; what comes later is a consequence of the
+            # first.
             if self.error is None:
                 self.error = error
                 log.error("%s fails: %s", self.group_id, error)

@@ -144,6 +144,8 @@ class _Changes:
 
     def _writes(self, reader: StoreReader) -> StoreWrites:
         counter = pa.array([COUNTER_KEY], pa.binary())
+        # The counter is written with the rows that it numbers, in one transaction of the store: undoing a batch returns
+        # both.
         stored = reader.values(counter)
         first = 0
         if stored.null_count == 0:
@@ -169,6 +171,7 @@ class _SideRows:
     keys: Positions  # number of the key of each
     new: int  # how many are new
 
+    # New rows stay in front, so their number says which ones they are.
     def only(self, keys: np.typing.NDArray[np.bool_]) -> _SideRows:
         """Return the rows with these keys."""
         kept = keys[self.keys]
@@ -189,6 +192,8 @@ class _Pairs:
     @classmethod
     def of(cls, join: Join, store: StoreSpec, left: _SideRows, right: _SideRows, *, keys: int) -> _Pairs:
         """Return all pairs with equal keys of which one row is new."""
+        # Numbers of keys are small and dense, so counting per key replaces a hash table. Rows whose key the other side
+        # lacks leave first, before any value is decoded.
         has_left, has_right = (np.bincount(side.keys, minlength=keys) > 0 for side in (left, right))
         left, right = (side.only(has_left & has_right) for side in (left, right))
         # The right rows of a key in one run, the new ones first: a stored left row meets only these.
@@ -196,6 +201,7 @@ class _Pairs:
         all_of_key = np.bincount(right.keys, minlength=keys)
         new_of_key = np.bincount(right.keys[: right.new], minlength=keys)
         begin_of_key = np.cumsum(all_of_key) - all_of_key
+        # A pair of two stored rows left with an earlier micro-batch: a stored left row meets only new right rows.
         counts = np.where(np.arange(len(left.keys)) < left.new, all_of_key[left.keys], new_of_key[left.keys])
         fingerprint = store.rows.fingerprint
         tables = [
@@ -212,6 +218,8 @@ class _Pairs:
         counts = np.diff(self.ends, prepend=0)
         for first in range(0, total, most):
             pairs = np.arange(first, min(first + most, total))
+            # Pair `p` belongs to the first left row whose end is behind `p`. Its right row is as far from the run's
+            # begin as the pair is from the left row's first pair.
             left = np.searchsorted(self.ends, pairs, side="right")
             right = self.begins[left] + pairs - (self.ends[left] - counts[left])
             columns = [*self.left.take(pa.array(left)).columns, *self.right.take(pa.array(right)).columns]
@@ -234,6 +242,7 @@ def _names(sides: Bytes, keys: pa.Array, key_numbers: Positions, numbers: Positi
     starts, sizes = starts[key_numbers], sizes[key_numbers]
     heads = np.empty((len(sides), 3), np.uint8)
     heads[:, 0] = sides
+    # Big endian, so that the order of bytes is the order of lengths and of numbers.
     heads[:, 1:] = sizes.astype(">u2").view(np.uint8).reshape(-1, 2)
     parts = [_rows_of_bytes(heads), (data, starts, sizes)]
     if numbers is not None:

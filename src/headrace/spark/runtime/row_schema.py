@@ -177,6 +177,7 @@ def _difference(old: RowSchema, new: RowSchema) -> str | None:
         return f"row format {old.format}, this release writes format {new.format}"
     if old.keys != new.keys:
         return f"grouped by {_listed(old.keys)} before, by {_listed(new.keys)} now"
+    # Counters and not sets: one program may keep the same partial result twice.
     removed = list((Counter(old.values) - Counter(new.values)).elements())
     added = list((Counter(new.values) - Counter(old.values)).elements())
     parts = [f"new: {_listed(added)}"] if added else []
@@ -265,6 +266,7 @@ def store_of_deduplication(deduplication: Deduplication) -> StoreSpec:
 
 def store_of_watermark(watermark: Watermark) -> StoreSpec:
     """The store of a watermark: one value, the newest event time. Another delay or window changes nothing in it."""
+    # Neither delay nor window is in the text, so both can be changed without a new store.
     rows = RowSchema((RowColumn("newest", watermark.event_time_expression, "int64"),))
     return StoreSpec(name=watermark.name, changelog_topic=watermark.changelog_topic, rows=rows)
 
@@ -357,6 +359,7 @@ def judge_changelog(
             return
         raise schema_changed(changelog, group_id, difference, old=stored, new=program)
     # 2. No schema record in front: the fingerprint of the first row decides, without names.
+    # Every row begins with its format and the fingerprint of its schema (`rows`).
     head = bytes([ROW_FORMAT]) + program.state.fingerprint
     if value is None or value[: len(head)] == head:
         return

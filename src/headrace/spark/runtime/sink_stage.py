@@ -140,6 +140,8 @@ class _RepartitionSink(_Sink):
         if watermarks:
             keys = pa.array([watermark.key for watermark in watermarks], pa.binary())
             values = pa.array([watermark.value for watermark in watermarks], pa.binary())
+            # To every partition: each task behind the topic closes its windows by the watermarks that it has read
+            # itself.
             for partition in range(self._partitions((self.topic,))):
                 self._producer.send(self.topic, partition, keys, values, timestamps_ms=self._context.topics.now_ms())
             self._producer.flush()
@@ -174,6 +176,7 @@ class _JoinSideSink(_Sink):
         self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        # In SQL null equals nothing, so such a row never has a pair and would be kept for ever.
         for name in self._keys.names:
             if table.column(name).null_count:
                 table = table.filter(table.column(name).is_valid())
@@ -183,5 +186,6 @@ class _JoinSideSink(_Sink):
         keys = fitted(table.select(self._keys.names), self._keys).combine_chunks()
         columns = fitted(table.select(self._columns.names), self._columns).combine_chunks()
         rows = encode_rows(columns.columns, self._row_fingerprint)
+        # The row travels as the bytes that the store keeps, and the join stores them without decoding.
         sides = pa.array(np.full(len(rows), self._side, np.int8))
         return encode_key(keys.columns), encode_rows([sides, rows], self._fingerprint)

@@ -95,6 +95,7 @@ class SlotLink:
 
     def close(self) -> None:
         """Close the link, also while another thread waits for a message."""
+        # `close` alone does not wake a thread in `recv`; `shutdown` does.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -137,6 +138,8 @@ class SlotListener:
         links: dict[str, SlotLink] = {}
         while links.keys() != names and not gives_up():
             try:
+                # Strangers are one local connection each. The hello is small and has its own deadline, so none can hold
+                # the loop for longer than `_HELLO_S`.
                 link = SlotLink(self._socket.accept()[0])
             except TimeoutError:
                 continue
@@ -157,6 +160,7 @@ class SlotListener:
 
     def _name_of(self, hello: Mapping[str, Any] | None) -> str:
         """Return the name in a hello with the token; empty for a stranger's."""
+        # Compared in constant time, so that the token cannot be guessed byte by byte.
         if hello is None or not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
             return ""
         return str(hello.get("name"))

@@ -68,6 +68,7 @@ class StateDirectory:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            # Only for the message. The owner may be writing its pid at this moment, so the text may be empty.
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             raise StateError(
                 "state-locked",
@@ -100,6 +101,8 @@ class StateDirectory:
                 group=facts["group"],
             )
         facts = {"format": DIRECTORY_FORMAT, "group": group_id}
+        # Renamed, so that a crash leaves the old file or the new one. Not synced: what a power cut leaves unreadable is
+        # written anew by the next start (`_facts`).
         aside = self.path / ".state.json.new"
         aside.write_text(json.dumps({**facts, "checksum": _checksum(facts)}))
         aside.replace(self.path / "state.json")

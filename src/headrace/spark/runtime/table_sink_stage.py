@@ -111,6 +111,7 @@ class _TableSink:
         with refused_by(self._sink, "rows were written"), _name_too_long_is_a_bad_value():
             writer = self._writers.get(task.partition)
             if writer is None:
+                # Made with the first rows, so a task without rows leaves no part.
                 part = part_of(self._context.plan, task)
                 writer = self._writers[task.partition] = self._sink.sink.writer(part, self._schema)
             writer.write(rows)

@@ -179,6 +179,7 @@ def parquet_sink(
                 f"a column of type {', '.join(_DIRECTORY_TYPES)}",
                 where,
             )
+    # Values of these columns are in the directory names, not in the files.
     if set(names) >= set(types):
         raise refusal("bad-value", "partition_by= leaves no column for the files", "name fewer columns", where)
     sink = ParquetSink(
@@ -270,6 +271,7 @@ def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) ->
         )
     with translated(where, rows._template.columns):
         chosen = rows._template.select(*names).columns
+    # `select` expands names as Spark does, without regard to case; the sink uses the rows' own spelling.
     own = {name.lower(): name for name in rows.columns}
     missing = [name for name in chosen if name.lower() not in own]
     if missing:
@@ -281,6 +283,7 @@ def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) ->
         )
     rows._check_key([own[name.lower()] for name in chosen], where)
     types = dict(rows.dtypes)
+    # 0.0 and -0.0 are equal but have two texts, and the partition of a key depends on its bytes.
     for name in chosen:
         if types[own[name.lower()]] in {"float", "double"} or types[own[name.lower()]].startswith(
             ("map<", "struct<", "array<")
@@ -310,6 +313,7 @@ def _value_columns(rows: SinkRows, key: str | Sequence[str] | None, value: Forma
                 where,
             )
         return (column,)
+    # The key of a table is its grouping columns unless the user names others.
     keys = {name.lower() for name in ([key] if isinstance(key, str) else key or rows._default_key_columns())}
     rest = [name for name in rows.columns if name.lower() not in keys]
     if len(rest) != 1:
