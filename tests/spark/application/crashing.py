@@ -36,16 +36,20 @@ WORKER_POINTS = (
 def _die_at(point: str) -> None:
     asked = Path(os.environ["CRASH_FILE"])
     try:
+        seen = asked.stat()
         first, *others = asked.read_text().splitlines()
         if first != point:
             return
-        asked.rename(asked.with_suffix(f".{os.getpid()}"))  # one of us gets it
-    except (FileNotFoundError, ValueError):
+        # One of us gets it. The file itself is replaced in one step: the test takes a missing one for the last death.
+        os.close(os.open(asked.with_suffix(f".{seen.st_ino}.{seen.st_mtime_ns}"), os.O_CREAT | os.O_EXCL))
+        if others:
+            aside = asked.with_suffix(".next")
+            aside.write_text("\n".join(others))
+            aside.rename(asked)
+        else:
+            asked.unlink()
+    except (FileNotFoundError, FileExistsError, ValueError):
         return
-    if others:
-        aside = asked.with_suffix(".next")
-        aside.write_text("\n".join(others))
-        aside.rename(asked)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

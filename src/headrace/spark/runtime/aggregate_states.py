@@ -264,7 +264,7 @@ def _double(name: str) -> StateColumn:
 
 def _doubles(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return values as doubles, 0.0 in place of null, and the mask of those that are there."""
-    values = np.array(pc.fill_null(cast_column(column, pa.float64()), 0.0))
+    values = np.array(pc.fill_null(cast_column(column, pa.float64()), 0.0).to_numpy())
     return values, np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
 
 
@@ -275,7 +275,9 @@ def _distances(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _numbers(partials: pa.Table, name: str) -> Any:
-    return np.array(pc.fill_null(partials.column(name), 0))  # a copy: numba compiles anew for read-only arrays
+    return np.array(
+        pc.fill_null(partials.column(name), 0).to_numpy()
+    )  # a copy: numba compiles anew for read-only arrays
 
 
 def _over_count(buffer: Buffer, moments: Any, counts: Any) -> tuple[Any, Any]:
