@@ -1,6 +1,7 @@
 """Windows in `groupBy`: what is recognised, what is compiled, and what is refused."""
 
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from headrace.errors import HeadraceError
@@ -148,3 +149,22 @@ def test_what_has_no_window_is_refused_with_a_fix(clicks, name):
         program(clicks)
     assert (caught.value.code, words in f"{caught.value} {caught.value.fix}") == (code, True), str(caught.value)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda s: s.withWatermark("ts", "1 hour").groupBy(F.window("ts", "1 hour"), "id").count(),
+        lambda s: s.withWatermark("ts", "1 hour").dropDuplicatesWithinWatermark(["id"]),
+        lambda s: s.withColumn("rn", F.row_number().over(Window.partitionBy("id").orderBy("ts"))).where("rn = 1"),
+    ],
+    ids=["windows", "duplicates", "top-n"],
+)
+def test_operators_that_could_lose_rows_at_least_once_are_refused(spark, tmp_path, program):
+    app = StreamsApp("windows", spark=spark, state_dir=tmp_path, processing_guarantee="at_least_once")
+    rows = program(app.stream("clicks", schema="id string, ts timestamp", key="id"))
+    with pytest.raises(HeadraceError) as caught:
+        rows.to_topic("out")
+    assert (caught.value.code, "exactly once" in str(caught.value)) == ("not-supported-here", True)
+    kept = app.stream("others", schema="id string, ts timestamp").groupBy(F.window("ts", "1 hour")).count()
+    kept.to_topic("kept")

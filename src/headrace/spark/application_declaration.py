@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructType
 
 from headrace.checked_api import checked_api
 from headrace.spark.application_settings import ApplicationSettings
-from headrace.spark.compilation import Output, check_new_output, compile_outputs
+from headrace.spark.compilation import Output, check_guarantee, check_new_output, compile_outputs
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.frames import empty_frame
 from headrace.spark.stream_base import StreamBase
@@ -120,4 +120,6 @@ class ApplicationDeclaration:
         output = Output(rows=rows, sink=sink)
         # Conflicts are found here and not in `compile`, so that the error names the line that causes it.
         check_new_output(self._outputs, output)
+        if self.processing_guarantee == "at_least_once":
+            check_guarantee(output)
         self._outputs.append(output)

@@ -97,6 +97,28 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
                     raise _state_twice(state, new.sink, other, known.sink)
 
 
+def check_guarantee(new: Output) -> None:
+    """Refuse operators that could lose rows at least once, where a micro-batch that failed leaves its changes behind.
+
+    When the driver dies, the changelog may hold changes whose results were not written yet. Records that are processed
+    again then look like duplicates, like rows of a closed window, or like rows that are among the first ones already:
+    their results would never be written. A plain aggregate counts such records twice, a join repeats its pairs.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    for state in _states(new.rows):
+        if isinstance(state, KeyedJoin) or (isinstance(state, KeyedAggregate) and state.closing is None):
+            continue
+        what = "windows that close need" if isinstance(state, KeyedAggregate) else f"{state.noun} needs"
+        raise refusal(
+            "not-supported-here",
+            f'{what} exactly once ("{state.name}"): after a failure, at least once could lose rows',
+            'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
+            state.where,
+        )
+
+
 def _states(rows: StreamBase) -> Iterator[StoredState]:
     """Yield what `rows` keep in stores, those of the joins that they come from included."""
     if isinstance(rows, KeyedTable):

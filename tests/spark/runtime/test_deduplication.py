@@ -107,10 +107,9 @@ def test_first_rows_without_a_watermark(broker, make_app, running):
     "settings",
     [
         {},
-        {"processing_guarantee": "at_least_once"},
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
     ],
-    ids=["exactly-once", "at-least-once", "resident"],
+    ids=["exactly-once", "resident"],
 )
 def test_first_rows_leave_and_late_ones_are_counted(broker, make_app, running, settings):
     broker.create_topics({"clicks": 3})

@@ -98,11 +98,10 @@ def results(broker, topic="counts", group="kind"):
     "settings",
     [
         {},
-        {"processing_guarantee": "at_least_once"},
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
         {"group": "id"},
     ],
-    ids=["exactly-once", "at-least-once", "resident", "by-the-record-key"],
+    ids=["exactly-once", "resident", "by-the-record-key"],
 )
 def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, make_app, running, settings):
     broker.create_topics({"clicks": 3})
