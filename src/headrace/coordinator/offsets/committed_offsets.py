@@ -89,8 +89,9 @@ class OpenTransactions(Generic[Key, Value]):
         """
         written = self._by_producer.pop(producer_id, {})
         decided = []
-        # A committed record counts unless a later one was decided before (`counts`). In turn it makes earlier undecided
-        # records of the same key irrelevant: the order of the log decides, not the order of the markers.
+        # 1. A committed record counts unless a later one was decided before (`counts`).
+        # 2. In turn it makes earlier undecided records of the same key irrelevant: the order of the log decides, not
+        #    the order of the markers.
         for key, (number, value) in written.items():
             producers = self._by_key[key]
             counts = producers.pop(producer_id)
