@@ -90,7 +90,7 @@ def _takes_any_opening(_: Any) -> Any:
             if self._tasks.get(task) is machine_module.TaskState.OPENING:
                 self._move(task, machine_module.TaskState.OPENED)
                 self._requests[task] = event.number
-        self._settle_tasks()
+        self._reconcile_tasks()
 
     return on_opened
 
@@ -136,10 +136,10 @@ MUTATIONS: list[tuple[Any, str, Callable[[Any], Any], str]] = [
     (Batch, "decide_by_offsets", _believes_errors, "committed twice"),
     (Batch, "take_outcome", _believes_in_success, "without the row|not settled"),
     (SubtopologyMachine, "_on_opened", _takes_any_opening, "committed twice|without the row|not behind|KeyError"),
-    (SubtopologyMachine, "_settle_tasks", _releases_at_once, "during their micro-batch|runs in"),
+    (SubtopologyMachine, "_reconcile_tasks", _releases_at_once, "during their micro-batch|runs in"),
     (SubtopologyMachine, "_on_open_failed", _gives_up, "not settled"),
     (SubtopologyMachine, "_on_lost", _keeps_lost_tasks, "runs in|without the row|not behind"),
-    (SubtopologyMachine, "_be_idle", _never_binds, "not settled"),
+    (SubtopologyMachine, "_become_idle", _never_binds, "not settled"),
 ]
 
 

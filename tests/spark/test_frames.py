@@ -100,13 +100,13 @@ def through_the_split(app, function, rows, cuts):
     """Project each micro-batch, aggregate it to partials, merge the partials, finish, apply what follows."""
     spark = app.spark
     table = function(app.stream("flights", schema=SCHEMA))
-    [arm] = table._aggregate.arms
+    [origin] = table._aggregate.origins
     split = table._aggregate.split
     edges = [0, *sorted(cuts), len(rows)]
     partials = None
     for start, end in pairwise(edges):
         frame = spark.createDataFrame(rows[start:end], SCHEMA).withColumn("__headrace_task", F.lit(7))
-        frame = apply_calls(frame, arm.calls)
+        frame = apply_calls(frame, origin.calls)
         assert "__headrace_task" in frame.columns
         sql = split.projection.key_sql + split.projection.input_sql
         partial = _partial(frame.selectExpr(*(f"{text} as {name}" for name, text in sql)), split)
@@ -177,7 +177,7 @@ def test_a_stateless_function_on_both(spark):
     rows = [("JFK", 1.5, 3, None), ("EWR", None, -1, None)]
     recorded = clean(app.stream("flights", schema=SCHEMA))
     frame = spark.createDataFrame(rows, SCHEMA).withColumn("__headrace_task", F.lit(1))
-    through = apply_calls(frame, recorded._arms[0].calls)
+    through = apply_calls(frame, recorded._origins[0].calls)
     batch = clean(spark.createDataFrame(rows, SCHEMA))
     assert recorded.columns == batch.columns
     assert isinstance(recorded.schema, StructType)

@@ -70,7 +70,7 @@ def through_tasks(spark, rows):
     """The rows as a micro-batch has them, each with its task behind a Python stage."""
     frame = spark.createDataFrame(ROWS, SCHEMA).withColumn(TASK, F.coalesce("n", F.lit(0)))
     frame = frame.mapInArrow(lambda batches: batches, frame.schema)
-    return apply_calls(frame, rows._arms[0].calls)
+    return apply_calls(frame, rows._origins[0].calls)
 
 
 def operators(frame):
@@ -88,8 +88,8 @@ def test_a_join_gives_what_the_batch_gives(spark, flights, airports, name):
     assert [field.dataType for field in stream.schema] == [field.dataType for field in batch.schema]
     wanted = as_text(batch)
     # with the user's DataFrame, as verify does it
-    assert as_text(apply_calls(spark.createDataFrame(ROWS, SCHEMA), stream._arms[0].calls)) == wanted
-    sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
+    assert as_text(apply_calls(spark.createDataFrame(ROWS, SCHEMA), stream._origins[0].calls)) == wanted
+    sides = [call.args[0] for call in stream._origins[0].calls if call.method == "join"]
     held = PreparedPlan(lambda: through_tasks(spark, stream), sides).kept()
     found = held.collect()
     assert (
@@ -113,7 +113,7 @@ def test_queries_without_results_still_fetch(spark, flights, airports):
         flights.withColumn("u", F.expr("uuid()")).where("1 = 0 or null"),
     ]
     for stream in nothing:
-        sides = [call.args[0] for call in stream._arms[0].calls if call.method == "join"]
+        sides = [call.args[0] for call in stream._origins[0].calls if call.method == "join"]
         plan = PreparedPlan(functools.partial(through_tasks, spark, stream), sides)
         assert plan.collect() == []
         assert "MapInArrow" in operators(plan.kept())[0]
@@ -126,7 +126,7 @@ def test_queries_without_results_still_fetch(spark, flights, airports):
 
 def test_a_plan_is_reused_unless_it_depends_on_time_or_chance(spark, flights, airports):
     joined = flights.join(airports, "origin")
-    side = joined._arms[0].calls[0].args[0]
+    side = joined._origins[0].calls[0].args[0]
     kept = PreparedPlan(lambda: through_tasks(spark, joined), [side])
     assert kept.kept() is kept.kept(), "its broadcast is built once"
     timed = joined.withColumn("at", F.current_timestamp())
@@ -148,7 +148,7 @@ def test_it_is_read_again_when_it_is_old(spark, tmp_path, caplog, sized):
     often = StreamsApp("joins", spark=spark, config={"headrace.join.refresh.ms": 0})
     airports = spark.read.parquet(where)
     joined = often.stream("flights", schema=SCHEMA).join(airports if sized else F.broadcast(airports), "origin")
-    plan = PreparedPlan(lambda: through_tasks(spark, joined), [joined._arms[0].calls[0].args[0]])
+    plan = PreparedPlan(lambda: through_tasks(spark, joined), [joined._origins[0].calls[0].args[0]])
     assert {row["city"] for row in plan.collect()} == {"Newark"}
     write([("LGA", "Queens")])
     assert {row["city"] for row in plan.collect()} == {"Newark", "Queens"}, "files that came since"
@@ -160,7 +160,7 @@ def test_it_is_read_again_when_it_is_old(spark, tmp_path, caplog, sized):
     unreadable = spark.read.schema("origin string, city string").parquet(where)
     joined = seldom.join(unreadable, "origin")
     with pytest.raises(TopologyError) as refused:
-        PreparedPlan(lambda: through_tasks(spark, joined), [joined._arms[0].calls[0].args[0]])
+        PreparedPlan(lambda: through_tasks(spark, joined), [joined._origins[0].calls[0].args[0]])
     assert refused.value.code == "refused-by-spark"
     assert "could not be read" in refused.value.message
 
@@ -214,7 +214,7 @@ def test_a_large_dataframe_is_refused_when_it_is_known_and_when_it_is_read(spark
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "100")
     try:
         unknown = airports.repartition(1)  # Spark has no estimate of what Python gave it
-        side = flights.join(unknown, "origin")._arms[0].calls[0].args[0]
+        side = flights.join(unknown, "origin")._origins[0].calls[0].args[0]
         with pytest.raises(TopologyError) as late:
             side.hold()
         assert late.value.code == "needs-shuffle"

@@ -88,13 +88,13 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
         named = given.pop("bootstrap.servers")
         app.bootstrap_servers = app.bootstrap_servers if bootstrap_servers is not None else named
     if given:
-        from headrace.spark.settings import checked_config, reached_by
+        from headrace.spark.settings import checked_config, connection_settings
 
         checked = checked_config(given)
         app.config.update({name: checked[name] for name in given if name in checked})
         # Security is resolved as a whole: the file may set the protocol and leave the password to the program, and only
         # both together can be checked.
-        _, app.security = reached_by(app.bootstrap_servers, {**app.security.to_settings(), **given})
+        _, app.security = connection_settings(app.bootstrap_servers, {**app.security.to_settings(), **given})
 
 
 def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_file: Path | None) -> None:

@@ -468,7 +468,7 @@ class _Job:
                 raise CannotConnect("broker-unreachable", "no answer")
             self._world.broker.produce(self._driver._id(slot), self._epochs[slot], rows)
         except HeadraceError:
-            self._end(events.JobFailed(batch=self._batch, is_the_brokers=True))
+            self._end(events.JobFailed(batch=self._batch, is_broker_error=True))
             return
         if part == 0:
             self._world.later(lambda: self._write(slot, 1, dies))

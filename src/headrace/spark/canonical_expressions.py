@@ -28,7 +28,7 @@ from headrace.spark.spark_internals import (
     with_children,
 )
 
-__all__ = ["CanonicalExpressions", "calls_the_user"]
+__all__ = ["CanonicalExpressions", "calls_user_function"]
 
 _FUNCTIONS_OF_THE_USER = frozenset({"PythonUDF", "ScalaUDF", "PythonUDAF", "HiveSimpleUDF", "HiveGenericUDF"})
 
@@ -79,7 +79,7 @@ class CanonicalExpressions:
         if class_of(expression) == "AttributeReference":
             number = expression_id(expression)
             alias = self._definitions.get(number)
-            if alias is not None and not calls_the_user(alias):
+            if alias is not None and not calls_user_function(alias):
                 return self._substituted(alias.child())
             # Without a qualifier: df.alias("s") changes no value.
             name = f"{_JOINED}{number}" if number in self._joined else str(expression.name())
@@ -97,6 +97,6 @@ class CanonicalExpressions:
         return unresolved_column(self._session, name)
 
 
-def calls_the_user(expression: Any) -> bool:
+def calls_user_function(expression: Any) -> bool:
     """Whether a function of the user stands in an expression: its SQL text does not contain what it does."""
     return any(class_of(node) in _FUNCTIONS_OF_THE_USER for node in walk(expression))

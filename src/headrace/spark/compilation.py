@@ -123,21 +123,21 @@ def _states(rows: StreamBase) -> Iterator[StoredState]:
     """Yield what `rows` keep in stores, those of the joins that they come from included."""
     if isinstance(rows, KeyedTable):
         yield rows._state
-        yield from _states_of_arms(rows._state.arms)
+        yield from _states_of_origins(rows._state.origins)
     else:
         assert isinstance(rows, Stream)
-        yield from _states_of_arms(rows._arms)
+        yield from _states_of_origins(rows._origins)
 
 
-def _states_of_arms(arms: Sequence[StreamSource]) -> Iterator[StoredState]:
-    for arm in arms:
-        if arm.deduplication is not None:
-            yield arm.deduplication
-        if isinstance(arm.source, KeyedJoin):
+def _states_of_origins(origins: Sequence[StreamSource]) -> Iterator[StoredState]:
+    for origin in origins:
+        if origin.deduplication is not None:
+            yield origin.deduplication
+        if isinstance(origin.source, KeyedJoin):
             # A join that feeds another one has a store as well, so names are compared over all levels.
-            yield arm.source
-            for side in (arm.source.left, arm.source.right):
-                yield from _states_of_arms(side.arms)
+            yield origin.source
+            for side in (origin.source.left, origin.source.right):
+                yield from _states_of_origins(side.origins)
 
 
 def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_sink: Leaving) -> TopologyError:
@@ -153,7 +153,7 @@ def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_si
         )
     noun = state.noun.partition(" ")[2]
     both = (
-        f"two {noun}s" if type(state) is type(other) else " and ".join(sorted((state.noun, other.noun), key=_last_word))
+        f"two {noun}s" if type(state) is type(other) else " and ".join(sorted((state.noun, other.noun), key=_noun_only))
     )
     return refusal(
         "state-name-taken",
@@ -164,7 +164,7 @@ def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_si
     )
 
 
-def _last_word(text: str) -> str:
+def _noun_only(text: str) -> str:
     return text.rpartition(" ")[2]
 
 
@@ -236,17 +236,17 @@ class _Building:
             self._add_table(output.rows, output.sink)
             return
         assert isinstance(output.rows, Stream)
-        for arm in output.rows._arms:
+        for origin in output.rows._origins:
             branch = Branch(
                 source_index=0,
                 # The event time is a column that only operators read; without one it would be carried through every
                 # stage for nothing.
-                before=arm.calls if arm.deduplication is not None else without_watermark(arm.calls),
-                deduplication=None if arm.deduplication is None else self._deduplication(arm.deduplication),
-                between=arm.later,
+                before=origin.calls if origin.deduplication is not None else without_watermark(origin.calls),
+                deduplication=None if origin.deduplication is None else self._deduplication(origin.deduplication),
+                between=origin.later,
                 sink=output.sink,
             )
-            self._add_branch(arm, branch, self._carried_needs(arm, output))
+            self._add_branch(origin, branch, self._hidden_columns_read(origin, output))
 
     def _add_table(self, table: KeyedTable, sink: Leaving) -> None:
         declared = table._state
@@ -255,18 +255,18 @@ class _Building:
         watermark = self._watermark(declared)
         if isinstance(operator, WindowedAggregate):
             operator = self._closing(operator, sink)
-        for arm in declared.arms:
-            projection = _of_arm(declared)
+        for origin in declared.origins:
+            projection = _group_projection(declared)
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
-            frame = apply_calls(self._template_of_source(arm.source), arm.calls)
+            frame = apply_calls(self._template_of_source(origin.source), origin.calls)
             # Not one of the columns of `projection`, but the clock behind it reads it.
             event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
             )
             needed = columns_read(projected)
-            before = arm.calls if watermark is not None else without_watermark(arm.calls)
+            before = origin.calls if watermark is not None else without_watermark(origin.calls)
             leaving: Sink
             if declared.repartitioned:
                 leaving = RepartitionSink(
@@ -274,7 +274,7 @@ class _Building:
                     columns=projection.columns,
                     expressions=projection.expressions,
                     watermark=watermark,
-                    source_topics=() if watermark is None else arm.source.topics,
+                    source_topics=() if watermark is None else origin.source.topics,
                 )
                 branch = Branch(source_index=0, before=before, projection=projection, watermark=watermark, sink=leaving)
             else:
@@ -287,7 +287,7 @@ class _Building:
                     after=table._calls,
                     sink=sink,
                 )
-            self._add_branch(arm, branch, needed)
+            self._add_branch(origin, branch, needed)
         # Two subtopologies: the one of the source ends in the repartition topic, the one behind it has the store.
         if declared.repartitioned:
             projection = declared.projection
@@ -295,8 +295,8 @@ class _Building:
                 topic=self._internal(name, "repartition"),
                 columns=projection.columns,
                 expressions=projection.expressions,
-                on_error=_common_policy([_policy(arm.source) for arm in declared.arms]),
-                origins=tuple(sorted({topic for arm in declared.arms for topic in arm.source.topics})),
+                on_error=_common_policy([_policy(origin.source) for origin in declared.origins]),
+                origins=tuple(sorted({topic for origin in declared.origins for topic in origin.source.topics})),
                 has_watermarks=watermark is not None,
             )
             self._behind[name] = CompiledSubtopology(
@@ -343,24 +343,24 @@ class _Building:
     def _internal(self, name: str, kind: str) -> str:
         return f"{self._app_name}-{name}-{kind}"
 
-    def _carried_needs(self, arm: StreamSource, output: Output) -> tuple[str, ...]:
+    def _hidden_columns_read(self, origin: StreamSource, output: Output) -> tuple[str, ...]:
         """Return the hidden columns that the sink reads.
 
         `_kafka` is one of them only if the user's own columns are computed from it.
         """
-        template = self._template_of_source(arm.source)
-        wanted = columns_read(arm.apply(template).select(*map(quoted, output.rows.columns)))
-        if arm.deduplication is None:
+        template = self._template_of_source(origin.source)
+        wanted = columns_read(origin.apply(template).select(*map(quoted, output.rows.columns)))
+        if origin.deduplication is None:
             return wanted
-        keys = [quoted(name) for name, _ in arm.deduplication.key_columns]
-        return (*wanted, *columns_read(apply_calls(template, arm.calls).select(*keys, EVENT_TIME_COLUMN)))
+        keys = [quoted(name) for name, _ in origin.deduplication.key_columns]
+        return (*wanted, *columns_read(apply_calls(template, origin.calls).select(*keys, EVENT_TIME_COLUMN)))
 
-    def _add_branch(self, arm: StreamSource, branch: Branch, needed: tuple[str, ...]) -> None:
-        if isinstance(arm.source, KeyedJoin):
-            self._add_join(arm.source, branch, needed)
+    def _add_branch(self, origin: StreamSource, branch: Branch, needed: tuple[str, ...]) -> None:
+        if isinstance(origin.source, KeyedJoin):
+            self._add_join(origin.source, branch, needed)
             return
-        name = arm.source.name
-        self._sources[name] = arm.source
+        name = origin.source.name
+        self._sources[name] = origin.source
         self._branches.setdefault(name, []).append(branch)
         self._needed.setdefault(name, {}).update(dict.fromkeys(c for c in needed if not c.startswith(HIDDEN_PREFIX)))
 
@@ -369,8 +369,8 @@ class _Building:
         join = Join(
             name=declared.name,
             key_types=declared.key_types,
-            left=_kept_side(declared.left, needed),
-            right=_kept_side(declared.right, needed),
+            left=_join_side(declared.left, needed),
+            right=_join_side(declared.right, needed),
             columns=tuple((field.name, field.dataType.json()) for field in declared.schema),
             changelog_topic=self._internal(declared.name, "changelog"),
             where=declared.where,
@@ -382,14 +382,14 @@ class _Building:
             )
             # Each stream of a side ends in the join's topic. A side may itself be a join, hence the recursion of
             # `_add_branch`.
-            for arm in side.arms:
-                projection = _of_side(side, join, number, bare=not arm.calls)
-                frame = apply_calls(self._template_of_source(arm.source), arm.calls)
+            for origin in side.origins:
+                projection = _side_projection(side, join, number, bare=not origin.calls)
+                frame = apply_calls(self._template_of_source(origin.source), origin.calls)
                 projected = frame.selectExpr(
                     *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
                 )
-                into_join = Branch(source_index=0, before=arm.calls, projection=projection, sink=sink)
-                self._add_branch(arm, into_join, columns_read(projected))
+                into_join = Branch(source_index=0, before=origin.calls, projection=projection, sink=sink)
+                self._add_branch(origin, into_join, columns_read(projected))
         source = RepartitionSource(
             topic=topic, columns=JOIN_COLUMNS, expressions=expressions, on_error="fail", origins=declared.topics
         )
@@ -422,13 +422,13 @@ class _Building:
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
 
 
-def _of_arm(declared: KeyedState) -> ProjectForGroup:
+def _group_projection(declared: KeyedState) -> ProjectForGroup:
     projection = declared.projection
-    # A union's template has a leaf of its own: its columns are no source's, so every arm goes through Spark SQL.
-    return projection if len(declared.arms) == 1 else replace(projection, bare=False, source_columns=())
+    # A union's template has a leaf of its own: its columns are no source's, so every origin goes through Spark SQL.
+    return projection if len(declared.origins) == 1 else replace(projection, bare=False, source_columns=())
 
 
-def _kept_side(side: JoinedSide, needed: Sequence[str]) -> JoinSide:
+def _join_side(side: JoinedSide, needed: Sequence[str]) -> JoinSide:
     """Return the columns of a side that are kept: those needed, and one at least, since a row has to have one.
 
     They are ordered by their canonical text, so that no order of the program is stored.
@@ -442,7 +442,7 @@ def _kept_side(side: JoinedSide, needed: Sequence[str]) -> JoinSide:
     )
 
 
-def _of_side(side: JoinedSide, join: Join, number: int, *, bare: bool) -> ProjectForGroup:
+def _side_projection(side: JoinedSide, join: Join, number: int, *, bare: bool) -> ProjectForGroup:
     """Return the projection of a side's rows to its keys and the columns that are kept.
 
     Args:

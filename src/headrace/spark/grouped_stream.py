@@ -38,7 +38,7 @@ class KeyedAggregate:
     """One aggregate of the program: where its rows come from, the user's calls, and how they split."""
 
     name: str
-    arms: tuple[StreamSource, ...]
+    origins: tuple[StreamSource, ...]
     split: AggregateSplit
     group: tuple[Any, ...]  # arguments of groupBy
     call: NarrowCall  # agg, count, sum, .. with its arguments
@@ -99,9 +99,9 @@ class KeyedAggregate:
 class GroupedStream:
     """Groups of a stream, like PySpark's `GroupedData`. Made by `Stream.groupBy`."""
 
-    def __init__(self, rows: StreamBase, arms: tuple[StreamSource, ...], cols: tuple[Any, ...], where: str) -> None:
+    def __init__(self, rows: StreamBase, origins: tuple[StreamSource, ...], cols: tuple[Any, ...], where: str) -> None:
         """`rows` of a stream, and the ways on which they come."""
-        self._rows, self._arms, self._where = rows, arms, where
+        self._rows, self._origins, self._where = rows, origins, where
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
         self._cols = cols
@@ -179,9 +179,9 @@ class GroupedStream:
         do so only where they are grouped by the key alone: to change that would change the topology of groups that
         exist, which brokers refuse.
         """
-        if len(self._arms) != 1 or self._arms[0].source.key_column is None:
+        if len(self._origins) != 1 or self._origins[0].source.key_column is None:
             return False
-        key = self._arms[0].source.key_column
+        key = self._origins[0].source.key_column
         return split.source_keys == (key,) or (closing is not None and key in split.source_keys)
 
     def _closing(self) -> ClosingWindows | None:
@@ -189,7 +189,7 @@ class GroupedStream:
         if self._window is None or not has_watermark(self._rows._template):
             return None
         # No watermark comes through a join of two streams, so these rows come from topics.
-        ways = [(arm.source, arm.calls) for arm in self._arms if isinstance(arm.source, TopicSource)]
+        ways = [(origin.source, origin.calls) for origin in self._origins if isinstance(origin.source, TopicSource)]
         return closing_windows(self._rows._template, ways, self._where)
 
     def _grouped_template(self) -> DataFrame:
@@ -202,12 +202,12 @@ class GroupedStream:
     def _aggregate(self, method: str, args: tuple[Any, ...], name: str | None) -> StreamTable:
         where = call_site()
         before, group = self._grouped_template(), self._cols
-        arms, window = self._arms, self._window
+        origins, window = self._origins, self._window
         # The window becomes a recorded call and a column, on the template as on every source: the aggregate then groups
         # by a column.
         if window is not None:
             before, group = apply_calls(before, (window.call,)), window.grouped_columns(group)
-            arms = tuple(arm.followed_by(window.call) for arm in arms)
+            origins = tuple(origin.followed_by(window.call) for origin in origins)
         with translated(where, before.columns):
             aggregated = getattr(before.groupBy(*group), method)(*args)
         _check_unique(aggregated.columns, where)
@@ -216,7 +216,7 @@ class GroupedStream:
         closing = self._closing()
         aggregate = KeyedAggregate(
             name=_state_name(name, split, where),
-            arms=arms,
+            origins=origins,
             split=split,
             group=group,
             call=NarrowCall(method=method, args=args, where=where),

@@ -24,7 +24,7 @@ class KeyedState(Protocol):
         """Name of its store."""
 
     @property
-    def arms(self) -> tuple[StreamSource, ...]:
+    def origins(self) -> tuple[StreamSource, ...]:
         """The paths of its rows."""
 
     @property
@@ -70,7 +70,7 @@ class KeyedTable(StreamBase):
 
     def _described_sources(self) -> list[tuple[str, list[str]]]:
         later = [*self._state.described_calls(), *(call.method for call in self._calls)]
-        return [(source, [*calls, *later]) for source, calls in described_sources(self._state.arms)]
+        return [(source, [*calls, *later]) for source, calls in described_sources(self._state.origins)]
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Self:
         return type(self)(self._app, template, self._state, (*self._calls, call))

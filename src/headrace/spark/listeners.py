@@ -96,8 +96,8 @@ class Listeners:
 
     def progressed(self, row: Mapping[str, Any]) -> None:
         """Queue the progress event of a committed micro-batch. `row` is its entry in `recentProgress`."""
-        told = {**row, "id": str(self._id), "runId": str(self._run_id), "name": self.name}
-        self._post("onQueryProgress", lambda: QueryProgressEvent(_progress(told)))
+        row = {**row, "id": str(self._id), "runId": str(self._run_id), "name": self.name}
+        self._post("onQueryProgress", lambda: QueryProgressEvent(_progress(row)))
 
     def tasks_changed(self, tasks: Mapping[str, tuple[int, ...]], member_epoch: int) -> None:
         """Queue a `TasksChanged` event if tasks were added or removed."""
@@ -171,10 +171,10 @@ class Listeners:
                 log.exception("%s: %s.%s raised", self.name, type(listener).__name__, event.method)
 
 
-def _progress(told: Mapping[str, Any]) -> StreamingQueryProgress:
+def _progress(row: Mapping[str, Any]) -> StreamingQueryProgress:
     """Return Spark's progress object: a dictionary that also holds Headrace's own keys."""
-    progress = StreamingQueryProgress.fromJson(dict(told))
-    progress.update({key: value for key, value in told.items() if key not in progress})
+    progress = StreamingQueryProgress.fromJson(dict(row))
+    progress.update({key: value for key, value in row.items() if key not in progress})
     return progress
 
 

@@ -55,7 +55,7 @@ class Observation:
             self._runtime.metrics_url = self._port.start(str(config["headrace.metrics.host"]), port)
             log.info("%s: metrics at %s/metrics", self._runtime.group_id, self._runtime.metrics_url)
         for runner in self._runtime.runners.values():
-            runner.progress.tell = self.listeners.progressed
+            runner.progress.on_progress = self.listeners.progressed
         # The last step: the metrics port and progress events work when a listener gets this one.
         self.listeners.started()
 

@@ -30,7 +30,7 @@ class KeyedTopN:
     """One top-N of the program: where its rows come from, the rank, and the limit."""
 
     name: str
-    arms: tuple[StreamSource, ...]
+    origins: tuple[StreamSource, ...]
     ranking: Ranking
     limit: int
     call: NarrowCall  # withColumn, select, .. that adds the rank
@@ -90,15 +90,17 @@ class KeyedTopN:
         )
 
 
-def ranked_stream(app: Application, arms: tuple[StreamSource, ...], ranking: Ranking, call: NarrowCall) -> RankedStream:
-    """Return the rows of `arms` behind `call`, which adds the rank."""
-    source = arms[0].source if len(arms) == 1 else None
+def ranked_stream(
+    app: Application, origins: tuple[StreamSource, ...], ranking: Ranking, call: NarrowCall
+) -> RankedStream:
+    """Return the rows of `origins` behind `call`, which adds the rank."""
+    source = origins[0].source if len(origins) == 1 else None
     # Rows of one key lie in one partition if the key of the records is one of the columns that they are ranked by.
     # Otherwise rows are repartitioned by the partitioning columns.
     keyed = source is not None and source.key_column is not None and source.key_column in ranking.source_keys
     state = KeyedTopN(
         name="",
-        arms=arms,
+        origins=origins,
         ranking=ranking,
         limit=0,
         call=call,
@@ -131,7 +133,7 @@ class RankedStream(StreamBase):
 
     def _described_sources(self) -> list[tuple[str, list[str]]]:
         later = [self._state.call.method, *(call.method for call in self._calls)]
-        return [(source, [*calls, *later]) for source, calls in described_sources(self._state.arms)]
+        return [(source, [*calls, *later]) for source, calls in described_sources(self._state.origins)]
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> RankedStream:
         return RankedStream(self._app, template, self._state, (*self._calls, call))

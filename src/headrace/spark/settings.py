@@ -16,7 +16,7 @@ from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
 from headrace.suggestions import nearest
 
-__all__ = ["SETTINGS", "checked_config", "reached_by"]
+__all__ = ["SETTINGS", "checked_config", "connection_settings"]
 
 SETTINGS: Mapping[str, ClientSetting] = {
     name: setting for name, setting in CLIENT_SETTINGS.items() if setting.in_application is not None
@@ -42,7 +42,7 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
     return values
 
 
-def reached_by(
+def connection_settings(
     bootstrap_servers: str | Sequence[str] | None, given: Mapping[str, object] | None
 ) -> tuple[str, ClientSecurity]:
     """Return the connection settings: from arguments, `given`, environment and configuration file.

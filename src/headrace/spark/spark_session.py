@@ -262,10 +262,10 @@ def check_java() -> str:
 
 def _java_version(java: str) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _java_missing(f"{java} does not start ({error})") from error
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
     if match is None:
         return None  # an unusual vendor: let Spark judge
     major = int(match.group(1))

@@ -33,7 +33,7 @@ from headrace.spark.spark_internals import (
 )
 from headrace.spark.unsupported import refusal
 
-__all__ = ["NARROW_JOINS", "WIDE_JOINS", "StaticSide", "checked_join"]
+__all__ = ["NARROW_JOINS", "WIDE_JOINS", "StaticDataFrame", "checked_join"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -85,7 +85,7 @@ def checked_join(other: object, on: object, how: str | None, where: str) -> str:
     return kind
 
 
-class StaticSide:
+class StaticDataFrame:
     """One DataFrame of the user in one join, shared by the micro-batches of all subtopologies that join it."""
 
     def __init__(self, dataframe: DataFrame, *, refresh_ms: int, where: str) -> None:

@@ -26,7 +26,7 @@ from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.ranking import read_ranking
-from headrace.spark.static_join import StaticSide, checked_join
+from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import check_inner, keyed_join
 from headrace.spark.stream_source import KeyedJoin
@@ -50,15 +50,15 @@ class Stream(StreamBase):
         flights.where("delay > 0").groupBy("origin").count().to_topic("delays")
     """
 
-    def __init__(self, app: Application, template: DataFrame, arms: tuple[StreamSource, ...]) -> None:
+    def __init__(self, app: Application, template: DataFrame, origins: tuple[StreamSource, ...]) -> None:
         super().__init__(app, template)
-        self._arms = arms
+        self._origins = origins
 
     def _described_sources(self) -> list[tuple[str, list[str]]]:
-        return described_sources(self._arms)
+        return described_sources(self._origins)
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
-        return Stream(self._app, template, tuple(arm.followed_by(call) for arm in self._arms))
+        return Stream(self._app, template, tuple(origin.followed_by(call) for origin in self._origins))
 
     def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -75,7 +75,7 @@ class Stream(StreamBase):
             *(quoted(name) for name in self._template.columns if not name.startswith(HIDDEN_PREFIX))
         )
         ranking = read_ranking(before, apply_calls(before, (call,)), call.where)
-        return ranked_stream(self._app, self._arms, ranking, call)
+        return ranked_stream(self._app, self._origins, ranking, call)
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:  # noqa: N803 PySpark's own names
         """As `DataFrame.withWatermark`: declare the event time of the rows, and how late they may be.
@@ -156,14 +156,16 @@ class Stream(StreamBase):
     drop_duplicates = dropDuplicates
 
     def _deduplicated(self, subset: list[str] | tuple[str, ...] | None, name: str | None, where: str) -> Stream:
-        ways = [(arm.source, arm.calls) for arm in self._arms if isinstance(arm.source, TopicSource)]
+        ways = [(origin.source, origin.calls) for origin in self._origins if isinstance(origin.source, TopicSource)]
         found = keyed_deduplication(self._template, ways, subset, name, where)
-        [arm] = self._arms
+        [origin] = self._origins
         template = self._template.drop(EVENT_TIME_COLUMN)
-        return Stream(self._app, template, (replace(arm, deduplication=found),))
+        return Stream(self._app, template, (replace(origin, deduplication=found),))
 
     def _check_not_deduplicated(self, method: str, where: str) -> None:
-        naming_call = next((arm.deduplication.naming_call for arm in self._arms if arm.deduplication is not None), None)
+        naming_call = next(
+            (origin.deduplication.naming_call for origin in self._origins if origin.deduplication is not None), None
+        )
         if naming_call is not None:
             raise refusal(
                 "not-supported-here",
@@ -173,7 +175,7 @@ class Stream(StreamBase):
             )
 
     def _check_not_joined(self, method: str, where: str) -> None:
-        if any(isinstance(arm.source, KeyedJoin) for arm in self._arms):
+        if any(isinstance(origin.source, KeyedJoin) for origin in self._origins):
             raise refusal(
                 "not-supported-here",
                 f"{method} behind a join of two streams is not supported yet: event time is not carried through it",
@@ -210,8 +212,10 @@ class Stream(StreamBase):
         # Spark's own union of the empty templates decides names and types, and finds the user's errors.
         with translated(where, self._template.columns):
             union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
-        arms = tuple(_aligned(arm, side, union.schema, where) for side in (self, other) for arm in side._arms)
-        return Stream(self._app, self._app._template_of(union.schema), arms)
+        origins = tuple(
+            _aligned(origin, side, union.schema, where) for side in (self, other) for origin in side._origins
+        )
+        return Stream(self._app, self._app._template_of(union.schema), origins)
 
     def join(
         self, other: DataFrame | Stream, on: Any = None, how: str | None = None, *, name: str | None = None
@@ -241,7 +245,7 @@ class Stream(StreamBase):
             raise refusal("bad-value", "a join with a plain DataFrame has no state to name", "leave name= out", where)
         how = checked_join(other, on, how, where)
         with translated(where, [*self._template.columns, *getattr(other, "columns", ())]):
-            side = StaticSide(other, refresh_ms=int(self._app.config["headrace.join.refresh.ms"]), where=where)
+            side = StaticDataFrame(other, refresh_ms=int(self._app.config["headrace.join.refresh.ms"]), where=where)
             call = NarrowCall(method="join", args=(side, on, how), where=where)
             template = apply_calls(self._template, (call,))
             check_narrow(template, where)
@@ -266,7 +270,7 @@ class Stream(StreamBase):
         check_inner(how, where)
         for side in (self, other):
             side._check_no_event_time("a join of two streams", where)
-        join = keyed_join((self._template, self._arms), (other._template, other._arms), on, name, where)
+        join = keyed_join((self._template, self._origins), (other._template, other._origins), on, name, where)
         log.warning(
             '%s: the join "%s" keeps every row of both sides for ever, on disk and in a changelog topic. Take only the '
             "rows and columns that you need before it (where, select); rows of old keys are never deleted.",
@@ -275,8 +279,8 @@ class Stream(StreamBase):
         )
         # Conjuncts that are no equality are calls on the joined rows. Pairs that they refuse were joined and leave
         # nothing.
-        arm = StreamSource(source=join, calls=join.filters)
-        return Stream(self._app, apply_calls(self._app._template_of(join.schema), join.filters), (arm,))
+        origin = StreamSource(source=join, calls=join.filters)
+        return Stream(self._app, apply_calls(self._app._template_of(join.schema), join.filters), (origin,))
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """Group the rows, like `DataFrame.groupBy`.
@@ -286,7 +290,7 @@ class Stream(StreamBase):
         """
         where = call_site()
         self._check_not_deduplicated("groupBy", where)
-        return GroupedStream(self, self._arms, cols, where)
+        return GroupedStream(self, self._origins, cols, where)
 
     groupby = groupBy
 
@@ -300,13 +304,13 @@ class Stream(StreamBase):
         )
 
 
-def _aligned(arm: StreamSource, side: Stream, schema: StructType, where: str) -> StreamSource:
-    """Return `arm` with one more call that gives its rows the columns and types of the union."""
+def _aligned(origin: StreamSource, side: Stream, schema: StructType, where: str) -> StreamSource:
+    """Return `origin` with one more call that gives its rows the columns and types of the union."""
     # Each source is compiled by itself, without the union. So names are resolved here as `unionByName` does, and types
     # that Spark widened are cast.
     have = {name.lower(): name for name in side.columns}
     columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
-    return arm.followed_by(NarrowCall(method="select", args=tuple(columns), where=where))
+    return origin.followed_by(NarrowCall(method="select", args=tuple(columns), where=where))
 
 
 def _as_type(name: str | None, kind: DataType) -> Column:

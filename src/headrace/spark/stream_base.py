@@ -386,9 +386,9 @@ class NaFunctions:
         return self._rows.replace(to_replace, value, subset)
 
 
-def described_sources(arms: Sequence[StreamSource]) -> list[tuple[str, list[str]]]:
-    """Return the topics with their format, and the names of the calls, of each arm."""
-    return [(_described_source(arm.source), _described_calls(arm)) for arm in arms]
+def described_sources(origins: Sequence[StreamSource]) -> list[tuple[str, list[str]]]:
+    """Return the topics with their format, and the names of the calls, of each origin."""
+    return [(_described_source(origin.source), _described_calls(origin)) for origin in origins]
 
 
 def _described_source(source: TopicSource | KeyedJoin) -> str:
@@ -396,9 +396,11 @@ def _described_source(source: TopicSource | KeyedJoin) -> str:
     return f"{', '.join(source.topics)} ({kind})"
 
 
-def _described_calls(arm: StreamSource) -> list[str]:
-    later = [call.method for call in arm.later]
-    return [call.method for call in arm.calls] + ([arm.deduplication.naming_call, *later] if arm.deduplication else [])
+def _described_calls(origin: StreamSource) -> list[str]:
+    later = [call.method for call in origin.later]
+    return [call.method for call in origin.calls] + (
+        [origin.deduplication.naming_call, *later] if origin.deduplication else []
+    )
 
 
 def _unknown_attribute(kind: type[StreamBase], name: str) -> UnknownName:

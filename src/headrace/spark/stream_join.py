@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from headrace.spark.aggregate_split import is_groupable, is_number
-from headrace.spark.canonical_expressions import CanonicalExpressions, calls_the_user
+from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.frames import without_hidden
 from headrace.spark.spark_internals import (
     analysed,
@@ -103,7 +103,7 @@ class _Reader:
 
     def declared(
         self,
-        arms: tuple[tuple[StreamSource, ...], ...],
+        origins: tuple[tuple[StreamSource, ...], ...],
         templates: Sequence[DataFrame],
         on: Any,
         name: str | None,
@@ -123,7 +123,8 @@ class _Reader:
         for pair in keys:
             self._check_key(pair)
         left, right = (
-            self._side(number, arms[number], templates[number], [pair[number] for pair in keys]) for number in range(2)
+            self._side(number, origins[number], templates[number], [pair[number] for pair in keys])
+            for number in range(2)
         )
         return KeyedJoin(
             name=self._name(name, [pair[0] for pair in keys]),
@@ -138,7 +139,7 @@ class _Reader:
         )
 
     def _side(
-        self, number: int, arms: tuple[StreamSource, ...], template: DataFrame, keys: Sequence[Any]
+        self, number: int, origins: tuple[StreamSource, ...], template: DataFrame, keys: Sequence[Any]
     ) -> JoinedSide:
         plan = self._sides[number]
         # With the plan of the join: Spark gives the right side of a self-join other expression ids.
@@ -151,7 +152,7 @@ class _Reader:
         key_sql = tuple(str(key.sql()) for key in keys)
         self._check_sql(template, key_sql, keys)
         return JoinedSide(
-            arms=arms,
+            origins=origins,
             key_sql=key_sql,
             key_columns=tuple(str(key.name()) if class_of(key) == "AttributeReference" else None for key in keys),
             key_expressions=tuple(canonical.text(key) for key in keys),
@@ -210,7 +211,7 @@ class _Reader:
 
     def _check_no_user_function(self, conjuncts: Sequence[Any]) -> None:
         """Refuse functions that are no SQL text."""
-        if any(calls_the_user(one) for one in conjuncts):
+        if any(calls_user_function(one) for one in conjuncts):
             raise self._refuse(
                 "a function of the user in the condition of a join of two streams is not supported yet",
                 "make its result a column of one side first (withColumn), or filter behind the join (where)",

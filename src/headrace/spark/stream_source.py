@@ -18,7 +18,7 @@ __all__ = ["JoinedSide", "KeyedJoin", "StreamSource"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSource:
-    """One path of rows into a stream: a source or a join, and the calls made on its rows. A union has several."""
+    """One origin of the rows of a stream: a topic or a join, and the calls made on its rows. A union has several."""
 
     source: TopicSource | KeyedJoin
     calls: tuple[NarrowCall, ...] = ()
@@ -41,7 +41,7 @@ class StreamSource:
 class JoinedSide:
     """One side of a join: where its rows come from, the values that the join equates, and the columns it adds."""
 
-    arms: tuple[StreamSource, ...]
+    origins: tuple[StreamSource, ...]
     key_sql: tuple[str, ...]  # over the columns of the side
     key_columns: tuple[str | None, ...]  # the column that each is, None for a computed value
     key_expressions: tuple[str, ...]  # canonical text of each
@@ -69,7 +69,7 @@ class KeyedJoin:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        found = [topic for side in (self.left, self.right) for arm in side.arms for topic in arm.source.topics]
+        found = [topic for side in (self.left, self.right) for origin in side.origins for topic in origin.source.topics]
         return tuple(dict.fromkeys(found))
 
     def as_batch(self, left: DataFrame, right: DataFrame) -> DataFrame:

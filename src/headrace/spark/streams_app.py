@@ -87,7 +87,7 @@ class StreamsApp(ApplicationDeclaration):
         Raises:
             ConfigError: for an invalid argument or setting.
         """
-        from headrace.spark.settings import checked_config, reached_by
+        from headrace.spark.settings import checked_config, connection_settings
 
         where = call_site()
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -105,7 +105,7 @@ class StreamsApp(ApplicationDeclaration):
                 f"Invalid trigger_interval_ms {trigger_interval_ms!r}: expected a non-negative integer",
                 "0 or more",
             )
-        servers, security = reached_by(bootstrap_servers, config)
+        servers, security = connection_settings(bootstrap_servers, config)
         checked = checked_config(config)
         super().__init__(
             name,
@@ -219,7 +219,7 @@ class StreamsApp(ApplicationDeclaration):
             # A topic that is read twice would be fetched twice, and its one committed offset would belong to two
             # positions.
             shared = sorted(set(known.topics) & set(source.topics))
-            if shared and _without_place(known) != _without_place(source):
+            if shared and _without_call_site(known) != _without_call_site(source):
                 raise refusal(
                     "topic-read-twice",
                     f'"{shared[0]}" is read twice, in two ways',
@@ -378,7 +378,7 @@ def _register_schemas(compiled: CompiledTopology) -> None:
             registered_id(sink.serde)
 
 
-def _without_place(source: TopicSource) -> tuple[object, ...]:
+def _without_call_site(source: TopicSource) -> tuple[object, ...]:
     return (
         source.name,
         source.topics,

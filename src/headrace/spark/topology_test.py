@@ -219,7 +219,7 @@ class TopologyTest:
         Returns:
             The number of changelog records that were replayed.
         """
-        self._settle()
+        self._run_unless_failed()
         self._instance.close()
         # Topics and offsets stay, stores are gone: the restore from changelogs is the real one.
         shutil.rmtree(self._state_dir, ignore_errors=True)  # it is made with the first store
@@ -236,14 +236,14 @@ class TopologyTest:
         format; a tombstone is None. Across partitions, the order is that of the writes.
         """
         sink = self._sink(topic)
-        self._settle()
+        self._run_unless_failed()
         first, self._read[topic] = self._read.get(topic, 0), self._topics.batch_count(topic)
         return decode_sink_values([record.value for record in self._records(topic, first)], sink)
 
     def records(self, topic: str) -> list[Record]:
         """Return all records of any topic of the application, internal and dead-letter topics included, as bytes."""
         self._check_topic(topic)
-        self._settle()
+        self._run_unless_failed()
         return self._records(topic, 0)
 
     def table(self, topic: str) -> dict[Any, Any]:
@@ -252,7 +252,7 @@ class TopologyTest:
         Keys are text, or bytes where they are no UTF-8. A record without a key has no row.
         """
         sink = self._sink(topic)
-        self._settle()
+        self._run_unless_failed()
         newest: dict[bytes, bytes] = {}
         for record in self._records(topic, 0):
             if record.key is None:
@@ -275,7 +275,7 @@ class TopologyTest:
             calls behind it. For a deduplication, key → newest event time that was kept.
         """
         part, operator = self._store(name)
-        self._settle()
+        self._run_unless_failed()
         if not isinstance(operator, (Aggregate, Deduplication)):
             raise refusal(
                 "not-supported-here",
@@ -294,7 +294,7 @@ class TopologyTest:
 
         `skippedRecords`, `deadLetters` and `numRowsDroppedByWatermark` count what came to no result.
         """
-        self._settle()
+        self._run_unless_failed()
         parts = self._instance.subtopologies.values()
         return sorted((row for part in parts for row in part.progress.recent()), key=lambda row: str(row["timestamp"]))
 
@@ -317,7 +317,7 @@ class TopologyTest:
             incarnation=uuid.uuid4().hex[:12],
         )
 
-    def _settle(self) -> None:
+    def _run_unless_failed(self) -> None:
         """Process what was pushed, unless the application has failed: its results until then can still be read."""
         if self._error is None:
             self.run()

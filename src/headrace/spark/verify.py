@@ -98,7 +98,7 @@ def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -
         ]
         extent = _extent(app, admin, sources, internal)
         topics = [output.sink.topic for output in chosen if isinstance(output.sink, TopicSink)]
-        ends = {topic: _whole(admin, topic) for topic in topics}
+        ends = {topic: _log_ranges(admin, topic) for topic in topics}
     # 2. What cannot be compared is named in the verdict.
     claims = list(extent.cannot_claim)
     claims += [
@@ -183,10 +183,10 @@ class _Recomputation:
         if len(outputs) > 1 and any(isinstance(output.rows, KeyedTable) for output in outputs):
             return _undecided(topic, "table", "several outputs of this application write to it")
         # Operators in event time depend on every row before a row. Without the first records there is no recomputation.
-        gone = next((begin for output in outputs for begin in self._gone_before(output.rows)), None)
+        gone = next((begin for output in outputs for begin in self._deleted_records(output.rows)), None)
         if gone is not None:
             return _undecided(topic, kind, gone)
-        if self._passes_over_silence(outputs[0].rows):
+        if self._has_idle_timeout(outputs[0].rows):
             return _undecided(
                 topic,
                 kind,
@@ -216,15 +216,15 @@ class _Recomputation:
     def _table(self, output: Output, actual: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
         assert isinstance(output.sink, TopicSink)
         if isinstance(output.rows, RankedTable):
-            rows = self._rows(output.rows._state.arms)
+            rows = self._rows(output.rows._state.origins)
             return compare_ranked(self._app, output.rows, output.sink, rows, actual, ignored)
         assert isinstance(output.rows, StreamTable)
         aggregate = output.rows._aggregate
         closing, complete = aggregate.closing, False
         if closing is None:
-            rows = self._rows(aggregate.arms)
+            rows = self._rows(aggregate.origins)
         else:
-            [source] = aggregate.arms
+            [source] = aggregate.origins
             assert isinstance(source.source, TopicSource)
             keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
             rows = rows_on_time(keyed, closing, self._max_ahead_us)
@@ -239,46 +239,46 @@ class _Recomputation:
     def _max_ahead_us(self) -> int:
         return int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
 
-    def _arm(self, arm: StreamSource) -> DataFrame:
-        if isinstance(arm.source, KeyedJoin):
-            sides = [self._rows(side.arms) for side in (arm.source.left, arm.source.right)]
-            return apply_calls(arm.source.as_batch(*sides), arm.calls)
-        rows = good_rows(self._frames[arm.source.name])
-        if arm.deduplication is None:
-            return apply_calls(rows, arm.calls)
-        keyed = apply_calls(with_places(rows, arm.source), arm.calls)
-        return apply_calls(first_rows(keyed, arm.deduplication, self._max_ahead_us), arm.later)
+    def _origin_rows(self, origin: StreamSource) -> DataFrame:
+        if isinstance(origin.source, KeyedJoin):
+            sides = [self._rows(side.origins) for side in (origin.source.left, origin.source.right)]
+            return apply_calls(origin.source.as_batch(*sides), origin.calls)
+        rows = good_rows(self._frames[origin.source.name])
+        if origin.deduplication is None:
+            return apply_calls(rows, origin.calls)
+        keyed = apply_calls(with_places(rows, origin.source), origin.calls)
+        return apply_calls(first_rows(keyed, origin.deduplication, self._max_ahead_us), origin.later)
 
-    def _gone_before(self, rows: StreamBase) -> Iterator[str]:
+    def _deleted_records(self, rows: StreamBase) -> Iterator[str]:
         """Yield a sentence for each partition whose deleted first records decide about other rows."""
         topics: dict[str, str] = {}  # → what is decided
         if isinstance(rows, StreamTable) and rows._aggregate.closing is not None:
             topics.update(dict.fromkeys(rows._aggregate.closing.topics, "which ones are late"))
-        for arm in _arms_of(rows):
+        for origin in _origins_of(rows):
             if isinstance(rows, RankedTable):
-                topics.update(dict.fromkeys(arm.source.topics, "which are the first ones"))
-            elif arm.deduplication is not None:
-                topics.update(dict.fromkeys(arm.source.topics, "which ones are duplicates or late"))
-            elif isinstance(arm.source, KeyedJoin):
-                topics.update(dict.fromkeys(arm.source.topics, "how often later ones are joined"))
+                topics.update(dict.fromkeys(origin.source.topics, "which are the first ones"))
+            elif origin.deduplication is not None:
+                topics.update(dict.fromkeys(origin.source.topics, "which ones are duplicates or late"))
+            elif isinstance(origin.source, KeyedJoin):
+                topics.update(dict.fromkeys(origin.source.topics, "how often later ones are joined"))
         for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
             if topic in topics and start > 0:
                 yield f"{topic}-{partition} begins at offset {start:,}, and rows before it decide {topics[topic]}"
 
-    def _passes_over_silence(self, rows: StreamBase) -> bool:
+    def _has_idle_timeout(self, rows: StreamBase) -> bool:
         timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
         return isinstance(rows, StreamTable) and rows._aggregate.closing is not None and timeout_ms > 0
 
-    def _rows(self, arms: Sequence[StreamSource]) -> DataFrame:
-        """Return the rows of all arms; with several arms, the columns that they share."""
-        frames = [self._arm(arm) for arm in arms]
+    def _rows(self, origins: Sequence[StreamSource]) -> DataFrame:
+        """Return the rows of all origins; with several origins, the columns that they share."""
+        frames = [self._origin_rows(origin) for origin in origins]
         if len(frames) == 1:
             return frames[0]
         return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _stream_rows(self, output: Output) -> DataFrame:
         assert isinstance(output.rows, Stream)
-        return self._rows(output.rows._arms)
+        return self._rows(output.rows._origins)
 
 
 def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:
@@ -347,7 +347,7 @@ def _behind(admin: Admin, internal: Sequence[str], committed: Mapping[TopicParti
     return sum(last[place].offset - max(first[place].offset, committed.get(place, 0)) for place in places)
 
 
-def _whole(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+def _log_ranges(admin: Admin, topic: str) -> dict[TopicPartition, tuple[int, int]]:
     known = admin.list_topics()
     if topic not in known:
         return {}
@@ -387,21 +387,21 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
     columns: set[str] = set()
     whole: set[str] = set()
     final = set(rows.columns)
-    for frame in _frames_of_joins(_arms_of(rows), app):  # which rows meet, and how often, depends on them
+    for frame in _frames_of_joins(_origins_of(rows), app):  # which rows meet, and how often, depends on them
         whole |= nondeterministic_functions_of(analysed(frame))
     if isinstance(rows, KeyedTable):
-        for arm in rows._state.arms:
-            frame = apply_calls(app._template_of_source(arm.source), arm.calls)
+        for origin in rows._state.origins:
+            frame = apply_calls(app._template_of_source(origin.source), origin.calls)
             whole |= nondeterministic_functions_of(analysed(frame))
         rows_frames = [rows._template]
     else:
         assert isinstance(rows, Stream)
-        for arm in rows._arms:
-            if arm.deduplication is not None:  # which rows are duplicates depends on their columns
+        for origin in rows._origins:
+            if origin.deduplication is not None:  # which rows are duplicates depends on their columns
                 whole |= nondeterministic_functions_of(
-                    analysed(apply_calls(app._template_of_source(arm.source), arm.calls))
+                    analysed(apply_calls(app._template_of_source(origin.source), origin.calls))
                 )
-        rows_frames = [arm.apply(app._template_of_source(arm.source)) for arm in rows._arms]
+        rows_frames = [origin.apply(app._template_of_source(origin.source)) for origin in rows._origins]
     for frame in rows_frames:
         top = analysed(frame)
         for node in walk(top):
@@ -419,19 +419,19 @@ def _nondeterministic_columns(rows: StreamBase, app: ApplicationDeclaration) -> 
     return tuple(sorted(columns)), tuple(sorted(whole))
 
 
-def _arms_of(rows: StreamBase) -> tuple[StreamSource, ...]:
+def _origins_of(rows: StreamBase) -> tuple[StreamSource, ...]:
     """Return the ways on which rows come into a stream, or into the aggregate of a table."""
     if isinstance(rows, KeyedTable):
-        return rows._state.arms
+        return rows._state.origins
     assert isinstance(rows, Stream)
-    return rows._arms
+    return rows._origins
 
 
-def _frames_of_joins(arms: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
-    """Yield a frame of each join that `arms` come from, and of each way into it."""
-    for arm in arms:
-        if isinstance(arm.source, KeyedJoin):
-            yield arm.source.frame
-            for side in (arm.source.left, arm.source.right):
-                yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in side.arms)
-                yield from _frames_of_joins(side.arms, app)
+def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
+    """Yield a frame of each join that `origins` come from, and of each way into it."""
+    for origin in origins:
+        if isinstance(origin.source, KeyedJoin):
+            yield origin.source.frame
+            for side in (origin.source.left, origin.source.right):
+                yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in side.origins)
+                yield from _frames_of_joins(side.origins, app)

@@ -43,7 +43,7 @@ class _Findings:
     uncounted: int = 0  # rows that differ where no count of rows is at hand
     examples: list[str] = field(default_factory=list)
 
-    def tell(self, text: str) -> None:
+    def add_example(self, text: str) -> None:
         if len(self.examples) < EXAMPLES:
             self.examples.append(text)
 
@@ -126,10 +126,10 @@ class _TableComparison:
         totals = _totals(pairs)
         # 3. The common case ends here, after one pass.
         if totals.equal == totals.expected == totals.found:
-            return self._told(totals, _Findings(equal=totals.equal))
+            return self._verdict(totals, _Findings(equal=totals.equal))
         pairs = pairs.persist()  # computed once more, and looked at several times
         try:
-            return self._told(totals, self._findings(pairs, totals, schema))
+            return self._verdict(totals, self._findings(pairs, totals, schema))
         finally:
             pairs.unpersist()
 
@@ -177,12 +177,12 @@ class _TableComparison:
             suspects = suspects.where("key is not null" if last is None else F.col("key") > F.lit(bytes(last)))
         findings.differ += left
         for row in pairs.where("there is null").orderBy("key").limit(EXAMPLES).collect():
-            findings.tell(f"{_shown(row.key)}: no record, recomputed {_row_shown(row.wanted)}")
+            findings.add_example(f"{_shown(row.key)}: no record, recomputed {_row_shown(row.wanted)}")
         for row in pairs.where("here is null").orderBy("key").limit(EXAMPLES).collect():
-            findings.tell(f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, nothing recomputed")
+            findings.add_example(f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, nothing recomputed")
         return findings
 
-    def _told(self, totals: _Totals, findings: _Findings) -> SinkVerdict:
+    def _verdict(self, totals: _Totals, findings: _Findings) -> SinkVerdict:
         undecided = ""
         if findings.uncounted and not (findings.differ or findings.lost or totals.missing or totals.extra):
             undecided = (
@@ -232,25 +232,25 @@ class _TableComparison:
         counter: str | None,
         findings: _Findings,
     ) -> None:
-        told = f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, {_row_shown(row.wanted)} recomputed"
+        difference = f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, {_row_shown(row.wanted)} recomputed"
         if surplus is not None and surplus < 0:
             findings.lost += -surplus
             findings.differ += 1
-            findings.tell(f"{told}: {-surplus} lost")
+            findings.add_example(f"{difference}: {-surplus} lost")
         elif bounds is not None and all(
             _within(row.found[f.name], row.wanted[f.name], bounds.get(f.name, []), f) for f in self._compared(schema)
         ):
             if surplus:
                 findings.repeated += surplus
-                findings.tell(f"{told}: {surplus} counted again")
+                findings.add_example(f"{difference}: {surplus} counted again")
             else:
                 findings.equal += 1  # the order of a sum's terms, seen through a rounding
         elif counter is None and self._app.processing_guarantee == "at_least_once":
             findings.uncounted += 1
-            findings.tell(told)
+            findings.add_example(difference)
         else:
             findings.differ += 1
-            findings.tell(told)
+            findings.add_example(difference)
 
     def _figures(self, unequal: list[Row]) -> dict[tuple[Any, ...], dict[str, Any]]:
         """Return the figures of each group in `unequal`."""
@@ -289,18 +289,18 @@ class _TableComparison:
         """Each column's values at the corners of what `surplus` records counted again can do."""
         # Results are expressions over buffers. They are evaluated by Spark at the corners of the buffers' bounds, with
         # the user's own calls behind them.
-        places: list[tuple[Any, ...]] = []
+        corner_rows: list[tuple[Any, ...]] = []
         for index, repeats in surplus.items():
             group = _group_of(unequal[index], self._group)
             spans = [span(buffer, figures[group], repeats) for buffer in self._split.buffers]
-            places += [(index, *group, *corner) for corner in corners(spans)]
+            corner_rows += [(index, *group, *corner) for corner in corners(spans)]
         fields = [StructField(_ROW, IntegerType())]
         fields += [
             StructField(f"g{i}", _parse_datatype_json_string(kind))
             for i, (_, kind) in enumerate(self._split.group_columns)
         ]
         fields += [StructField(b.name, _parse_datatype_json_string(b.result_type)) for b in self._split.buffers]
-        frame = self._app.spark.createDataFrame(places, StructType(fields))
+        frame = self._app.spark.createDataFrame(corner_rows, StructType(fields))
         frame = frame.selectExpr(*(f"{sql} as {quoted(name)}" for name, sql in self._split.results), _ROW)
         found: dict[int, dict[str, list[Any]]] = {}
         for row in apply_calls(frame, self._table._calls).collect():
@@ -329,10 +329,10 @@ def _group_of(row: Row, group: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     return tuple(value["start"] if isinstance(value, Row) else value for value in values)
 
 
-def _within(found: Any, wanted: Any, places: list[Any], column: StructField) -> bool:
-    if found == wanted or found in places:
+def _within(found: Any, wanted: Any, corner_values: list[Any], column: StructField) -> bool:
+    if found == wanted or found in corner_values:
         return True
-    numbers = [value for value in places if _is_number(value)]
+    numbers = [value for value in corner_values if _is_number(value)]
     if not numbers or not _is_number(found):
         return False
     if isinstance(found, float) and math.isnan(found):

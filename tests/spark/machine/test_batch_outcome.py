@@ -15,7 +15,7 @@ from headrace.client.transaction_rules import refused
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError, StateError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.machine import commands, events
-from headrace.spark.machine.batch_outcome import Batch, first_trouble, is_retriable, outcome_by_offsets
+from headrace.spark.machine.batch_outcome import Batch, first_error_to_report, is_retriable, outcome_by_offsets
 from headrace.spark.machine.commands import Advance, Command
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 
@@ -34,7 +34,7 @@ from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 )
 def test_retriable_commit_errors_start_another_transaction(api, code, is_borne) -> None:
     error = refused(code, "to commit the transaction of app-1", api=api, transactional_id="app-1")
-    assert first_trouble([error]) is error
+    assert first_error_to_report([error]) is error
     assert isinstance(error, BrokerError)
     assert bool(error.retriable) is is_borne
 
@@ -112,13 +112,13 @@ def test_errors_of_committed_and_fenced_slots_are_no_trouble() -> None:
     batch = three_slots()
     batch.take_outcome({0: AWAY, 1: REFUSED, 2: FENCED})
     batch.committed = {0, 1}
-    assert batch.trouble(transactional=True) is REFUSED
-    assert batch.trouble(transactional=False) is REFUSED
+    assert batch.error_to_report(transactional=True) is REFUSED
+    assert batch.error_to_report(transactional=False) is REFUSED
     batch.committed = {0}
-    assert batch.trouble(transactional=False) is AWAY
+    assert batch.error_to_report(transactional=False) is AWAY
     batch.committed = {0, 1, 2}
-    assert batch.trouble(transactional=True) is None
-    assert batch.trouble(transactional=False) is None
+    assert batch.error_to_report(transactional=True) is None
+    assert batch.error_to_report(transactional=False) is None
 
 
 ANSWERS: dict[str, tuple[bool, HeadraceError | None]] = {

@@ -255,7 +255,7 @@ def test_the_next_micro_batch_waits_for_the_trigger_interval() -> None:
 def test_a_job_that_failed_is_undone_before_its_cause_is_looked_for(transactional: bool) -> None:
     driven = Driven(transactional=transactional)
     driven.run(0, 1)
-    found = driven.feed(events.JobFailed(batch=0, is_the_brokers=True))
+    found = driven.feed(events.JobFailed(batch=0, is_broker_error=True))
     assert found[0] == commands.MarkUnknown()
     if transactional:
         assert found[1] == commands.Resolve(batch=0, slots=(0, 1))

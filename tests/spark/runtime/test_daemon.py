@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from headrace.spark.runtime.daemon import ending_quietly
+from headrace.spark.runtime.daemon import exit_quietly
 
 pyspark = pytest.importorskip("pyspark")
 
 WORKER = """
 import os, socket, sys
 import pyspark.worker
-from headrace.spark.runtime.daemon import ending_quietly
+from headrace.spark.runtime.daemon import exit_quietly
 os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
 whose, sent = sys.argv[1:]
 sys.argv[1:] = []
 if whose == "ours":
-    pyspark.worker.main = ending_quietly(pyspark.worker.main)
+    pyspark.worker.main = exit_quietly(pyspark.worker.main)
 from pyspark.daemon import worker  # PySpark 4.0 looks at sys.argv and at the worker's main function here
 mine, jvm = socket.socketpair()
 jvm.sendall(bytes.fromhex(sent))
@@ -62,4 +62,4 @@ def test_an_error_of_a_task_passes():
     os.write(writing, b"task")
     os.close(writing)
     with os.fdopen(reading, "rb") as infile, pytest.raises(ConnectionResetError):
-        ending_quietly(fails)(infile, None)
+        exit_quietly(fails)(infile, None)

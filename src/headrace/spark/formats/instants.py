@@ -99,7 +99,7 @@ def instants(texts: pa.Array, zone_name: str) -> tuple[pa.Array, pa.Array]:
     encoded = texts.dictionary_encode()
     distinct = encoded.dictionary
     usual = pc.match_substring_regex(distinct, _PLAIN_INSTANT)
-    parsed = _usual_instants(distinct, zone_name) if len(distinct) and pc.all(usual).as_py() else None
+    parsed = _common_instants(distinct, zone_name) if len(distinct) and pc.all(usual).as_py() else None
     if parsed is None:
         parsed = pa.array([parse_instant(text, zone_name) for text in distinct.to_pylist()], pa.int64()).cast(INSTANT)
     values = parsed.take(encoded.indices)
@@ -123,7 +123,7 @@ def dates(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     return values, pc.and_(texts.is_valid(), values.is_null())
 
 
-def _usual_instants(texts: pa.Array, zone_name: str) -> pa.Array | None:
+def _common_instants(texts: pa.Array, zone_name: str) -> pa.Array | None:
     zoned = pc.ends_with(texts, "Z")
     plain = pc.replace_substring(pc.utf8_rtrim(texts, "Z"), "T", " ")
     try:

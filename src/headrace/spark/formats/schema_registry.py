@@ -78,7 +78,7 @@ def _schema_of_id(url: str, config: tuple[tuple[str, str], ...], schema_id: int,
     # only.
     client = _client(url, config)
     try:
-        found = _asked(url, lambda: client.get_schema(schema_id))
+        found = _request(url, lambda: client.get_schema(schema_id))
     except _Refused as refused:
         if refused.status == 404:
             raise UnknownSchema(f"the schema registry {url} has no schema with the id {schema_id}") from None
@@ -95,7 +95,7 @@ def latest_schema(registry: SchemaRegistry, subject: str, kind: SchemaKind = "AV
     """
     client = _client(registry.url, _key(registry))
     try:
-        found = _asked(registry.url, lambda: client.get_latest_version(subject))
+        found = _request(registry.url, lambda: client.get_latest_version(subject))
     except _Refused as refused:
         if refused.status == 404:
             raise HeadraceError(
@@ -142,7 +142,7 @@ def _registered_id(
 
     def look_up() -> int | None:
         try:
-            return _asked(url, lambda: client.lookup_schema(subject, schema)).schema_id
+            return _request(url, lambda: client.lookup_schema(subject, schema)).schema_id
         except _Refused as refused:
             if refused.status == 404:
                 return None
@@ -160,7 +160,7 @@ def _registered_id(
             subject=subject,
         )
     try:
-        return _asked(url, lambda: client.register_schema(subject, schema))
+        return _request(url, lambda: client.register_schema(subject, schema))
     except _Refused as refused:
         if refused.status not in _NOT_COMPATIBLE:
             raise refused.error(url) from None
@@ -194,7 +194,7 @@ def check_registrable(written: Avro | Protobuf) -> None:
     url, config, subject, text, kind = _registration(written)
     client, schema = _client(url, config), Schema(text, kind)
     try:
-        compatible = _asked(url, lambda: client.test_compatibility(subject, schema))
+        compatible = _request(url, lambda: client.test_compatibility(subject, schema))
     except _Refused as refused:
         if refused.status == 404:  # a subject without schemas takes any
             return
@@ -221,7 +221,7 @@ class _Refused(Exception):
         )
 
 
-def _asked(url: str, request: Callable[[], Found]) -> Found:
+def _request(url: str, request: Callable[[], Found]) -> Found:
     """Return the answer to `request`, asked again while the registry is not to be had."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -300,7 +300,7 @@ def _gather(url: str, client: SchemaRegistryClient, schema: Any, definitions: di
         # Schemas may refer to the same one several times. Each is fetched once.
         if reference.name in definitions:
             continue
-        found = _asked(url, lambda r=reference: client.get_version(r.subject, r.version)).schema  # type: ignore[misc]
+        found = _request(url, lambda r=reference: client.get_version(r.subject, r.version)).schema  # type: ignore[misc]
         definitions[reference.name] = str(found.schema_str)
         _gather(url, client, found, definitions)
 

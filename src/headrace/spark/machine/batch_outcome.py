@@ -15,7 +15,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import CannotConnect, Fenced, HeadraceError
 from headrace.spark.machine.events import TopicPartition
 
-__all__ = ["Batch", "TaskOutcome", "first_trouble", "is_retriable", "outcome_by_offsets"]
+__all__ = ["Batch", "TaskOutcome", "first_error_to_report", "is_retriable", "outcome_by_offsets"]
 
 Offsets = Mapping[TopicPartition, int]
 TaskOutcome: TypeAlias = Literal["unchanged", "committed", "reopen"]
@@ -47,7 +47,7 @@ def outcome_by_offsets(starts: Offsets, reached: Offsets | None, found: Offsets)
     return "committed" if reached is not None and stands == {**starts, **reached} else "reopen"
 
 
-def first_trouble(errors: Sequence[HeadraceError]) -> HeadraceError | None:
+def first_error_to_report(errors: Sequence[HeadraceError]) -> HeadraceError | None:
     """Return the first error, each marked retriable if it concerns only the finished transaction.
 
     Two errors of EndTxn are of this kind, because the coordinator ends overdue transactions by itself.
@@ -111,12 +111,12 @@ class Batch:
         fenced = [slot for slot, error in self.errors.items() if isinstance(error, Fenced)]
         self.reopen |= self.tasks_of(fenced) - self.committed
 
-    def trouble(self, *, transactional: bool) -> HeadraceError | None:
+    def error_to_report(self, *, transactional: bool) -> HeadraceError | None:
         """Return the first error that concerns a task which is not committed; None if all are obsolete or of fencing.
 
-        Exactly once, errors that concern only a finished transaction are marked retriable: see `first_trouble`.
+        Exactly once, errors that concern only a finished transaction are marked retriable: see `first_error_to_report`.
         """
-        # An error is obsolete if the offsets show that all tasks of its slot are committed. A fenced slot is no trouble
+        # An error is obsolete if the offsets show that all tasks of its slot are committed. A fenced slot is no error
         # of its own: the next assignment shows which tasks are left.
         errors = [
             error
@@ -124,5 +124,5 @@ class Batch:
             if not isinstance(error, Fenced) and not self.slots[slot] <= self.committed
         ]
         if transactional:
-            return first_trouble(errors)
+            return first_error_to_report(errors)
         return errors[0] if errors else None

@@ -124,7 +124,7 @@ class JobFailed:
     """The job of a micro-batch failed. Nothing of it was prepared as a whole."""
 
     batch: int
-    is_the_brokers: bool = False
+    is_broker_error: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ class SubtopologyMachine:
         for slot in event.slots:
             self._move_slot(slot, SlotState.READY)
         # Assigned tasks are opened only now: an Open names the slot of each task, and slots are known from here on.
-        self._settle_tasks()
+        self._reconcile_tasks()
         if is_first:
             self._out.append(commands.Wait(until_ms=self._now_ms))
 
@@ -185,7 +185,7 @@ class SubtopologyMachine:
         # 4. LOST tasks are still in `_tasks`: they are opened again when their micro-batch has ended, since its
         #    transaction must be decided first.
         self._open(mine - set(self._tasks))
-        self._settle_tasks()
+        self._reconcile_tasks()
 
     def _on_lost(self, _: events.Lost) -> None:
         self.losses += 1
@@ -196,7 +196,7 @@ class SubtopologyMachine:
             self._move(task, TaskState.AWAY if task in self._requests else TaskState.LOST)
         if self._batch is not None:
             self._batch.lost = True
-        self._settle_tasks()
+        self._reconcile_tasks()
 
     def _on_stop_requested(self, _: events.StopRequested) -> None:
         if not self._stopping:
@@ -211,7 +211,7 @@ class SubtopologyMachine:
         for task in event.partitions:
             if self._requests.get(task) == event.number and self._tasks[task] is TaskState.OPENING:
                 self._move(task, TaskState.OPENED)
-        self._settle_tasks()
+        self._reconcile_tasks()
 
     def _on_open_failed(self, event: events.OpenFailed) -> None:
         if not self.is_opening(event.number):
@@ -243,7 +243,7 @@ class SubtopologyMachine:
     def _slot_of(self, task: int) -> int:
         return sorted(self._slots)[task % len(self._slots)]
 
-    def _settle_tasks(self) -> None:
+    def _reconcile_tasks(self) -> None:
         """Apply what had to wait for the end of a micro-batch."""
         if self._state is not BatchState.IDLE:
             return
@@ -258,7 +258,7 @@ class SubtopologyMachine:
         self._open(self._assigned() - set(self._tasks))
 
     def _reopen(self, tasks: Iterable[int]) -> None:
-        """Release tasks whose position or store is uncertain; `_settle_tasks` opens them again if they are assigned."""
+        """Release tasks whose position or store is uncertain; `_reconcile_tasks` opens the assigned ones again."""
         self._release(task for task in tasks if self._tasks.get(task) is TaskState.RUNNING)
 
     def _release(self, tasks: Iterable[int]) -> None:
@@ -277,9 +277,9 @@ class SubtopologyMachine:
         if self._state is BatchState.RESOLVING:
             self._resolve()
         else:
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._expect(BatchState.IDLE)
         if self._stopping:
             self._work(BatchState.ENDED, commands.End())
@@ -294,14 +294,14 @@ class SubtopologyMachine:
 
     def _on_ended_checked(self, _: events.EndedChecked) -> None:
         self._expect(BatchState.CHECKING)
-        self._be_idle()
+        self._become_idle()
         self._out.append(commands.WaitForInput() if not self._stopping else commands.Wait(until_ms=self._now_ms))
 
     def _on_ends_seen(self, event: events.EndsSeen) -> None:
         self._expect(BatchState.LOOKING)
         if self._stopping or event.recreated:
-            self._be_idle(reopen=event.recreated)
-            self._go_on()
+            self._become_idle(reopen=event.recreated)
+            self._continue()
             return
         # 1. Tasks that are RELEASING since the look-up began take part in no further micro-batch.
         ready = event.ready & {task for task, state in self._tasks.items() if state is TaskState.RUNNING}
@@ -327,8 +327,8 @@ class SubtopologyMachine:
             self._out.append(commands.Wait(until_ms=self._now_ms + RETRY_BACKOFF_MS))
         elif self._state in (BatchState.CHECKING, BatchState.LOOKING, BatchState.PLANNING):
             self._not_before_ms = self._now_ms + RETRY_BACKOFF_MS
-            self._be_idle()
-            self._go_on()
+            self._become_idle()
+            self._continue()
         else:
             raise IllegalStep(f"{event} in state {self._state.value}")
 
@@ -359,7 +359,7 @@ class SubtopologyMachine:
     def _on_job_failed(self, event: events.JobFailed) -> None:
         batch = self._running(event.batch, BatchState.RUNNING)
         batch.failed = True
-        if event.is_the_brokers:
+        if event.is_broker_error:
             self._out.append(commands.MarkUnknown())
         if self._stopping or batch.lost:
             self._abort()
@@ -442,7 +442,7 @@ class SubtopologyMachine:
             self._work(BatchState.RECOVERING, commands.Recover(batch=batch.number))
             return
         self._not_before_ms = batch.started_ms + self._trigger_interval_ms
-        error = batch.trouble(transactional=self._transactional)
+        error = batch.error_to_report(transactional=self._transactional)
         if error is not None:
             if not is_retriable(error):
                 self._work(BatchState.ENDED, commands.Fail(error=error))
@@ -462,16 +462,16 @@ class SubtopologyMachine:
         for slot in batch.slots:
             if self._slots[slot] is not SlotState.READY:
                 self._move_slot(slot, SlotState.READY)
-        self._be_idle(reopen=batch.reopen)
-        self._go_on()
+        self._become_idle(reopen=batch.reopen)
+        self._continue()
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def _be_idle(self, reopen: Iterable[int] = ()) -> None:
+    def _become_idle(self, reopen: Iterable[int] = ()) -> None:
         self._batch = None
         self._enter(BatchState.IDLE)
         self._reopen(reopen)
-        self._settle_tasks()
+        self._reconcile_tasks()
 
     def _work(self, state: BatchState, command: Work) -> None:
         self._enter(state)

@@ -168,7 +168,7 @@ class BatchRecovery:
             return True
         # A worker may be lost for any reason: a single record is blamed for it after some tries.
         # 3. A search by prefixes is under way: this prefix failed, so the records to blame are in it.
-        tries_again = failed.is_a_lost_worker and only_record(plan.slots) is not None
+        tries_again = failed.is_worker_lost and only_record(plan.slots) is not None
         if self._search is not None and _may_be_of_records(failed) and not tries_again:
             return self._narrow(plan, failed)
         # 4. Spark SQL failed. Guarding needs no search and one more job; where it is not possible, the driver evaluates
@@ -179,7 +179,7 @@ class BatchRecovery:
             if self._find_records(plan):
                 return True
         # 5. An aggregate or a sink failed: run once more with steps that name records instead of writing.
-        behind_sql = failed.cause or failed.stumble
+        behind_sql = failed.cause or failed.unexpected_error
         if behind_sql is not None and self._trace_records(plan, behind_sql):
             return True
         # 6. Anything else is not about records as far as is known.
@@ -215,7 +215,7 @@ class BatchRecovery:
             log.warning("batch %d failed, trying again: %s", plan.batch.batch_id, str(cause or failed)[:200])
             return False
         # A record may as well kill each worker that meets it.
-        if failed.is_a_lost_worker and self._find_records(plan):
+        if failed.is_worker_lost and self._find_records(plan):
             return True
         if failed.was_run_again and self._failures <= RETRIES:  # what made Spark do so is not the records' fault
             log.warning("batch %d failed, trying again: Spark ran a slot a second time", plan.batch.batch_id)
@@ -224,7 +224,7 @@ class BatchRecovery:
         if _may_be_of_records(failed) and self._narrow(plan, failed):
             return True
         what = f"{plan.subtopology_id}: Spark could not process batch {plan.batch.batch_id}"
-        raise cause or failed.stumble or user_error(failed.error, what)
+        raise cause or failed.unexpected_error or user_error(failed.error, what)
 
     def _narrow(self, plan: MicroBatchPlan, failed: BatchFailed) -> bool:
         """Search among the records of this plan, which fail only together. Return whether any can be searched."""
@@ -344,7 +344,7 @@ class BatchRecovery:
                 self._tasks[bad.task].skipped.setdefault((bad.topic, bad.partition), {})[bad.offset] = bad.reason
                 left_out.append(bad)
             else:
-                self._stop_at(_undigestible(bad, source))
+                self._stop_at(_record_error(bad, source))
         self._log_skipped(left_out)
 
     @staticmethod
@@ -363,7 +363,7 @@ class BatchRecovery:
                 self._stops[where] = error
 
 
-def _undigestible(bad: BadRecord, source: Source) -> RecordError:
+def _record_error(bad: BadRecord, source: Source) -> RecordError:
     origins = source.origins if isinstance(source, RepartitionSource) else ()
     internal = f" (of an internal topic, made from records of {', '.join(origins)})" if origins else ""
     return RecordError(
@@ -383,8 +383,8 @@ def _may_be_of_records(failed: BatchFailed) -> bool:
     """Whether fewer or other records could have prevented the failure."""
     if failed.cause is not None:
         return failed.cause.code in _OF_RECORDS
-    if failed.stumble is not None:
-        return bool(failed.stumble.facts.get("of_values"))
+    if failed.unexpected_error is not None:
+        return bool(failed.unexpected_error.facts.get("of_values"))
     # Spark's exception is about its own repetition or about our cancellation, not about a record.
     if failed.was_run_again or kind_of(failed.error) == "cancelled":
         return False

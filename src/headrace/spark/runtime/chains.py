@@ -26,7 +26,7 @@ from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.join_operator import JoinOperator
 from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
 from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
-from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
+from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_dataframes
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
 from headrace.spark.runtime.row_schema import stores_of_branch
@@ -37,7 +37,7 @@ from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
 from headrace.spark.runtime.watermark_operator import WatermarkOperator
-from headrace.spark.static_join import StaticSide
+from headrace.spark.static_join import StaticDataFrame
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     DELETED_COLUMN,
@@ -180,7 +180,7 @@ def build_chains(
         access: Client settings for the brokers.
     """
     builder = ChainBuilder(spark, subtopology, slots, access or {})
-    sides = static_sides(subtopology)
+    sides = static_dataframes(subtopology)
     foreach = tuple(
         ForeachBatchChain(
             sink=branch.sink,
@@ -239,7 +239,7 @@ def build_chains(
     )
 
 
-def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[StaticSide]) -> GuardedMain | None:
+def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[StaticDataFrame]) -> GuardedMain | None:
     """Return the main plan with guarded chains; None if one of them cannot be guarded."""
     if not builder.can_guard:
         return None
@@ -257,11 +257,11 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
     # twice.
     built = [first]
     session = fetching_session(first.sparkSession, GUARDING)
-    graves = builder.dead_letters()
+    dead_letters = builder.dead_letters()
     return GuardedMain(
         plan=PreparedPlan(lambda: built.pop() if built else cast("DataFrame", build()), sides, session=session),
         chains=tuple(chains),
-        dead_letters=PreparedPlan(lambda: graves) if graves is not None else None,
+        dead_letters=PreparedPlan(lambda: dead_letters) if dead_letters is not None else None,
     )
 
 
@@ -298,8 +298,8 @@ class ChainBuilder:
         self._hidden: tuple[str, ...] = (TASK_COLUMN, *TRACE_COLUMNS) if traced else (TASK_COLUMN,)
         self._traced = traced
         self._fused: dict[int, list[Branch]] = {}
-        self._sunk: list[tuple[Branch, int]] = []
-        self._handed: list[tuple[Branch, int]] = []
+        self._to_topics: list[tuple[Branch, int]] = []
+        self._to_functions: list[tuple[Branch, int]] = []
         for index, branch in enumerate(subtopology.branches):
             if traced and not _is_traceable(branch):
                 # A record that only the sink refuses may be a duplicate, late, or not among the first ones of its key,
@@ -309,19 +309,19 @@ class ChainBuilder:
             if _is_fused(branch):
                 self._fused.setdefault(branch.source_index, []).append(branch)
             elif isinstance(branch.sink, ForeachBatchSink):
-                self._handed.append((branch, index))
+                self._to_functions.append((branch, index))
             else:
-                self._sunk.append((branch, index))
+                self._to_topics.append((branch, index))
         self._accounting = self._accounting_branches()
 
     @property
     def main_count(self) -> int:
-        return len(self._fused) + len(self._sunk)
+        return len(self._fused) + len(self._to_topics)
 
     @property
     def count(self) -> int:
         """Chains, each of which fetches for itself."""
-        return self.main_count + len(self._handed)
+        return self.main_count + len(self._to_functions)
 
     def _accounting_branches(self) -> set[int]:
         """Return, for each source that several chains fetch, the one branch that counts its records and writes dead
@@ -331,7 +331,7 @@ class ChainBuilder:
         """
         # A record that is fetched by two chains is one record in the figures, and one dead letter.
         seen, found = set(self._fused), set()
-        for branch, index in (*self._sunk, *self._handed):
+        for branch, index in (*self._to_topics, *self._to_functions):
             if branch.source_index not in seen:
                 seen.add(branch.source_index)
                 found.add(index)
@@ -350,12 +350,12 @@ class ChainBuilder:
         # the offset that is committed for both would be wrong for one of them.
         branches = self._subtopology.branches
         read = [branch.source_index for branch in branches]
-        return not self._handed and len(set(read)) == len(read) and all(map(_is_traceable, branches))
+        return not self._to_functions and len(set(read)) == len(read) and all(map(_is_traceable, branches))
 
     def guarded_main(self, tracer: ChainBuilder, chains: list[GuardedChain]) -> DataFrame | None:
         """As `main`; the chains that can fail on a record are guarded and added to `chains`. None if one cannot be."""
         ends = [self._read_once(index, branches) for index, branches in self._fused.items()]
-        for branch, index in self._sunk:
+        for branch, index in self._to_topics:
             end = (
                 self._guarded(branch, index, tracer.fetched(branch, index), chains)
                 if has_sql_on_records(branch)
@@ -374,10 +374,10 @@ class ChainBuilder:
         step = GuardedRowsStep(guarded.columns, guarded.inputs)
         if branch.operator is None:
             chains.append(GuardedChain(stage=f"sink-{index}", rows=fetched, sql=sql))
-            return self._sunk_rows(guarded.frame, branch, index, step)
+            return self._with_sink_stage(guarded.frame, branch, index, step)
         chains.append(GuardedChain(stage=_stage_name(branch.operator, index), rows=fetched, sql=sql))
         results = self._operated(guarded.frame, branch, branch.operator, index, step)
-        return self._sunk_rows(self.sql_on_results(branch, branch.operator, results), branch, index)
+        return self._with_sink_stage(self.sql_on_results(branch, branch.operator, results), branch, index)
 
     def dead_letters(self) -> DataFrame | None:
         """Return a stage for each source with a dead-letter topic, which writes only the skipped records."""
@@ -438,15 +438,15 @@ class ChainBuilder:
 
     def chains_to_topics(self) -> Iterator[tuple[DataFrame, bool]]:
         """Yield the chains that end in topics, and whether each is a single stage."""
-        for branch, index in self._sunk:
+        for branch, index in self._to_topics:
             yield self._ending_in_topic(branch, index), False
         for index, branches in self._fused.items():
             yield self._read_once(index, branches), True
 
     @property
-    def hands_over(self) -> bool:
+    def has_foreach_batch(self) -> bool:
         """Whether a chain ends in a `foreachBatch` function."""
-        return bool(self._handed)
+        return bool(self._to_functions)
 
     def _read_once(self, index: int, branches: list[Branch]) -> DataFrame:
         return self.from_slots(self._fused_stage(index, branches))
@@ -462,15 +462,15 @@ class ChainBuilder:
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
         if branch.deduplication is not None and not branch.between:  # one stage less
             step = self._deduplicating(branch.deduplication, index)
-            return self._sunk_rows(self._projected(branch, index), branch, index, step)
+            return self._with_sink_stage(self._projected(branch, index), branch, index, step)
         if branch.watermark is not None and _is_fused_behind(branch):
             # A repartition sink sends on what the clock found, so both must be in one stage. An operator whose results
             # need no SQL saves two crossings there.
             steps = [self._clock(branch.watermark, index), *self._operator_steps(branch, f"fetch-{index}")]
-            return self._sunk_rows(self._projected(branch, index), branch, index, *steps)
-        return self._sunk_rows(self._rows(branch, index), branch, index)
+            return self._with_sink_stage(self._projected(branch, index), branch, index, *steps)
+        return self._with_sink_stage(self._rows(branch, index), branch, index)
 
-    def _sunk_rows(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
+    def _with_sink_stage(self, rows: DataFrame, branch: Branch, index: int, *before: Step) -> DataFrame:
         stage = PythonStage(name=f"sink-{index}", slots=self._slots, steps=(*before, *self._sink_steps(branch)))
         return self._through(rows, stage, REPORT_SCHEMA)
 

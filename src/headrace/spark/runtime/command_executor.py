@@ -218,7 +218,7 @@ class CommandExecutor:
         behind = {
             where[0] for task in self._tasks.values() for where, at in task.positions.items() if at > task.ends[where]
         }
-        self.progress.see_lag(sum(task.lag for task in self._tasks.values()))
+        self.progress.set_lag(sum(task.lag for task in self._tasks.values()))
         return self._recreated(behind) if behind else frozenset()
 
     def _recreated(self, topics: set[str]) -> frozenset[int]:
@@ -278,7 +278,7 @@ class CommandExecutor:
             self._warn_of_timeout(plan)
             if self._runtime.is_failed:
                 yield events.StopRequested()
-            yield events.JobFailed(batch=run.batch, is_the_brokers=self._failure.is_the_brokers)
+            yield events.JobFailed(batch=run.batch, is_broker_error=self._failure.is_broker_error)
             return
         self._processed = time.monotonic()
         self._reached = complete(plan, merged(self._reports), self._reports)

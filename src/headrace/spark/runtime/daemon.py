@@ -61,7 +61,7 @@ def preload() -> None:
     gc.freeze()
 
 
-def ending_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def exit_quietly(run_task: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Return `run_task(infile, outfile)` with a check for closed input before the first byte of a task.
 
     It then raises SystemExit(1) without output. The exit code keeps PySpark's daemon from waiting for another task on
@@ -85,7 +85,7 @@ def main() -> None:
     preload()
     import pyspark.worker
 
-    pyspark.worker.main = ending_quietly(pyspark.worker.main)
+    pyspark.worker.main = exit_quietly(pyspark.worker.main)
     from pyspark.daemon import manager
 
     manager()

@@ -24,7 +24,7 @@ from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.job_runner import BatchFailed, batch_number
 from headrace.spark.runtime.keyed_operators import can_trace
 from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
-from headrace.spark.runtime.prepared_plan import fetching_session, static_sides
+from headrace.spark.runtime.prepared_plan import fetching_session, static_dataframes
 from headrace.spark.runtime.spark_errors import reason_of, user_error
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
@@ -149,7 +149,7 @@ class InProcessExecutor:
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         # Static sides are read here as between the micro-batches of a real instance.
-        for side in static_sides(self._subtopology):
+        for side in static_dataframes(self._subtopology):
             side.hold()
         with self._collecting_errors(plan):
             chains = self._chains(plan)

@@ -161,7 +161,7 @@ class _InProcessSubtopology:
             self.progress,
             inputs=_MemoryInputs(topics),
             commit=_MemoryCommit(topics, instance.offsets),
-            limits=_Unhurried(instance.config),
+            limits=_UnlimitedBatchSize(instance.config),
         )
         # The same two events that start a subtopology of a real instance; the machine opens all tasks in answer to the
         # second one.
@@ -311,7 +311,7 @@ class _MemoryCommit:
         self._topics.abort_transaction()
 
 
-class _Unhurried:
+class _UnlimitedBatchSize:
     """Limits of micro-batches that do not depend on how fast they are, so that a test has the same ones each time."""
 
     def __init__(self, config: Mapping[str, int | str]) -> None:

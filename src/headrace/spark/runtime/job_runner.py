@@ -59,23 +59,23 @@ _CONSEQUENCES = ("upstream-died", "second-attempt", "stage-failed")
 class BatchFailed(Exception):
     """A failed attempt of a micro-batch: Spark's exception, and the errors that stages reported beside it."""
 
-    def __init__(self, error: BaseException, said: list[HeadraceError], *, in_function: bool = False) -> None:
+    def __init__(self, error: BaseException, errors: list[HeadraceError], *, in_function: bool = False) -> None:
         """`in_function`: whether a job of the user's `foreachBatch` function failed, not one of ours."""
         super().__init__(str(error)[:500])
         self.error = error
-        self.said = said
+        self.errors = errors
         self.in_function = in_function
 
     @property
     def record_error(self) -> RecordError | None:
-        return next((error for error in self.said if isinstance(error, RecordError)), None)
+        return next((error for error in self.errors if isinstance(error, RecordError)), None)
 
     @property
     def cause(self) -> HeadraceError | None:
         """The first error reported by a stage, without consequences of an input that was cut off."""
         # Stages behind one that failed report that their input broke off. The first error that is no such consequence
         # is the cause.
-        return next((error for error in self.said if error.code not in _CONSEQUENCES), None)
+        return next((error for error in self.errors if error.code not in _CONSEQUENCES), None)
 
     @property
     def reason(self) -> str:
@@ -83,12 +83,12 @@ class BatchFailed(Exception):
         return str(self.cause) if self.cause is not None else reason_of(self.error)
 
     @property
-    def is_the_brokers(self) -> bool:
+    def is_broker_error(self) -> bool:
         """Whether a broker refused a stage or was unreachable."""
-        return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.said)
+        return any(isinstance(error, (BrokerError, CannotConnect)) for error in self.errors)
 
     @property
-    def is_a_lost_worker(self) -> bool:
+    def is_worker_lost(self) -> bool:
         """Whether a Python worker ended without reporting an error."""
         return self.cause is None and kind_of(self.error) == "worker-lost"
 
@@ -98,12 +98,12 @@ class BatchFailed(Exception):
 
         Its exception is then about the refused repetition.
         """
-        return any(error.code == "second-attempt" for error in self.said)
+        return any(error.code == "second-attempt" for error in self.errors)
 
     @property
-    def stumble(self) -> HeadraceError | None:
+    def unexpected_error(self) -> HeadraceError | None:
         """An exception in a stage that was not foreseen."""
-        return next((error for error in self.said if error.code == "stage-failed"), None)
+        return next((error for error in self.errors if error.code == "stage-failed"), None)
 
 
 class _GuardFailed(Exception):
@@ -244,7 +244,7 @@ class JobRunner:
             raise _GuardFailed(f"{rows.num_rows - len(failing)} of {rows.num_rows} rows fail in the guarded plan only")
         places = (rows.column(name).to_pylist() for name in (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
         for task, topic, offset, (_, reason) in zip(*places, failing, strict=True):
-            yield self._undigestible(task, topic, offset, reason)
+            yield self._bad_record(task, topic, offset, reason)
 
     def _report_skipped(self, plan: MicroBatchPlan, bad: Sequence[BadRecord]) -> list[StageReport]:
         """Report records as skipped, and write those with a dead-letter topic there: in the same transactions."""
@@ -341,9 +341,9 @@ class JobRunner:
         failing = failing_rows(rows, probe.sql, most=most, tick=tick)
         places = rows.integers([row for row, _ in failing], (TASK_COLUMN, TOPIC_COLUMN, OFFSET_COLUMN))
         for (task, topic, offset), (_, reason) in zip(places, failing, strict=True):
-            yield self._undigestible(task, topic, offset, reason)
+            yield self._bad_record(task, topic, offset, reason)
 
-    def _undigestible(self, task: int, topic: int, offset: int, reason: str, code: str = "undigestible") -> BadRecord:
+    def _bad_record(self, task: int, topic: int, offset: int, reason: str, code: str = "undigestible") -> BadRecord:
         """Return a record by its place; `topic` is its number among the topics of the source."""
         # Partition p of every input is task p's.
         return BadRecord(
@@ -359,7 +359,7 @@ class JobRunner:
         with self._running(replace(plan, batch=batch, probe=True), "trace of bad records") as stage_reports:
             for traced in self._chains.traced:
                 run_plan(traced())
-            found = _by_place(self._undigestible(*traced, code=code) for traced in stage_reports.bad_records())
+            found = _by_place(self._bad_record(*traced, code=code) for traced in stage_reports.bad_records())
         return sorted(found.values(), key=_PLACE)
 
     def _evaluating_session(self) -> SparkSession:
@@ -457,8 +457,8 @@ class JobRunner:
             # A defect of Spark that persists until the JVM ends; see `python_worker_repair`.
             if has_lost_its_daemon(cause) and forget_dead_daemons(self._spark):
                 log.info("%s: the Python daemon died while it started; the next task starts another", self._name)
-            said = stage_reports.errors() or _without_room(plan.state_dir)
-            raise BatchFailed(cause, said, in_function=in_function) from error
+            errors = stage_reports.errors() or _disk_full_errors(plan.state_dir)
+            raise BatchFailed(cause, errors, in_function=in_function) from error
         finally:
             stage_reports.remove()
 
@@ -537,7 +537,7 @@ def _rows(prepared: PreparedPlan) -> list[StageReport]:
     return [StageReport.from_json(row["report"]) for row in prepared.collect()]
 
 
-def _without_room(state_dir: str) -> list[HeadraceError]:
+def _disk_full_errors(state_dir: str) -> list[HeadraceError]:
     """Return the disk-full error if the disk is full: a stage cannot write its error file then."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(state_dir).free < LEAST_ROOM_BYTES:

@@ -31,10 +31,10 @@ from headrace.spark.spark_internals import (
     run_plan,
     walk,
 )
-from headrace.spark.static_join import StaticSide
+from headrace.spark.static_join import StaticDataFrame
 from headrace.spark.topology.nodes import CompiledSubtopology
 
-__all__ = ["PreparedPlan", "fetching_session", "static_sides"]
+__all__ = ["PreparedPlan", "fetching_session", "static_dataframes"]
 
 _KEEPS_FETCHING = {
     "spark.sql.adaptive.enabled": "false",
@@ -43,10 +43,10 @@ _KEEPS_FETCHING = {
 }
 
 
-def static_sides(subtopology: CompiledSubtopology) -> tuple[StaticSide, ...]:
+def static_dataframes(subtopology: CompiledSubtopology) -> tuple[StaticDataFrame, ...]:
     """Every DataFrame that a subtopology joins."""
     calls = (call for branch in subtopology.branches for call in (*branch.before, *branch.between, *branch.after))
-    return tuple(argument for call in calls for argument in call.args if isinstance(argument, StaticSide))
+    return tuple(argument for call in calls for argument in call.args if isinstance(argument, StaticDataFrame))
 
 
 class PreparedPlan:
@@ -59,7 +59,7 @@ class PreparedPlan:
     def __init__(
         self,
         build: Callable[[], DataFrame],
-        sides: Sequence[StaticSide] = (),
+        sides: Sequence[StaticDataFrame] = (),
         *,
         session: SparkSession | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class PreparedPlan:
 
     def dataframe(self) -> DataFrame:
         """The plan for one micro-batch."""
-        self._see_sides()
+        self._rebuild_if_refreshed()
         return self._planned()
 
     def _planned(self) -> DataFrame:
@@ -115,14 +115,14 @@ class PreparedPlan:
 
     def kept(self) -> DataFrame:
         """The plan for one micro-batch, planned before where that is right."""
-        self._see_sides()
+        self._rebuild_if_refreshed()
         if not self._may_be_kept:
             return self._planned()
         if self._kept is None:
             self._kept = self._planned()
         return self._kept
 
-    def _see_sides(self) -> None:
+    def _rebuild_if_refreshed(self) -> None:
         """Build the plan again if a static side was read again, because its rows are part of the plan."""
         read = [side.hold() for side in self._sides]
         if read != self._read:

@@ -72,9 +72,9 @@ class SubtopologyProgress:
         self.records = 0
         self.restored = 0
         self.totals = Totals()
-        self.tell: Callable[[Mapping[str, Any]], None] = lambda _row: None
+        self.on_progress: Callable[[Mapping[str, Any]], None] = lambda _row: None
 
-    def see_lag(self, lag: int) -> None:
+    def set_lag(self, lag: int) -> None:
         self.lag = lag
 
     def add(
@@ -119,7 +119,7 @@ class SubtopologyProgress:
                 "deadLetters": sum(task.dead for task in tasks.values()),
             }
             self._recent.append(row)
-        self.tell(row)
+        self.on_progress(row)
 
     def add_failed(self, plan: MicroBatchPlan, reason: str) -> None:
         """Add a failed micro-batch as a row without records, so that `lastProgress` shows the failure."""
@@ -234,7 +234,7 @@ def _state(
         return []
     return [
         {
-            # Spark's own names, which its listeners tell operators apart by.
+            # Spark's own names, which by which its listeners tell operators apart.
             "operatorName": next((shown for kind, shown in _OPERATORS.items() if kind in durations), "aggregate"),
             "numRowsTotal": total,
             "numRowsUpdated": updated,

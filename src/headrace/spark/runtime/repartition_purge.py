@@ -23,7 +23,7 @@ class RepartitionPurge:
         self._admin, self._topics = admin, topics
         self._last = time.monotonic()
 
-    def if_due(self, tasks: Iterable[RunningTask]) -> None:
+    def purge_if_due(self, tasks: Iterable[RunningTask]) -> None:
         """Delete the rows before the positions of `tasks`. A failed request is repeated later."""
         if not self._topics or time.monotonic() - self._last < INTERVAL_S:
             return

@@ -186,8 +186,8 @@ def replay_all(
     ends: Mapping[TopicPartition, int],
     *,
     goes_on: Callable[[], bool] = lambda: True,
-    said: Callable[[], None] = lambda: None,
-    say_every_s: float = 0.25,
+    on_progress: Callable[[], None] = lambda: None,
+    progress_interval_s: float = 0.25,
 ) -> bool:
     """Bring every store to the end of its changelog.
 
@@ -196,8 +196,8 @@ def replay_all(
         replays: The replays to run together.
         ends: End offset of each changelog partition.
         goes_on: Asked between pieces; False cancels. Records fetched but not written stay in the replays.
-        said: Called with progress.
-        say_every_s: Interval of these calls, in seconds.
+        on_progress: Called with progress.
+        progress_interval_s: Interval of these calls, in seconds.
 
     Returns:
         False if `goes_on` cancelled the replay.
@@ -209,7 +209,7 @@ def replay_all(
         return True
     # 2. One reader for all changelogs: one request per leader carries all their partitions.
     ranges = {where: (replay.fetched_to, ends[where]) for where, replay in behind.items()}
-    last_said = time.monotonic()
+    last_progress = time.monotonic()
     try:
         for batch in reader.fetch_ranges(ranges, columns=("key", "value", "offset")) if ranges else ():
             replay = waiting[batch.topic, batch.partition]
@@ -221,9 +221,9 @@ def replay_all(
             #    sorted puts.
             elif sum(other.waiting_bytes for other in waiting.values()) >= PIECE_BYTES:
                 max(waiting.values(), key=lambda other: other.waiting_bytes).write()
-            if time.monotonic() - last_said >= say_every_s:
-                last_said = time.monotonic()
-                said()
+            if time.monotonic() - last_progress >= progress_interval_s:
+                last_progress = time.monotonic()
+                on_progress()
             if not goes_on():
                 return False
         # 5. What an earlier, cancelled call had fetched to the end.

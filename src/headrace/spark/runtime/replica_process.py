@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -61,9 +61,14 @@ Task = tuple[str, int]
 
 
 class ReplicaProcess:
-    """Main loop of the process. `said` receives the messages for the driver."""
+    """Main loop of the process. `send` takes the messages for the driver."""
 
-    def __init__(self, settings: Mapping[str, Any], commands: queue.Queue[dict[str, Any] | None], said: Any) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        commands: queue.Queue[dict[str, Any] | None],
+        send: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._directory = Path(settings["state_dir"])
         self._boot_id: str = settings["boot_id"]
         self._exactly_once = bool(settings.get("exactly_once"))
@@ -75,7 +80,7 @@ class ReplicaProcess:
             settings["bootstrap_servers"], client_id=settings["client_id"], security=settings.get("security") or {}
         )
         self._admin = Admin(self._client)
-        self._commands, self._send = commands, said
+        self._commands, self._send = commands, send
         self._copies: dict[Task, Copy] = {}
         self._followed: frozenset[Task] = frozenset()
         self._opening: list[dict[str, Any]] = []
@@ -118,7 +123,7 @@ class ReplicaProcess:
             case {"do": "follow", "tasks": tasks}:
                 self._followed = frozenset((name, partition) for name, partition in tasks)
             case {"do": "find", "tasks": tasks}:
-                self._send({"say": "found", "offsets": self._found([(name, partition) for name, partition in tasks])})
+                self._send({"type": "found", "offsets": self._found([(name, partition) for name, partition in tasks])})
             case {"do": "open"}:
                 self._opening.append(command)
 
@@ -180,7 +185,7 @@ class ReplicaProcess:
         finally:
             self._drop(list(tasks))
             self._followed -= set(tasks)
-        self._send({"say": "opened", "number": command["number"], "records": replayed, "restored": restored})
+        self._send({"type": "opened", "number": command["number"], "records": replayed, "restored": restored})
         return True
 
     def _assign_positions(self, tasks: Mapping[Task, Mapping[str, int]], batch: BatchKey) -> list[tuple[int, int, int]]:
@@ -325,7 +330,7 @@ class ReplicaProcess:
                 replays,
                 ends,
                 goes_on=lambda: urgent or not self._is_called,
-                said=self._report_progress,
+                on_progress=self._report_progress,
             )
         # The store was taken over by a task that is being opened, or it is damaged. Neither is an error of this
         # process.
@@ -373,7 +378,7 @@ class ReplicaProcess:
 
     def _note(self, store: TaskStore) -> None:
         if store.rebuilt is not None:
-            self._send({"say": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
+            self._send({"type": "note", "text": f"the store {store.path} is rebuilt: {store.rebuilt}"})
             store.rebuilt = None
 
     def _offsets(self, wheres: list[TopicPartition], of: str, isolation_level: Any) -> dict[TopicPartition, int]:
@@ -398,7 +403,7 @@ class ReplicaProcess:
             }
             for (name, partition), copy in sorted(self._copies.items())
         ]
-        self._send({"say": "progress", "tasks": tasks})
+        self._send({"type": "progress", "tasks": tasks})
 
 
 class _NoPandas(MetaPathFinder):
@@ -427,7 +432,7 @@ def main() -> None:
             commands.put(json.loads(line))
         os._exit(0)  # a crash of the driver; a replay under way is what LMDB's atomic commits are for
 
-    def say(message: dict[str, Any]) -> None:
+    def send(message: dict[str, Any]) -> None:
         with suppress(OSError, ValueError):
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
@@ -435,8 +440,8 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     bulk_load.warm_up()
     arrow_batches.warm_up()
-    say({"say": "ready"})
-    ReplicaProcess(settings, commands, say).run()
+    send({"type": "ready"})
+    ReplicaProcess(settings, commands, send).run()
     # Stores are closed. Taking down an interpreter with numba and Arrow in it takes longer than all of the above, and
     # the driver waits for the end of this process.
     os._exit(0)

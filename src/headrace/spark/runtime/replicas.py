@@ -227,7 +227,7 @@ class Replicas:
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         with self._lock:
-            match message["say"]:
+            match message["type"]:
                 case "progress":
                     self._take_progress(message["tasks"])
                 case "opened":

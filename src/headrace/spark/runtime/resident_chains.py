@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from headrace.spark.runtime.chains import ChainBuilder
 from headrace.spark.runtime.marker_bypass import MarkerBypass
-from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_sides
+from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_dataframes
 from headrace.spark.runtime.resident_stage import FLUSH_BYTES, ResidentFetch, ResidentSink, ResidentStage, SlotEnd
 from headrace.spark.runtime.slot_link import LinkAddress
 from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
@@ -73,9 +73,9 @@ def resident_chains(
         builder = _ResidentBuilder(spark, subtopology, slots, access)
         return builder.build(SlotEnd(chain=0, slot=slot, address=address, token=token))
 
-    if static_sides(subtopology):
+    if static_dataframes(subtopology):
         return "it joins a DataFrame, which is read again now and then"
-    if ChainBuilder(spark, subtopology, slots, access).hands_over:
+    if ChainBuilder(spark, subtopology, slots, access).has_foreach_batch:
         return "a foreachBatch function takes a DataFrame of each micro-batch"
     try:
         # Built once with an address that no slot uses: it shows whether there is such a plan at all.

@@ -86,11 +86,11 @@ def _restore(context: StageContext, task: TaskPlan, spec: StoreSpec, topics: tup
         reader = context.topics.reader(max_bytes=FETCH_BYTES, max_partition_bytes=FETCH_PARTITION_BYTES)
         path = progress_path(context.plan.state_dir, context.plan.subtopology_id, task.partition)
 
-        def say() -> None:
+        def write_progress() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"restored": replay.records, "remaining": end - replay.fetched_to}))
 
-        replay_all(reader, [replay], {where: end}, said=say)
+        replay_all(reader, [replay], {where: end}, on_progress=write_progress)
         report.changelog_records += replay.records
         at = replay.stored_position
     if store.rebuilt is not None:

@@ -158,7 +158,7 @@ class SlotTransactions:
         identities = {tid: _identity(slot) for tid, slot in slots.items()}
         # 1. Offsets of all slots in parallel, with the member id and epoch of the plan. The coordinator fences an
         #    outdated epoch (KIP-1071) here, before anything is committed.
-        told = ends.commit_offsets(
+        accepted = ends.commit_offsets(
             self._group_id,
             {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
             member_id=plan.member_id,
@@ -167,14 +167,14 @@ class SlotTransactions:
         )
         # 2. EndTxn only for slots whose offsets were accepted: without them the output would count and the input be
         #    repeated.
-        ready = [identities[tid] for tid, outcome in told.items() if outcome is None]
+        ready = [identities[tid] for tid, outcome in accepted.items() if outcome is None]
         ended = ends.end(ready, commit=True)
         outcomes: dict[int, HeadraceError | None] = {}
         for tid, slot in slots.items():
             # 3. An identity is used for one transaction. Only a success returns the next one; after any error it is
             #    unknown whether the coordinator has raised the epoch.
             self._identities.pop(tid, None)
-            outcome = ended.get(tid, told[tid])
+            outcome = ended.get(tid, accepted[tid])
             if isinstance(outcome, TransactionalIdentity):
                 self._markers.end([tid])
                 if ends.renews_identities:

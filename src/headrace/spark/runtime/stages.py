@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.runtime.plan import PLAN_PROPERTY, MicroBatchPlan, SlotPlan, StageReport, TaskReport
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.topic_access import BrokerTopics, TopicAccess
-from headrace.spark.runtime.worker_process import reach_by
+from headrace.spark.runtime.worker_process import set_connection
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.topic_access import RecordWriter
@@ -187,7 +187,7 @@ class PythonStage:
 
     def _context(self, plan: MicroBatchPlan, slot: int, access: TopicAccess | None = None) -> StageContext:
         if access is None:
-            reach_by(plan.bootstrap_servers, self.access)
+            set_connection(plan.bootstrap_servers, self.access)
         stage_reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
         return StageContext(
             plan=plan,

@@ -209,7 +209,7 @@ class TaskStore:
         def put(transaction: Any) -> StorePosition | None:
             # 1. A slow attempt of an earlier run must not overwrite a newer one: Spark may start a task again while
             #    the first process still runs (speculation, lost executor).
-            self._refuse_stragglers(transaction, position.batch)
+            self._refuse_late_attempts(transaction, position.batch)
             # 2. Decide about the previous batch. Only the driver knows whether it was committed, and the plan names
             #    the last committed batch. Any other prepared batch is rolled back by its undo record.
             base = self._resolve_prepared(transaction, after)
@@ -292,7 +292,7 @@ class TaskStore:
         """Mark the store as unusable. The next opening sets it aside, and it is rebuilt from the changelog."""
         self._environment.condemn(reason)
 
-    def _refuse_stragglers(self, transaction: Any, batch: BatchKey) -> None:
+    def _refuse_late_attempts(self, transaction: Any, batch: BatchKey) -> None:
         for name in (_PREPARED, _POSITION):
             current = self._position_in(transaction, name)
             seen = current.batch if current else None

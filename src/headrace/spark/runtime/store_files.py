@@ -115,7 +115,7 @@ def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
     # 1. One opening at a time, by all processes of the host.
     with _alone(path):
         # 2. A store that is known to be unusable is not mapped at all.
-        reason = _known_trouble(path)
+        reason = _recorded_damage(path)
         if reason is None:
             try:
                 return _guarded(path), None
@@ -156,7 +156,7 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _known_trouble(path: Path) -> str | None:
+def _recorded_damage(path: Path) -> str | None:
     with contextlib.suppress(OSError):
         return (path / _CONDEMNED).read_text() or "it was found corrupt"
     with contextlib.suppress(OSError, ValueError):

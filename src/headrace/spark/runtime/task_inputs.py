@@ -74,7 +74,7 @@ class BrokerInputs:
         return {name: str(topic.topic_id) for name, topic in found.items()}
 
     def purge(self, tasks: Iterable[RunningTask]) -> None:
-        self._purge.if_due(tasks)
+        self._purge.purge_if_due(tasks)
 
     def wait(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
         self._watch.wait(positions)

@@ -18,7 +18,7 @@ from headrace.spark.runtime.store_files import path_of_store
 if TYPE_CHECKING:
     from headrace.client.network_client import NetworkClient
 
-__all__ = ["client_for", "close_stores", "forget_client", "reach_by", "store_for", "store_path"]
+__all__ = ["client_for", "close_stores", "forget_client", "set_connection", "store_for", "store_path"]
 
 _clients: dict[str, NetworkClient] = {}
 _access: dict[str, Mapping[str, str]] = {}  # how a cluster is reached: client settings, which a plan must not hold
@@ -27,7 +27,7 @@ _checked_s = 0.0
 _stores: dict[Path, tuple[StoreIdentity, TaskStore]] = {}
 
 
-def reach_by(bootstrap_servers: str, access: Mapping[str, str]) -> None:
+def set_connection(bootstrap_servers: str, access: Mapping[str, str]) -> None:
     """Set the cluster and the client settings for `client_for`. Another user gets connections of its own."""
     if _access.get(bootstrap_servers, {}) != access:
         forget_client(bootstrap_servers)
