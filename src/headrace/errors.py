@@ -1,4 +1,4 @@
-"""Every error a user of Headrace can meet, below all rooms so that each may raise them.
+"""Every error a user of Headrace can meet, below all packages so that each may raise them.
 
 An error has a stable `code` (`headrace explain CODE` prints its page), one complete sentence, a `fix` that says what
 to do, and `facts` for programs. Errors that are standard ones as well inherit both. `str()` is the sentence; code,

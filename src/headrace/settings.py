@@ -1,7 +1,7 @@
 """A setting as data: name, type, default, bounds. Brokers, topics and groups describe theirs as tables of these.
 
 Names, types, defaults and the words of a refusal are Apache Kafka's (ConfigDef), so that what a Kafka tool prints about
-us is what it prints about Kafka. Pure, below all rooms.
+us is what it prints about Kafka. Pure, below all packages.
 """
 
 from __future__ import annotations

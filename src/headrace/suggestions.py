@@ -1,6 +1,6 @@
 """A name that is not known, and the known one that was probably meant. The one place that decides what is near.
 
-Standard library only, below all rooms.
+Standard library only, below all packages.
 """
 
 from __future__ import annotations

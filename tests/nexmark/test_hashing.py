@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from headrace.nexmark.hashing import _GAMMA, _MASK, _mix_int, below, field_hash, powers_of_ten, text_slices
+from headrace.nexmark.hashing import _GAMMA, _MASK, _mix_int, field_hash, integers_below, powers_of_ten, text_slices
 
 
 def test_hashes_are_those_of_splitmix64() -> None:
@@ -26,7 +26,7 @@ def test_vectors_and_single_numbers_agree() -> None:
 
 @pytest.mark.parametrize(("seed", "field"), [(1, 0), (1, 1), (2, 0)])
 def test_numbers_are_uniform(seed: int, field: int) -> None:
-    drawn = below(field_hash(seed, np.arange(100_000), field), 10)
+    drawn = integers_below(field_hash(seed, np.arange(100_000), field), 10)
     counts = np.bincount(drawn, minlength=10)
     # Chi-square with 9 degrees of freedom: 27.9 is exceeded once in a thousand fair draws.
     assert float(np.sum((counts - 10_000) ** 2 / 10_000)) < 27.9

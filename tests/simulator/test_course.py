@@ -45,7 +45,7 @@ def test_a_broken_rule_is_part_of_the_outcome() -> None:
     assert "BROKEN: two owners" in broken.transcript[-1]
 
 
-def test_a_crash_of_the_code_under_simulation_is_raised_unless_it_is_a_finding() -> None:
+def test_a_crash_of_the_simulated_code_is_raised_unless_it_is_a_finding() -> None:
     def crash() -> int:
         raise KeyError("m1")
 

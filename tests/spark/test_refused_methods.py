@@ -100,7 +100,7 @@ def test_unsupported_operations_are_refused(flights, name):
     assert caught.value.fix
 
 
-def test_the_aggregate_functions_of_the_limitations_page_are_supported_or_refused(flights):
+def test_aggregate_functions_of_the_limitations_page_exist_or_are_refused(flights):
     supported, unmergeable, later = aggregate_limits()
     arguments = {"count_if": "n > 1", "bool_and": "n > 1", "bool_or": "n > 1"}
     arguments |= dict.fromkeys(("max_by", "min_by", "corr", "covar_pop", "covar_samp"), "n, dep_delay")

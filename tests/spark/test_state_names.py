@@ -23,7 +23,7 @@ def test_names_follow_from_columns(columns: list[str], name: str) -> None:
     assert checked_state_name(name, "program.py:1") == name
 
 
-def test_a_derived_name_that_no_topic_can_have_is_refused_with_the_call_that_takes_one() -> None:
+def test_a_derived_name_that_no_topic_can_have_is_refused_with_the_call() -> None:
     with pytest.raises(TopologyError, match="too long") as caught:
         derived_state_name("by", ["a" * 118], "program.py:1", "agg")
     assert caught.value.fix == "name it: agg(.., name='..')"

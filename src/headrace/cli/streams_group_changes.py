@@ -316,13 +316,13 @@ class _Reset:
         missing = missing_partitions(self._admin, [*partitions, *((topic, 0) for topic in absent)])
         if missing is not None:
             return [], missing
-        strangers = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in self._committed]
-        if not strangers:
+        unknown = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in self._committed]
+        if not unknown:
             return partitions, None
         self._positions.sentences.append(f"One or more topics are not part of the group '{self._group_id}'.")
         return [], BrokerError(
             "no-offset",
-            f"the group {self._group_id} has no committed position for {', '.join(strangers)}",
+            f"the group {self._group_id} has no committed position for {', '.join(unknown)}",
             "name partitions that it has read, or give all positions with --from-file",
             group_id=self._group_id,
         )

@@ -1,4 +1,4 @@
-"""GroupCoordinatorShard, the door of the rules: one method per request, timers and metadata in, results out.
+"""GroupCoordinatorShard, the interface of the rules: one method per request, timers and metadata in, results out.
 
 A write returns a `CoordinatorResult` and changes no hard state: the runner appends the records, calls `replay` for
 each, then `apply_timers`, and sends the replies. A refused request raises `CoordinatorError`; nothing was changed then.

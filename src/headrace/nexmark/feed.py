@@ -39,6 +39,8 @@ def create_topics(admin: Admin, partitions: int, *, prefix: str, workload: Workl
     Raises:
         ConfigError: `topic-exists`, if a topic holds another number of events.
     """
+    # Equal counts are taken for equal events, which are a function of the workload. Events of another workload with the
+    # same counts show in the comparison of results.
     topics = {topic_of(kind, prefix): partitions for kind in KINDS}
     admin.create_topics(topics, exist_ok=True)
     wanted = {topic_of(kind, prefix): count for kind, count in count_events(workload, 0, events).items()}
@@ -57,6 +59,7 @@ def create_topics(admin: Admin, partitions: int, *, prefix: str, workload: Workl
 
 def _records(admin: Admin, topic: str) -> int:
     partitions = admin.client.known_topics([topic], refresh=True).topics[topic].partitions
+    # End offsets count records here: the topics are written without transactions, whose markers would take offsets.
     ends = admin.list_offsets({(topic, int(partition)): "latest" for partition in partitions})
     return sum(end.offset for end in ends.values())
 
@@ -86,6 +89,8 @@ def send_events(
     Raises:
         BrokerError: if the broker refuses records.
     """
+    # The three kinds of a chunk are sent one after another. Topics keep the order of their own events; between topics
+    # it is off by a chunk, 2 s of event time at the default rate; the watermarks of the queries allow 4 s.
     for begin in range(start, stop, CHUNK):
         end = min(begin + CHUNK, stop)
         for kind, batch in generate(workload, begin, end).items():

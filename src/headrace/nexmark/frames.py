@@ -27,6 +27,8 @@ def event_frames(spark: SparkSession, workload: Workload, events: int) -> Events
 
 
 def _frame(spark: SparkSession, workload: Workload, events: int, kind: Kind) -> DataFrame:
+    # Rows of `range` are chunk numbers. Each task generates its chunks one at a time, so memory does not grow with the
+    # number of events.
     chunks = -(-events // CHUNK)
     slots = max(1, min(chunks, spark.sparkContext.defaultParallelism))
     return spark.range(0, chunks, 1, slots).mapInArrow(_reader(workload, events, kind), SCHEMAS[kind])

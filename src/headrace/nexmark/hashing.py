@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["below", "field_hash", "powers_of_ten", "text_slices"]
+__all__ = ["field_hash", "integers_below", "powers_of_ten", "text_slices"]
 
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
@@ -30,7 +30,10 @@ def field_hash(seed: int, numbers: Any, field: int) -> Any:
         numbers: Event numbers, int64 or uint64.
         field: Index of the field; fields are independent of each other.
     """
+    # 1. One 64-bit key per (seed, field). Without mixing it first, field k of event n would be field k + 1 of event
+    #    n - 1, since both only add multiples of the same constant.
     key = _mix_int((_mix_int(seed & _MASK) + field * _GAMMA) & _MASK)
+    # 2. SplitMix64 over all events at once, in place: unsigned arrays wrap modulo 2^64 without a warning.
     mixed = numbers.astype(np.uint64) * np.uint64(_GAMMA)
     mixed += np.uint64(key)
     mixed ^= mixed >> np.uint64(30)
@@ -48,8 +51,10 @@ def _mix_int(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def below(hashes: Any, bound: Any) -> Any:
+def integers_below(hashes: Any, bound: Any) -> Any:
     """Return int64 numbers in [0, bound); `bound` is a number or one per row."""
+    # The bias of the remainder is bound / 2^b for hashes of b bits: 10^-5 for lengths of texts (24 bits), and below
+    # 10^-12 for all others.
     return (hashes % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 
 
@@ -60,8 +65,11 @@ def powers_of_ten(hashes: Any, exponent: int) -> Any:
     would differ with it. Here 10^(e·u) is a product of two table entries, exact to half a unit in the last place, and
     of a polynomial whose terms beyond the fourth are below 2^-53.
     """
+    # u = hash / 2^64 is cut into 8 bits for the first table, 8 for the second, and 37 for the polynomial. 11 bits are
+    # dropped: a double has 53.
     coarse, fine = _power_tables(exponent)
     rest = ((hashes >> np.uint64(11)) & np.uint64((1 << 37) - 1)).astype(np.float64)
+    # x < ln(10^6) / 2^16 = 0.0002, so x^4 / 24 < 10^-16.
     x = rest * (float(_ln_ten(exponent)) / float(1 << 53))
     polynomial = 1.0 + x * (1.0 + x * (0.5 + x * (1.0 / 6.0)))
     product = coarse[(hashes >> np.uint64(56)).astype(np.int64)]
@@ -71,6 +79,7 @@ def powers_of_ten(hashes: Any, exponent: int) -> Any:
 
 @cache
 def _power_tables(exponent: int) -> tuple[Any, Any]:
+    # 40 digits: each entry is the double next to the true value, whatever the platform's `pow` returns.
     with localcontext() as context:
         context.prec = 40
         ten = Decimal(10)
@@ -94,13 +103,14 @@ def text_slices(hashes: Any, lengths: Any) -> tuple[Any, Any]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     starts = (hashes & np.uint64(_POOL_BYTES - 1)).astype(np.int64)
-    places = np.arange(offsets[-1], dtype=np.int64)
-    places += np.repeat(starts - offsets[:-1], lengths)
-    return offsets.astype(np.int32), _pool()[places]
+    # All letters of all texts in one gather: `indexes` runs through each slice of the pool in turn.
+    indexes = np.arange(offsets[-1], dtype=np.int64)
+    indexes += np.repeat(starts - offsets[:-1], lengths)
+    return offsets.astype(np.int32), _pool()[indexes]
 
 
 @cache
 def _pool() -> Any:
     # As long as the longest text behind the last start, so that no slice has to wrap around.
-    letters = below(field_hash(_POOL_SEED, np.arange(_POOL_BYTES + 1024), 0), 26)
+    letters = integers_below(field_hash(_POOL_SEED, np.arange(_POOL_BYTES + 1024), 0), 26)
     return (letters + ord("a")).astype(np.uint8)

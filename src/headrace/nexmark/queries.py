@@ -17,7 +17,7 @@ from pyspark.sql.window import Window
 __all__ = ["QUERIES", "Events", "Query", "ResultKind", "side_input"]
 
 ResultKind = Literal["append", "table", "files"]
-DELAY = "4 seconds"
+DELAY = "4 seconds"  # of all watermarks; disorder of 1,000 events at the default rate is 0.1 s
 DAY = "yyyy-MM-dd"
 
 
@@ -84,10 +84,11 @@ def q0(events: Events) -> Any:
 
 def q1(events: Events) -> Any:
     """Currency conversion."""
-    return q0(events).withColumn("price", _in_euros())
+    return q0(events).withColumn("price", _price_in_euros())
 
 
-def _in_euros() -> Column:
+def _price_in_euros() -> Column:
+    # A decimal, as in the original: no double is exactly 0.908, and engines round its products differently.
     return F.lit("0.908").cast("decimal(4,3)") * F.col("price")
 
 
@@ -98,6 +99,7 @@ def q2(events: Events) -> Any:
 
 def q3(events: Events) -> Any:
     """Local item suggestion: sellers of category 10 in three states."""
+    # No time bound: every person and every such auction is kept for ever.
     auctions = events.auction.where("category = 10").select(F.col("id").alias("auction"), "seller")
     persons = events.person.where("state in ('OR', 'ID', 'CA')").select(
         F.col("id").alias("person"), "name", "city", "state"
@@ -118,6 +120,7 @@ def _bids_in_time(events: Events, *auction_columns: str) -> Any:
 
 def q4(events: Events) -> Any:
     """Average closing price of a category."""
+    # The maximum of each auction first. It changes with every higher bid, so the average is a table over a table.
     closing = _bids_in_time(events, "category").groupBy("id", "category").agg(F.max("price").alias("final"))
     return closing.groupBy("category").agg(F.avg("final").alias("average"))
 
@@ -126,12 +129,14 @@ def q5(events: Events) -> Any:
     """Hot items: the auctions with the most bids of each ten seconds, every two seconds."""
     bids = events.bid.withWatermark("dateTime", DELAY)
     counts = bids.groupBy(F.window("dateTime", "10 seconds", "2 seconds"), "auction").agg(F.count("*").alias("num"))
+    # `rank` keeps all auctions that share the first place; `row_number` would drop some of them at random.
     ranked = counts.withColumn("rank", F.rank().over(Window.partitionBy("window").orderBy(F.desc("num"))))
     return ranked.where("rank = 1").select("window", "auction", "num")
 
 
 def q6(events: Events) -> Any:
     """Average price of a seller's last ten closed auctions."""
+    # "Last ten" is by the end of the auctions: the order of arrival would differ from run to run.
     order = Window.partitionBy("id").orderBy(F.desc("price"), F.asc("bid_dateTime"))
     winning = _bids_in_time(events, "seller").withColumn("place", F.row_number().over(order)).where("place = 1")
     last_ten = Window.partitionBy("seller").orderBy("expires", "id").rowsBetween(-9, 0)
@@ -187,6 +192,7 @@ def q11(events: Events) -> Any:
 
 def q12(events: Events) -> Any:
     """Processing-time windows: bids of a bidder by the clock of the machine."""
+    # The windows of two runs differ. `q12_totals` is what they have in common.
     bids = events.bid.withColumn("p_time", F.current_timestamp())
     return bids.groupBy(F.window("p_time", "10 seconds"), "bidder").agg(F.count("*").alias("bid_count"))
 
@@ -210,9 +216,10 @@ def q13(events: Events) -> Any:
 
 def q14(events: Events) -> Any:
     """Calculation: a price range, the time of day, and a count of characters."""
+    # Hours of the session's time zone. Hours 7 and 19 are neither day nor night.
     hour = F.hour("dateTime")
     time_type = F.when(hour.between(8, 18), "dayTime").when((hour <= 6) | (hour >= 20), "nightTime")
-    priced = events.bid.withColumn("price", _in_euros()).where("price > 1000000 AND price < 50000000")
+    priced = events.bid.withColumn("price", _price_in_euros()).where("price > 1000000 AND price < 50000000")
     return priced.select(
         "auction",
         "bidder",
@@ -239,6 +246,7 @@ def _distinct_counts() -> list[Column]:
     for name in ("bidder", "auction"):
         columns.append(F.countDistinct(name).alias(f"total_{name}s"))
         for rank, condition in _RANKS.items():
+            # `when` without `otherwise` is null, and nulls are not counted.
             columns.append(F.countDistinct(F.when(F.expr(condition), F.col(name))).alias(f"{rank}_{name}s"))
     return columns
 
@@ -251,6 +259,7 @@ def q15(events: Events) -> Any:
 
 def q16(events: Events) -> Any:
     """Statistics of a channel and a day."""
+    # The maximum of a text: minutes of one day compare alike as texts and as times.
     bids = events.bid.withColumns({"day": F.date_format("dateTime", DAY), "minute": F.date_format("dateTime", "HH:mm")})
     return bids.groupBy("channel", "day").agg(F.max("minute").alias("minute"), *_bid_counts(), *_distinct_counts())
 
@@ -302,6 +311,7 @@ def q21(events: Events) -> Any:
     """Channel ids: known ones by name, others out of the URL."""
     name = F.lower("channel")
     known = F.when(name == "apple", "0").when(name == "google", "1").when(name == "facebook", "2")
+    # `regexp_extract` returns an empty text where nothing matches; the query wants such rows left out.
     found = F.nullif(F.regexp_extract("url", r"(&|^)channel_id=([^&]*)", 2), F.lit(""))
     channel_id = known.when(name == "baidu", "3").otherwise(found)
     rows = events.bid.select("auction", "bidder", "price", "channel", channel_id.alias("channel_id"))
@@ -310,6 +320,7 @@ def q21(events: Events) -> Any:
 
 def q22(events: Events) -> Any:
     """Directories of the URL."""
+    # Parts 0 to 2 are "https:", an empty text and the host.
     parts = F.split("url", "/")
     directories = [parts[3 + i].alias(f"dir{1 + i}") for i in range(3)]
     return events.bid.select("auction", "bidder", "price", "channel", *directories)

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
-LOOK_SECONDS = 0.1
+OBSERVATION_INTERVAL_S = 0.1
 _START_SECONDS = 300.0
 
 
@@ -128,6 +128,7 @@ class SentEvents:
 
     def age_s(self, committed: int, now_s: float) -> float:
         """Return the time since the first record beyond `committed` was sent; 0 if there is none."""
+        # Both sequences only grow, so entries that are committed are never looked at again.
         while self._oldest < len(self._sent) and self._sent[self._oldest][0] <= committed:
             self._oldest += 1
         return now_s - self._sent[self._oldest][1] if self._oldest < len(self._sent) else 0.0
@@ -191,6 +192,7 @@ class QueryRun:
             HeadraceError: what kept it from starting.
         """
         self._running = self.app.start()
+        # Neither the start of the JVM nor the first rebalance belongs to the figures of a query.
         self._running.wait_until("running", timeout=_START_SECONDS)
         self._began_s = time.monotonic()
 
@@ -203,6 +205,7 @@ class QueryRun:
         """Return the state of the running application."""
         assert self._running is not None
         sample = self._running.progress_sample()
+        # None until the first micro-batch is committed.
         last = self._running.lastProgress or {}
         tasks = self._running.tasks
         now_s = time.monotonic()
@@ -218,14 +221,14 @@ class QueryRun:
 
     def await_result(
         self,
-        on_look: Callable[[Observation], None] = lambda _seen: None,
+        on_observation: Callable[[Observation], None] = lambda _seen: None,
         *,
         sent: SentEvents | None = None,
     ) -> RunResult:
         """Wait until the event topics, with all they hold at this moment or later, are processed and committed.
 
         Args:
-            on_look: Called with each observation, about ten times a second.
+            on_observation: Called with each observation, about ten times a second.
             sent: The events that are being sent meanwhile.
 
         Raises:
@@ -236,17 +239,17 @@ class QueryRun:
         while True:
             self._raise_error()
             seen = self.observe(sent)
-            on_look(seen)
+            on_observation(seen)
             if seen.latency_ms is not None:
                 ages.append(seen.latency_ms)
             if seen.records >= wanted:
                 break
-            time.sleep(LOOK_SECONDS)
+            time.sleep(OBSERVATION_INTERVAL_S)
         # Behind the sources come the repartition topics: the group's committed offsets decide.
         self._running.wait_until("caught-up", timeout=_START_SECONDS)
         seconds = time.monotonic() - self._began_s
         last = self.observe(sent)
-        on_look(last)
+        on_observation(last)
         progress = self._running.recentProgress
         durations = sorted(row["batchDuration"] for row in progress) or [0]
         return RunResult(
@@ -272,6 +275,7 @@ class QueryRun:
         """Return the result with the comparison of its rows; the application should be stopped."""
         options = self.options
         events = event_frames(self._spark, options.workload, options.events)
+        # The schema comes from the recomputation: a column that the result lacks is read as null, so its rows differ.
         schema = self.query.build(events).schema
         if self.query.kind == "files":
             found = rows_of_files(self._spark, self.output_path, schema)
@@ -287,8 +291,8 @@ def delete_run_topics(query: Query, options: RunOptions, bootstrap_servers: str)
     """Delete what only this run uses: the topics of results, repartitioning and changelogs, and the group."""
     group_id = _group_id(query, options)
     with Admin(bootstrap_servers, client_id="headrace-nexmark") as admin:
-        mine = [name for name in admin.list_topics() if name.startswith(group_id)]
-        admin.delete_topics(mine, missing_ok=True)
+        run_topics = [name for name in admin.list_topics() if name.startswith(group_id)]
+        admin.delete_topics(run_topics, missing_ok=True)
         with contextlib.suppress(HeadraceError):  # it was never made, or a member is still leaving
             admin.delete_groups([group_id])
 

@@ -95,6 +95,8 @@ def _compared(kind: str, closed: str) -> str:
 def _with_ties(query: Query, events: Events, expected: DataFrame, found: DataFrame) -> Comparison:
     """Compare the ordering columns of all rows, and look each row up among those that may stand there."""
     assert query.ties is not None
+    # Equal multisets of the ordering columns, and each row among the candidates: the result is one that some order of
+    # equal rows produces.
     order = [quoted(name) for name in query.ties.order]
     ranked = _difference(expected.select(*order), found.select(*order), compared="")
     candidates = query.ties.candidates(events)
@@ -115,8 +117,11 @@ def _difference(
     expected: DataFrame, found: DataFrame, *, compared: str, closed: str = "", closed_ms: int = 0
 ) -> Comparison:
     """Compare two multisets with one shuffle: rows count +1 on one side and -1 on the other."""
+    # 1. One union instead of a full outer join: a join would match null columns with nothing, and need a count of equal
+    #    rows on both sides besides.
     columns = [quoted(name) for name in expected.columns]
     both = expected.select(*columns, F.lit(1).alias(_SIGN)).unionAll(found.select(*columns, F.lit(-1).alias(_SIGN)))
+    # 2. Rows of windows that may still be open are not missing. If they are there, they count like others.
     is_open = F.lit(False)
     if closed:
         bound = datetime.fromtimestamp(closed_ms / 1000, UTC)
@@ -124,6 +129,7 @@ def _difference(
     here, there = F.count_if(F.col(_SIGN) > 0), F.count_if(F.col(_SIGN) < 0)
     summed = both.groupBy(*columns).agg(here.alias("__here"), there.alias("__there"), F.sum(_SIGN).alias(_SIGN))
     counted = summed.withColumn("__open", is_open)
+    # 3. A positive sum is a row that the result lacks, a negative one a row too many.
     lacking, surplus = F.greatest(_SIGN, F.lit(0)), F.greatest(-F.col(_SIGN), F.lit(0))
     totals = counted.agg(
         F.sum(F.when(~F.col("__open"), F.col("__here"))),
@@ -177,6 +183,7 @@ def rows_of_topic(
         # A key lives in one partition, so offsets order its records.
         last = F.max_by(F.struct("value"), F.col("offset")).alias("last")
         records = records.groupBy("key").agg(last).select("last.value")
+    # FAILFAST: a record that is not of the schema is an error of the result and must not become a row of nulls.
     row = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"}).alias("row")
     return records.where("value IS NOT NULL").select(row).select("row.*")
 

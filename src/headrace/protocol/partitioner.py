@@ -43,7 +43,7 @@ def murmur2(data: bytes) -> int:
 _INT_MIN = -(2**31)
 
 # Each request of a member asks for the partition of its group several times. Hashing costs 0.1 µs for each character,
-# so the partitions of usual ids are kept; ids longer than this are hashed every time, so that a stranger's ids of
+# so the partitions of usual ids are kept; ids longer than this are hashed every time, so that a client's ids of
 # 32 KiB cannot fill the cache's memory.
 _LONGEST_KEPT = 256
 _KEPT_IDS = 4096

@@ -90,7 +90,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
         self.broker.metadata_changed()
         self._watched = True
 
-    # --- doors ---
+    # --- interface of the simulated clients ---
 
     @property
     def checkers(self) -> ConsumerCheckers:

@@ -48,7 +48,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
         self.broker.metadata_changed()
         self._watched = True
 
-    # --- doors ---
+    # --- interface of the simulated applications ---
 
     @property
     def checkers(self) -> StreamsCheckers:

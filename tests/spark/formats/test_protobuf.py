@@ -233,7 +233,7 @@ def test_random_schemas_agree_with_googles_library(data: Any) -> None:
 
 @settings(max_examples=3000 if LONG else 100, deadline=None)
 @given(st.data())
-def test_damaged_bytes_are_bad_records_or_read_as_googles_library_reads_them(data: Any) -> None:
+def test_damaged_bytes_are_bad_records_or_decoded_like_googles_library(data: Any) -> None:
     text = data.draw(st.sampled_from([ORDER, OLD]))
     kind, made = message_of(text, (), None), message_class(text)
     values = []

@@ -246,7 +246,7 @@ def test_a_long_stream_keeps_its_state_small_and_its_results_right(new_task: Cal
     assert list(task.content()) == [CLOCK_KEY, next(key for key in task.content() if key.endswith(b"end"))]
 
 
-def test_each_kept_row_is_one_changelog_record_and_each_expired_one_a_tombstone(
+def test_kept_rows_are_changelog_records_and_expired_ones_tombstones(
     new_task: Callable[..., Task],
 ) -> None:
     task = new_task()

@@ -160,7 +160,7 @@ def test_state_moves_and_is_restored(broker, make_app):
     assert any(record.value is None for record in changelog), "expired keys are deleted there, too"
 
 
-def test_rows_between_calls_and_the_record_that_a_later_call_cannot_process(broker, make_app, running):
+def test_a_record_that_a_call_behind_deduplication_cannot_process(broker, make_app, running):
     """A duplicate never gets to later calls, so it is not blamed for what they would make of it."""
     broker.create_topics({"clicks": 1})
     found = [("a", "1"), ("a", "x"), ("b", "2"), ("c", "x"), ("d", "3")]

@@ -63,9 +63,7 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-def test_a_second_application_of_a_session_does_not_wait_for_the_threads_of_the_first(
-    spark, broker, make_app, running, flights, caplog
-):
+def test_two_applications_of_a_session_do_not_wait_for_each_other(spark, broker, make_app, running, flights, caplog):
     """The slots of the first one take all threads but two: the other one runs jobs, and resident slots after it."""
     caplog.set_level(logging.INFO, logger="headrace.spark")
     settings = {"config": {"headrace.max.slots": 4}}
@@ -213,7 +211,7 @@ def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, runn
     assert sorted(row["n"] for row in values(broker)) == list(range(2, 105))
 
 
-def test_a_record_that_spark_sql_cannot_process_is_set_aside_beside_resident_slots(broker, make_app, running):
+def test_a_record_that_spark_sql_cannot_process_is_set_aside(broker, make_app, running):
     app = make_app("casts", on_error="skip")
     app.stream("flights", schema="text string").selectExpr("cast(text AS int) AS n").to_topic("each", partitions=1)
     started = running(app)

@@ -138,7 +138,7 @@ def test_rows_of_both_sides_move_and_are_restored(broker, make_app):
 
 
 @longer
-def test_a_join_of_a_stream_with_itself_behind_another_join_and_in_front_of_a_sum(broker, make_app, running, tmp_path):
+def test_a_self_join_behind_a_join_and_in_front_of_a_sum(broker, make_app, running, tmp_path):
     broker.create_topics(PARTITIONS)
     market = Market(seed=3)
     app = make_app("joins", config={"headrace.batch.max.records": 90})

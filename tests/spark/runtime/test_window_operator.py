@@ -326,7 +326,7 @@ STEPS = st.lists(
     window=st.sampled_from([TUMBLING, HOPPING]),
     mode=st.sampled_from(["append", "update"]),
 )
-def test_results_do_not_depend_on_cuts_interleaving_undone_batches_and_restores(
+def test_results_do_not_depend_on_cuts_order_undone_batches_and_restores(
     events: list[Event], steps: list[tuple[str, int, str]], delay: int, window: TimeWindow, mode: OutputMode
 ) -> None:
     declared = replace(DISTINCT, window=window, output_mode=mode)

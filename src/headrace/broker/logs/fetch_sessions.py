@@ -250,7 +250,7 @@ class FetchSessions:
         )
 
     def _begin(self, answered: Answered, by_id: bool, owner: object, now_ms: int) -> Response:
-        """A full answer, and a session when there is room for one."""
+        """Return a full response, with a new session if the cache has room for one."""
         session_id = NO_SESSION
         if len(self._sessions) < self._slots() or self._evict(len(answered), now_ms):
             # Random, as in Kafka's `FetchSessionCache.newSessionId`: after a restart, the id of a client from before
@@ -267,7 +267,7 @@ class FetchSessions:
         return _response(answered, session_id=session_id)
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions; whether there was anybody to go."""
+        """Evict a session for one of `size` partitions. Return whether one could be evicted."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -141,7 +141,7 @@ class ClientConnection(ClientSocket):
             return
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if peer is None or local is None or not self.arrived(peer, local):
-            # The peer left before it was looked at, or the house is full.
+            # The peer left before it was looked at, or a connection limit is reached.
             self._transport.abort()
             self._transport = None
             return
@@ -310,7 +310,7 @@ class ClientConnection(ClientSocket):
         if not is_produce:
             self._hand_over()
         # 2. On a SASL listener the session takes the frame until the client has logged in, and again when it has to log
-        #    in anew. Nothing below runs for a stranger.
+        #    in anew. Nothing below runs for an unauthenticated client.
         if self._authentication is not None and self._authentication.take(frame):
             return
         # 3. A request that waited behind another one may be cached as well; `data_received` could not answer it then.
@@ -583,8 +583,8 @@ class ClientConnection(ClientSocket):
 
     def _refuse_request(self, header: RequestHeader | None, error: Exception) -> None:
         """A request that cannot be decoded, is not to be, or has failed."""
-        # Ordered by how much can still be answered: a version error has an answer of its own (KIP-511), a size error
-        # where the response has room for a code, nonsense has none.
+        # Ordered by how much can still be answered: a version error has a response of its own (KIP-511), a size error
+        # an error code if the response has such a field, undecodable bytes have none.
         if isinstance(error, UnsupportedVersion):
             self._refuse_version(error)
         elif isinstance(error, OversizedRequest):

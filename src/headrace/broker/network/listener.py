@@ -1,8 +1,8 @@
 """Listening sockets: bound before anything on the disk is touched, so a taken port costs nothing.
 
 `TlsAcceptor` takes in the connections of a TLS listener: counted from their first moment, and ended when the handshake
-takes too long. asyncio's own TLS server shows a connection only behind its handshake; a stranger that sends nothing
-would be in no count. Hence the sockets are accepted here, and `connection_made` comes when TLS stands.
+takes too long. asyncio's own TLS server shows a connection only behind its handshake; a client that sends nothing
+would not be counted. Hence the sockets are accepted here, and `connection_made` comes when TLS stands.
 
 `ConnectionLimits` counts connections and the bytes held for them: `max.connections`, `max.connections.per.ip` with
 overrides, `max.connection.creation.rate`, the quota `connection_creation_rate` of addresses. A connection that is too

@@ -116,8 +116,8 @@ class SaslSession:
         if self._state is _State.AUTHENTICATE and self._bare_tokens:
             return self._bare_token(frame)
         try:
-            # 3. Only three APIs are decoded for a stranger, whose bytes could otherwise choose the most expensive
-            #    decoder.
+            # 3. Only three APIs are decoded before the login. Otherwise any client could make the broker run its most
+            #    expensive decoder.
             if peek_api_key(frame) not in _OF_LOGINS:
                 return self._unexpected(decode_header(frame))
             header, request = decode_request(frame, MOST_ITEMS)
@@ -144,7 +144,7 @@ class SaslSession:
         return self._fail(f"API key {header.api_key} version {header.api_version} came during the SASL login")
 
     def _unexpected(self, header: RequestHeader) -> SaslReply:
-        """Refuse without decoding: a stranger must not choose what the broker works on.
+        """Refuse without decoding: an unauthenticated client must not choose what the broker works on.
 
         Behind the handshake the answer is ILLEGAL_SASL_STATE as Kafka's, but without an error for each item.
         """

@@ -1,4 +1,4 @@
-"""TransactionCoordinatorShard, the door of the rules: the transactional ids of one partition of `__transaction_state`.
+"""TransactionCoordinatorShard, the interface of the rules: transactional ids of one partition of `__transaction_state`.
 
 A write returns a `CoordinatorResult` with one record at most, whose reply is an `Answer`; the runner appends and calls
 `replay`, the only writer of hard state. Refusals are answers too: a refused InitProducerId may still write (it aborts

@@ -138,8 +138,8 @@ class SlotListener:
         links: dict[str, SlotLink] = {}
         while links.keys() != names and not gives_up():
             try:
-                # Strangers are one local connection each. The hello is small and has its own deadline, so none can hold
-                # the loop for longer than `_HELLO_S`.
+                # A client without the token costs one local connection. The hello is small and has its own deadline, so
+                # none can hold the loop for longer than `_HELLO_S`.
                 link = SlotLink(self._socket.accept()[0])
             except TimeoutError:
                 continue
@@ -159,7 +159,7 @@ class SlotListener:
         self._socket.close()
 
     def _name_of(self, hello: Mapping[str, Any] | None) -> str:
-        """Return the name in a hello with the token; empty for a stranger's."""
+        """Return the name in a hello with the token; empty for any other token."""
         # Compared in constant time, so that the token cannot be guessed byte by byte.
         if hello is None or not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
             return ""
