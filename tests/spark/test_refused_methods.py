@@ -64,8 +64,7 @@ NOT_HERE = {
         s.withColumn("u", F.expr("t + interval 1 hour")).withWatermark("t", "1 hour").groupBy(F.window("u", "1 hour"))
     ),
     "a subquery": lambda s: s.withColumn("x", F.expr("(select max(id) from range(3))")),
-    "where behind agg": lambda s: s.groupBy("n").count().where("count > 1"),
-    "dropna behind agg": lambda s: s.groupBy("n").count().na.drop(),
+    "a filter by the time behind agg": lambda s: s.groupBy("n").count().where("count > second(current_timestamp())"),
     "join behind agg": lambda s: s.groupBy("n").count().join(s, "n"),
     "Parquet behind agg": lambda s: s.groupBy("n").count().to_parquet("/tmp/out"),
     "explode behind agg": lambda s: s.groupBy("n").count().select("n", F.explode(F.array("count", "count"))),

@@ -26,6 +26,7 @@ from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     JOIN_COLUMNS,
+    Aggregate,
     Branch,
     CompiledSubtopology,
     CompiledTopology,
@@ -107,6 +108,14 @@ def check_guarantee(new: Output) -> None:
     Raises:
         TopologyError: not-supported-here.
     """
+    if isinstance(new.rows, KeyedTable) and new.rows._changes:
+        raise refusal(
+            "not-supported-here",
+            f'a filter behind "{new.rows._state.name}" needs exactly once: after a failure, at least once could leave '
+            "rows in the topic that do not pass it",
+            'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
+            new.sink.where,
+        )
     for state in _states(new.rows):
         if isinstance(state, KeyedJoin) or (isinstance(state, KeyedAggregate) and state.closing is None):
             continue
@@ -253,8 +262,13 @@ class _Building:
         name = declared.name
         operator = declared.node(self._internal(name, "changelog"))
         watermark = self._watermark(declared)
+        if table._changes and isinstance(operator, Aggregate):
+            operator = replace(operator, changes=table._changes)
         if isinstance(operator, WindowedAggregate):
             operator = self._closing(operator, sink)
+        if table._drops_rows and isinstance(sink, TopicSink):
+            # The key is that of the groups (`_check_key_is_kept`), and a row that is gone has no other columns.
+            sink = replace(sink, key_columns=None)
         for origin in declared.origins:
             projection = _group_projection(declared)
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser

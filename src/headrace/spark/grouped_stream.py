@@ -20,6 +20,7 @@ from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.table_changes import check_repeatable, drops_rows, filter_text
 from headrace.spark.time_windows import GroupedWindow, find_window
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
@@ -250,14 +251,14 @@ class GroupedStream:
 
 @checked_api()
 class StreamTable(KeyedTable):
-    """The newest row per key. `select`, `withColumn` and `drop` may follow, then `to_topic` or `foreachBatch`."""
+    """The newest row per key. `select`, `withColumn`, `where` and `drop` may follow, then `to_topic` or `foreachBatch`.
+
+    A row that does not pass a filter any more is deleted: the topic gets a tombstone of its key.
+    """
 
     groupBy = groupby = refusing_method("groupBy", REFUSED_TABLE_METHODS["groupBy"])
     unionByName = refusing_method("unionByName", REFUSED_TABLE_METHODS["unionByName"])
     join = refusing_method("join", REFUSED_TABLE_METHODS["join"])
-    where = refusing_method("where", REFUSED_TABLE_METHODS["where"])
-    filter = refusing_method("filter", REFUSED_TABLE_METHODS["filter"])
-    dropna = refusing_method("dropna", REFUSED_TABLE_METHODS["dropna"])
     to_parquet = refusing_method("to_parquet", REFUSED_TABLE_METHODS["to_parquet"])
 
     @property
@@ -267,8 +268,29 @@ class StreamTable(KeyedTable):
 
     @property
     def _output_modes(self) -> tuple[OutputMode, ...]:
-        """A table whose windows close has rows that are final."""
-        return ("update",) if self._aggregate.closing is None else ("update", "append")
+        """A table whose windows close has rows that are final, which no filter takes back."""
+        if self._aggregate.closing is None:
+            return ("update",)
+        return ("append",) if self._drops_rows else ("update", "append")
+
+    @property
+    def _takes_filters(self) -> bool:
+        return True
+
+    @property
+    def _drops_rows(self) -> bool:  # type: ignore[override]
+        return drops_rows(self._template)
+
+    @property
+    def _changes(self) -> str:
+        """Canonical text of what decides which keys have a row; empty if all have, or if rows are final."""
+        final = self._aggregate.closing is not None
+        return "" if final else filter_text(self._template, self._aggregate.split.results)
+
+    def _followed_by(self, call: NarrowCall, template: DataFrame) -> StreamTable:
+        if call.method in ("where", "dropna"):
+            check_repeatable(template, call.where, f"{call.method} behind an aggregate")
+        return super()._followed_by(call, template)
 
 
 def _window_group(window: GroupedWindow | None) -> WindowGroup | None:

@@ -9,7 +9,10 @@ from typing import Any, Protocol, Self
 
 from pyspark.sql import DataFrame
 
+from headrace.spark.plan_reader import source_column
+from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
+from headrace.spark.table_changes import columns_behind
 from headrace.spark.topology.nodes import KeyedOperator, NarrowCall, ProjectForGroup
 from headrace.spark.unsupported import refusal
 
@@ -72,6 +75,11 @@ class KeyedTable(StreamBase):
         later = [*self._state.described_calls(), *(call.method for call in self._calls)]
         return [(source, [*calls, *later]) for source, calls in described_sources(self._state.origins)]
 
+    @property
+    def _changes(self) -> str:
+        """Canonical text of what decides which keys have a row; empty: each key that came has one."""
+        return ""
+
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Self:
         return type(self)(self._app, template, self._state, (*self._calls, call))
 
@@ -85,5 +93,33 @@ class KeyedTable(StreamBase):
                 "not-supported-here",
                 f'without "{missing[0]}" in the key, rows of different groups would replace each other',
                 f"leave key= out, or take all of: {', '.join(self._default_key_columns())}",
+                where,
+            )
+        self._check_key_is_kept(key, where)
+
+    def _check_key_is_kept(self, key: list[str], where: str) -> None:
+        """Refuse a key that a row may change, or that rows of two groups may share: old records would stay, or vanish.
+
+        A filtered table has the grouping columns as its key and no others: a row that is gone has no other columns.
+        """
+        wanted = self._default_key_columns()
+        moving = [name for name in key if not columns_behind(self._template, name) <= set(wanted)]
+        if moving:
+            raise refusal(
+                "not-supported-here",
+                f'"{moving[0]}" changes with the rows of a group: the record under its old key would stay',
+                f"leave key= out, or name columns that only {', '.join(wanted)} decide",
+                where,
+            )
+        output = sequence(analysed(self._template).output())
+        now = {str(one.name()): source_column(self._template, one) for one in output}
+        changed = next((name for name in wanted if now.get(name) != name), None)
+        if changed is not None or (self._drops_rows and tuple(key) != wanted):
+            raise refusal(
+                "not-supported-here",
+                f'"{changed}" is not the grouping column any more: rows of two groups could get one key'
+                if changed is not None
+                else "behind a filter the key is that of the groups: a row that is gone has no other columns",
+                "leave key= out: the records then have the grouping columns as their key",
                 where,
             )

@@ -31,13 +31,14 @@ _REMEDIES = {
 _TIME_FUNCTIONS = frozenset({"CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime"})
 
 
-def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False) -> None:
+def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False, drops_rows: bool = False) -> None:
     """Refuse a plan in which a row could leave its task.
 
-    `row_for_row` applies to plans behind an aggregate, where each row is the newest one of its key: no row may be
-    dropped (that would be a deletion), and none may become several.
+    `row_for_row` applies to plans behind an aggregate, where each row is the newest one of its key: none may become
+    several, and none may be dropped, which is a deletion, unless `drops_rows`.
     """
     leaves = 0
+    allowed = _ROW_FOR_ROW | {"Filter"} if drops_rows else _ROW_FOR_ROW
     # 1. Each node of the stream's side has to be on the list. New nodes of later Spark releases are therefore refused,
     #    not let through.
     for node in walk_of_stream(analysed(dataframe)):
@@ -52,7 +53,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False)
                 ),
             )
             raise refusal("needs-shuffle", message, fix, where, node=name)
-        if row_for_row and name not in _ROW_FOR_ROW:
+        if row_for_row and name not in allowed:
             raise refusal(
                 "not-supported-here",
                 f"{name} behind an aggregate would change which keys have a row",

@@ -148,18 +148,11 @@ _SECOND_GROUPING = (
     "a second grouping would have to take back what a changed row had added",
     "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
 )
-_ROWS_DROPPED = (
-    "rows dropped behind an aggregate would change which keys have a row",
-    "filter before groupBy; behind it, mark rows by a boolean column (withColumn)",
-)
 _TABLES = {
     "groupBy": _SECOND_GROUPING,
     "groupby": _SECOND_GROUPING,
     "unionByName": ("two tables may hold the same key", "unite the streams before groupBy"),
     "join": ("a join behind an aggregate would change which keys have a row", "join before groupBy, or where you read"),
-    "where": _ROWS_DROPPED,
-    "filter": _ROWS_DROPPED,
-    "dropna": _ROWS_DROPPED,
     "to_parquet": (
         "files only grow, and an aggregate's rows replace each other",
         "write them with to_topic, or to a sink that takes updates",

@@ -74,7 +74,8 @@ class Application(Protocol):
 class StreamBase:
     """Common base of `Stream` and `StreamTable`: a template, and the calls that are the same on both."""
 
-    _row_for_row = False
+    _row_for_row = False  # whether each row is the newest one of its key
+    _drops_rows = False  # whether a filter decides which of these keys have a row
 
     def __init__(self, app: Application, template: DataFrame) -> None:
         self._app = app
@@ -203,7 +204,7 @@ class StreamBase:
         return self._narrow("fillna", value, subset)
 
     def dropna(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
-        """As `DataFrame.dropna`. Refused on a table, whose rows are the newest of their keys."""
+        """As `DataFrame.dropna`. On the table of an aggregate it deletes the rows' records, as `where` does."""
         return self._narrow("dropna", how, thresh, subset)
 
     def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
@@ -254,8 +255,13 @@ class StreamBase:
         # recorded call is applied again to each micro-batch.
         with translated(where, self._template.columns):
             template = apply_calls(self._template, (call,))
-            check_narrow(template, where, row_for_row=self._row_for_row)
+            check_narrow(template, where, row_for_row=self._row_for_row, drops_rows=self._takes_filters)
         return self._followed_by(call, template)
+
+    @property
+    def _takes_filters(self) -> bool:
+        """Whether rows of keys may be dropped, which deletes their records."""
+        return False
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Any:
         raise NotImplementedError

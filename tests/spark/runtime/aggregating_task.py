@@ -28,6 +28,7 @@ class AggregatingTask:
     batch: int = 0
     restores: int = 0
     newest: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    results: pa.Table | None = None  # of the last micro-batch, if it committed and changed something
 
     def __post_init__(self) -> None:
         self.store = self._opened()
@@ -40,8 +41,10 @@ class AggregatingTask:
     def run(self, rows: pa.Table, *, commits: bool = True, tables: int = 1) -> None:
         """Run a micro-batch; without `commits` it is prepared, and the next one undoes it."""
         self.batch += 1
+        self.results = None
         key = BatchKey(incarnation="run", batch_id=self.batch)
-        operator = AggregateOperator(self.aggregate).start()
+        names = tuple(name for name, _ in self.aggregate.group_columns) if self.aggregate.emits_changes else None
+        operator = AggregateOperator(self.aggregate, names).start()
         operator.begin(key)
         for piece in np.array_split(np.arange(rows.num_rows), tables):
             if len(piece):
@@ -76,7 +79,8 @@ class AggregatingTask:
         self.changelog += zip(keys.to_pylist(), values.to_pylist(), strict=True)
         if changes is not None:
             groups = [f"g{at}" for at in range(len(self.aggregate.group_columns))]
-            for row in changes.results().drop_columns([TASK_COLUMN]).to_pylist():
+            self.results = changes.results()
+            for row in self.results.drop_columns([TASK_COLUMN]).to_pylist():
                 self.newest[tuple(repr(row[name]) for name in groups)] = row
 
     def restore(self) -> None:

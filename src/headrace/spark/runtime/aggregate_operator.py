@@ -24,7 +24,7 @@ from headrace.spark.runtime.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate
 from headrace.spark.runtime.store import BatchKey, StoreReader, StoreWrites
-from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, Aggregate, TimeWindow
+from headrace.spark.topology.nodes import KEY_COLUMN, OLD_COLUMN, TASK_COLUMN, Aggregate, TimeWindow
 
 __all__ = ["AggregateOperator", "PartialRows", "RowMerging", "merge_stored", "window_column"]
 
@@ -61,6 +61,7 @@ class RowMerging:
         self.distinct = [DistinctPairs(groups, buffer) for buffer in distinct_buffers(operator.aggregate)]
         [self.store] = operator.stores
         self.fingerprint = self.store.rows.fingerprint
+        self.emits_changes = operator.aggregate.emits_changes
         self._key_names = operator.key_names
         self._window = operator.aggregate.window
         self._columns = pa.schema(list(zip(self.functions.group_names, self.functions.group_types, strict=True)))
@@ -92,6 +93,14 @@ class RowMerging:
             [batch] = groups.combine_chunks().to_batches()
             finished = finished.append_column(KEY_COLUMN, encode_sink_key(batch, self._key_names))
         return finished
+
+    def results(self, merger: _Merger, partition: int) -> pa.Table:
+        """Rows for the next step of what `merger` has merged."""
+        if not self.emits_changes:
+            return self.with_hidden(self.functions.finish(merger.merged), partition)
+        partials, is_old = merger.changed()
+        rows = self.with_hidden(self.functions.finish(partials), partition)
+        return rows.append_column(OLD_COLUMN, pa.array(is_old))
 
     def _shown(self, group: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return grouping values as users see them: a window with its start and its end."""
@@ -146,7 +155,7 @@ class _Changes:
         return (StoreChange(store=self.merging.store, keys=self.keys, merge=self.merger),)
 
     def results(self) -> pa.Table:
-        return self.merging.with_hidden(self.merging.functions.finish(self.merger.merged), self.partition)
+        return self.merging.results(self.merger, self.partition)
 
 
 class _DistinctChanges:
@@ -157,14 +166,15 @@ class _DistinctChanges:
     ) -> None:
         self._merging, self._partition = merging, partition
         self._keys, self._rows, self._entries = keys, rows, entries
-        self._merged = rows
+        self._merger: _Merger | None = None
 
     @property
     def stores(self) -> Sequence[StoreUpdate]:
         return (StoreUpdate(store=self._merging.store, update=self._update),)
 
     def results(self) -> pa.Table:
-        return self._merging.with_hidden(self._merging.functions.finish(self._merged), self._partition)
+        assert self._merger is not None
+        return self._merging.results(self._merger, self._partition)
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         fingerprint, entries, rows = self._merging.fingerprint, self._entries, self._rows
@@ -172,9 +182,8 @@ class _DistinctChanges:
         is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
         rows = with_counters(rows, entries, is_new, self._merging.distinct)
         # 2. The groups' rows with the grown counters, then the new entries, whose keys are behind all keys of groups.
-        merger = _Merger(self._merging.functions, rows, fingerprint)
-        values = merger(reader.values(self._keys))
-        self._merged = merger.merged
+        self._merger = _Merger(self._merging.functions, rows, fingerprint)
+        values = self._merger(reader.values(self._keys))
         added = entries.keys.filter(pa.array(is_new))
         marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(added))
         return StoreWrites(keys=pa.concat_arrays([self._keys, added]), values=pa.concat_arrays([values, marks]))
@@ -187,19 +196,44 @@ class _Merger:
         self._functions, self._rows = functions, rows
         self._fingerprint = fingerprint
         self.merged: pa.Table = rows
+        self.stored: pa.Table | None = None  # stored partials of those groups that have some
+        self.old = self.new = pa.nulls(rows.num_rows, pa.binary())  # stored values, and those that replace them
 
     def __call__(self, old: pa.Array) -> pa.Array:
         # No group is stored yet: nothing to decode and nothing to merge.
-        self.merged = self._rows if old.null_count == len(old) else self._with(old)
+        self.stored = None if old.null_count == len(old) else self._decoded(old)
+        self.merged = self._rows
+        if self.stored is not None:
+            self.merged = merge_stored(self._functions, self._rows, self.stored, np.flatnonzero(old.is_valid()))
         columns = [self.merged.column(column.name) for column in self._functions.state]
-        return encode_rows(columns, self._fingerprint)
+        self.old, self.new = old, encode_rows(columns, self._fingerprint)
+        return self.new
 
-    def _with(self, values: pa.Array) -> pa.Table:
-        """The rows, each merged with the stored value beside it."""
+    def _decoded(self, values: pa.Array) -> pa.Table:
         columns = self._functions.state
         decoded = decode_rows(values.drop_null(), [column.type for column in columns], self._fingerprint)
-        stored = pa.table(decoded, names=[column.name for column in columns])
-        return merge_stored(self._functions, self._rows, stored, np.flatnonzero(values.is_valid()))
+        return pa.table(decoded, names=[column.name for column in columns])
+
+    def changed(self) -> tuple[pa.Table, NDArray[np.bool_]]:
+        """Return the changed groups as partials: the old one, where there is one, in front of the new one.
+
+        Returns:
+            The partials, and which of them are old.
+        """
+        is_there = self.old.is_valid().to_numpy(zero_copy_only=False)
+        same = pc.fill_null(pc.equal(self.old, self.new), False).to_numpy(zero_copy_only=False)
+        new, old = np.flatnonzero(~same), np.flatnonzero(is_there & ~same)
+        taken = self.merged.take(pa.array(new))
+        if self.stored is None:
+            return taken, np.zeros(len(new), np.bool_)
+        places = (np.cumsum(is_there) - 1)[old]
+        stored = self._rows.select(self._functions.group_names).take(pa.array(old))
+        for column in self._functions.state:
+            stored = stored.append_column(column.name, self.stored.column(column.name).take(pa.array(places)))
+        # By group, the old one first.
+        order = np.lexsort((np.concatenate([np.zeros(len(old)), np.ones(len(new))]), np.concatenate([old, new])))
+        both = pa.concat_tables([stored, taken.select(stored.column_names)])
+        return both.take(pa.array(order)), order < len(old)
 
 
 def merge_stored(

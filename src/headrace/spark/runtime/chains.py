@@ -45,6 +45,7 @@ from headrace.spark.topology.nodes import (
     HIDDEN_PREFIX,
     KEY_COLUMN,
     OFFSET_COLUMN,
+    OLD_COLUMN,
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
@@ -570,6 +571,8 @@ class ChainBuilder:
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
         if operator.deletes:
             schema = schema.add(StructField(DELETED_COLUMN, BooleanType()))
+        if operator.emits_changes:
+            schema = schema.add(StructField(OLD_COLUMN, BooleanType()))
         steps = (*before, self._stateful(operator, with_key, f"fetch-{index}"))
         name = _stage_name(operator, index)
         stage = PythonStage(name=name, slots=self._slots, steps=steps, output=tuple(schema.names))
@@ -670,6 +673,8 @@ def _needs_timestamp(branch: Branch) -> bool:
 
 def _with_key(branch: Branch) -> bool:
     """Whether the rows of the branch's operator carry the key that their records will have."""
+    if branch.operator is not None and branch.operator.emits_changes:  # by which old and new rows belong together
+        return True
     return isinstance(branch.sink, TopicSink) and branch.sink.key_columns is None
 
 

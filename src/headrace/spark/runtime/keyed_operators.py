@@ -55,7 +55,8 @@ def stateful_operator(node: KeyedOperator, with_key: bool) -> StatefulOperator:
 
 def can_trace(node: KeyedOperator) -> bool:
     """Whether a failure behind the operator can be attributed to single records by a run that writes nothing."""
-    return _KINDS[type(node)].traced is not None
+    # A failure on a change may be due to a record of an earlier micro-batch: the old row was made of it.
+    return _KINDS[type(node)].traced is not None and not node.emits_changes
 
 
 def traced_step(node: KeyedOperator, with_key: bool) -> Step:

@@ -15,6 +15,7 @@ from headrace.spark.topology.nodes import (
     DELETED_COLUMN,
     KEY_COLUMN,
     OFFSET_COLUMN,
+    OLD_COLUMN,
     TASK_COLUMN,
     TOPIC_COLUMN,
     WINDOW_COLUMN,
@@ -98,6 +99,7 @@ class BareResults:
         pairs = [(name, WINDOW_COLUMN if sql == shown else sql.strip("`")) for name, sql in self.operator.results]
         hidden = [TASK_COLUMN, KEY_COLUMN] if self.with_key else [TASK_COLUMN]
         hidden += [DELETED_COLUMN] if self.operator.deletes else []
+        hidden += [OLD_COLUMN] if self.operator.emits_changes else []
         hidden += [TOPIC_COLUMN, OFFSET_COLUMN] if self.traced else []
         return _Renamed([*pairs, *[(name, name) for name in hidden]], None, window)
 

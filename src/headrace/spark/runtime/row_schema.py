@@ -206,6 +206,10 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
             kinds = [buffer.input_type or "", *(kind for _, kind in buffer.more_inputs)]
             types += f"{DISTINCT_OF}{', '.join(str(arrow_type(kind)) for kind in kinds)}"
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
+    # 3. What decides which keys have a row: a stored value was published, or not, by this very rule. The type is none
+    #    of a stored value, so `headrace upgrade --state keep` cannot take rows over into another rule.
+    if aggregate.changes:
+        columns.append(RowColumn("changes", aggregate.changes, "rows of changes"))
     return RowSchema(tuple(columns))
 
 

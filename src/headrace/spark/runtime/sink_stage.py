@@ -17,11 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.arrow_types import arrow_type, arrow_types
+from headrace.spark.runtime.change_rows import ChangeRows, Mask, upserts
 from headrace.spark.runtime.row_schema import input_schema, store_of_join
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
-from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, Join, RepartitionSink, TopicSink
+from headrace.spark.topology.nodes import (
+    DELETED_COLUMN,
+    KEY_COLUMN,
+    OLD_COLUMN,
+    TASK_COLUMN,
+    Join,
+    RepartitionSink,
+    TopicSink,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.topic_access import RecordWriter
@@ -102,6 +111,24 @@ class _TopicSink(_Sink):
     def __init__(self, step: TopicSinkStep, context: StageContext) -> None:
         super().__init__(step.sink.topic, context)
         self._step = step
+        self._changes: ChangeRows | None = None  # where rows are changes: which of them belong together
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        if OLD_COLUMN not in table.column_names:
+            return super().push(table)
+        if self._changes is None:
+            self._changes = ChangeRows()
+        return self._push_changes(self._changes.add(table))
+
+    def finish(self) -> Iterable[pa.Table]:
+        rest = self._changes.rest() if self._changes is not None else None
+        if rest is not None:
+            self._push_changes(rest)
+        return super().finish()
+
+    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
+        rows = upserts(*changes)
+        return super().push(rows) if rows.num_rows else ()
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         from headrace.spark import formats

@@ -28,6 +28,10 @@ class SinkRows(Protocol):
     _row_for_row: bool
 
     @property
+    def _drops_rows(self) -> bool:
+        """Whether a filter behind an aggregate decides which keys have a row."""
+
+    @property
     def columns(self) -> list[str]:
         """Names, without the runtime's own columns."""
 
@@ -118,6 +122,13 @@ def _check_output_mode(rows: SinkRows, output_mode: str, where: str) -> None:
             'withWatermark(..) and F.window(..) in groupBy give windows that close; or output_mode="update"',
             where,
         )
+    if output_mode == "update" and output_mode not in rows._output_modes:
+        raise refusal(
+            "not-supported-here",
+            "a filter behind windows that close needs rows that are final: update is not supported yet",
+            'output_mode="append"',
+            where,
+        )
     if output_mode not in ("update", "append"):
         raise refusal(
             "not-supported-here",
@@ -136,12 +147,23 @@ def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], whe
             "def write(frame, batch_id): ..",
             where,
         )
+    _check_expresses_deletions(rows, where)
     return ForeachBatchSink(
         function=function,
         name=getattr(function, "__name__", type(function).__name__),
         columns=tuple(rows.columns),
         where=where,
     )
+
+
+def _check_expresses_deletions(rows: SinkRows, where: str) -> None:
+    if rows._drops_rows and rows._row_for_row:
+        raise refusal(
+            "not-supported-here",
+            "a row that does not pass the filter any more is deleted, which only the records of a topic can say",
+            "write the rows with to_topic, or filter in the function and mark rows by a boolean column (withColumn)",
+            where,
+        )
 
 
 _SINK_METHODS = ("writer", "pending", "positions", "commit", "discard")
@@ -219,6 +241,7 @@ def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> Table
             "write them with to_topic, or to a sink that takes updates",
             where,
         )
+    _check_expresses_deletions(rows, where)
     _check_types(rows, where)
     return TableSink(
         sink=sink,

@@ -35,6 +35,8 @@ WINDOW_COLUMN = "__headrace_window"  # struct<start, end>: the window that a row
 MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
+# boolean: this is the row that its key had before the micro-batch. The new one follows directly, if the key has one.
+OLD_COLUMN = "__headrace_old"
 COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestamp, headers of the input record
 
 # Columns of the repartition topic in front of a join: 0 for the left side and 1 for the right one, and the row in the
@@ -213,6 +215,9 @@ class Aggregate:
     bare: bool = False  # every result is a g or b as it is: no Spark SQL is needed
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
     window: TimeWindow | None = None  # that rows are grouped by, among other columns
+    # Canonical text of what decides behind the operator which keys have a row. Where there is such a text, the old row
+    # of each changed key goes with the new one (`OLD_COLUMN`): it decides what is taken back.
+    changes: str = ""
     where: str = ""
 
     @property
@@ -225,6 +230,11 @@ class Aggregate:
     def deletes(self) -> bool:
         """Whether some of its rows are deletions, which `DELETED_COLUMN` marks."""
         return False
+
+    @property
+    def emits_changes(self) -> bool:
+        """Whether its rows are changes: the old row of a key, marked by `OLD_COLUMN`, and its new one."""
+        return bool(self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +292,11 @@ class TopN:
     def deletes(self) -> bool:
         """Whether a key may come to have fewer rows: ties leave together, and a row number is never vacant again."""
         return self.function != "row_number"
+
+    @property
+    def emits_changes(self) -> bool:
+        """Never: its rows are the newest ones of their positions."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,8 +407,8 @@ class TableSink:
 Source: TypeAlias = TopicSource | RepartitionSource
 Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
 # Operators that take rows `g0.., i0..` of a `ProjectForGroup` and yield the newest row of each changed key. Their
-# attributes `name`, `group_columns`, `output_columns`, `results`, `bare`, `deletes`, `changelog_topic` and `where` are
-# all that most modules need; `runtime.keyed_operators` runs each kind.
+# attributes `name`, `group_columns`, `output_columns`, `results`, `bare`, `deletes`, `emits_changes`, `changelog_topic`
+# and `where` are all that most modules need; `runtime.keyed_operators` runs each kind.
 KeyedOperator: TypeAlias = Aggregate | TopN
 Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
 

@@ -1,0 +1,91 @@
+"""Calls behind a table that decide which keys have a row: what they may be, and the text that identifies them.
+
+Old rows are evaluated again when they are replaced, and what they were once published as is taken back by that. So a
+filter has to answer the same for the same row for ever: it neither reads the clock nor calls functions of the user, and
+its text is part of the identity of the stored rows. A program with another filter is refused, until
+`headrace upgrade --state recompute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.plan_reader import leaf_of, nondeterministic_functions_of
+from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence, walk, walk_of_stream
+from headrace.spark.unsupported import refusal
+
+__all__ = ["check_repeatable", "columns_behind", "drops_rows", "filter_text"]
+
+
+def drops_rows(template: DataFrame) -> bool:
+    """Whether a filter stands between a table and `template`."""
+    return any(class_of(node) == "Filter" for node in walk_of_stream(analysed(template)))
+
+
+def check_repeatable(template: DataFrame, where: str, what: str) -> None:
+    """Refuse what could answer differently when an old row is evaluated again. Raises TopologyError.
+
+    Args:
+        template: The rows behind the call.
+        where: "file:line" of the call.
+        what: The call, for messages, such as "where behind an aggregate".
+    """
+    plan = analysed(template)
+    found = sorted(nondeterministic_functions_of(plan))
+    if found:
+        raise refusal(
+            "not-supported-here",
+            f"{what} takes back what a row once was, and {', '.join(found)} answers differently when asked again",
+            f"compute it behind the filter, or before groupBy ({found[0]})",
+            where,
+        )
+    if any(calls_user_function(one) for node in walk(plan) for one in sequence(node.expressions())):
+        raise refusal(
+            "not-supported-here",
+            f"{what} takes back what a row once was; whether a function of the user still answers the same is unknown",
+            "write it with Spark's own functions, or call the function before groupBy",
+            where,
+        )
+
+
+def filter_text(template: DataFrame, results: Sequence[tuple[str, str]]) -> str:
+    """Return the canonical text of all filters between a table and `template`; empty without any.
+
+    Args:
+        template: The rows behind the filters.
+        results: (column, SQL over the stored values) of the table.
+    """
+    canonical = CanonicalExpressions(template)
+    conditions = [
+        canonical.text(node.condition()) for node in walk_of_stream(analysed(template)) if class_of(node) == "Filter"
+    ]
+    if not conditions:
+        return ""
+    # The filters name columns of the table, which mean nothing without what they are.
+    columns = ", ".join(f"{sql} as {name}" for name, sql in results)
+    return f"where {' and '.join(sorted(conditions))} of ({columns})"
+
+
+def columns_behind(template: DataFrame, name: str) -> set[str]:
+    """Return the table's own columns that a column of `template` is computed from."""
+    plan = analysed(template)
+    own = {expression_id(one): str(one.name()) for one in sequence(leaf_of(template).output())}
+    aliases = {
+        expression_id(one): one
+        for node in walk_of_stream(plan)
+        if class_of(node) == "Project"
+        for one in sequence(node.projectList())
+        if class_of(one) == "Alias"
+    }
+    found: set[str] = set()
+    pending = [one for one in sequence(plan.output()) if str(one.name()) == name]
+    while pending:
+        number = expression_id(pending.pop())
+        if number in own:
+            found.add(own[number])
+        elif number in aliases:
+            pending.extend(sequence(aliases[number].references().toSeq()))
+    return found
