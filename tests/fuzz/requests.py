@@ -23,7 +23,7 @@ from kio.serial import entity_writer
 from tests.fuzz.record_samples import hostile_batches
 
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
-from headrace.protocol.version_conversion import message_class
+from headrace.protocol.version_conversion import has_flexible_header, message_class
 
 __all__ = ["Frame", "Pools", "RequestFuzzer"]
 
@@ -197,7 +197,7 @@ class RequestFuzzer:
         buffer = io.BytesIO()
         client_id = b"fuzz-client"
         buffer.write(_FIXED_HEADER.pack(api_key, api_version, self._correlation_id, len(client_id)) + client_id)
-        if schema.__header_schema__.__flexible__:
+        if has_flexible_header(schema):
             buffer.write(b"\x00")
         _writer(schema)(buffer, self._message(schema))
         return buffer.getvalue()

@@ -17,7 +17,7 @@ from tests.harness.wire import encode_varint
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.array_bounds import fields_of, is_entity, shape_of
-from headrace.protocol.version_conversion import message_class
+from headrace.protocol.version_conversion import has_flexible_header, message_class
 
 __all__ = ["Words", "array_paths", "framed", "wide_request"]
 
@@ -45,7 +45,7 @@ _FILLED = 1  # items of an array on the way to the wide one, where none is asked
 
 def framed(api_key: ApiKey, api_version: int, body: bytes, client_id: bytes = b"hostile") -> bytes:
     """A whole frame, its length included."""
-    flexible = message_class(api_key, api_version, "request").__header_schema__.__flexible__
+    flexible = has_flexible_header(message_class(api_key, api_version, "request"))
     head = struct.pack(">hhih", api_key, api_version, 1, len(client_id)) + client_id + (b"\0" if flexible else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 

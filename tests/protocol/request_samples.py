@@ -19,7 +19,7 @@ from headrace.protocol.request_codec import (
     encode_request,
     encode_response,
 )
-from headrace.protocol.version_conversion import message_class
+from headrace.protocol.version_conversion import has_flexible_header, message_class
 
 Message = tuple[ApiKey, int, str]
 
@@ -29,7 +29,7 @@ def sender_of(message: Message, seed: int) -> tuple[bytes, Any]:
     api_key, version, kind = message
     schema = message_class(api_key, version, kind)
     entity = sample(schema, random.Random(zlib.crc32(message_id(message).encode()) + seed))
-    header_is_flexible = bool(schema.__header_schema__.__flexible__)
+    header_is_flexible = has_flexible_header(schema)
     buffer = io.BytesIO()
     if kind == "request":
         buffer.write(struct.pack(">hhih", api_key, version, 77, 2) + b"me")

@@ -22,7 +22,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.fast_path import produce_request
 from headrace.protocol.framing import MalformedRequest, MalformedResponse
 from headrace.protocol.request_codec import decode_request, decode_response
-from headrace.protocol.version_conversion import message_class, newest_class
+from headrace.protocol.version_conversion import has_flexible_header, message_class, newest_class
 
 
 def full_sample(message: Message) -> Any:
@@ -32,7 +32,7 @@ def full_sample(message: Message) -> Any:
 def header_of(message: Message) -> bytes:
     api_key, version, kind = message
     fixed = struct.pack(">hhih", api_key, version, 77, 2) + b"me" if kind == "request" else struct.pack(">i", 77)
-    return fixed + b"\0" * bool(message_class(*message).__header_schema__.__flexible__)
+    return fixed + b"\0" * has_flexible_header(message_class(*message))
 
 
 def frames_with_null(message: Message, *, nullable: bool) -> Iterator[tuple[NullPlace, bytes]]:

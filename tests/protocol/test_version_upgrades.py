@@ -168,11 +168,12 @@ def test_leave_group_until_2_has_one_member_and_a_top_level_error() -> None:
 
 
 def test_metadata_v0_asks_for_all_topics_with_none_of_them() -> None:
-    old = message_class(ApiKey.METADATA, 0, "request")
+    old: Any = message_class(ApiKey.METADATA, 0, "request")
     everything: Any = upgrade_request(ApiKey.METADATA, 0, old(topics=()))
     assert everything.topics is None
     assert everything.allow_auto_topic_creation is True
-    nothing: Any = upgrade_request(ApiKey.METADATA, 1, message_class(ApiKey.METADATA, 1, "request")(topics=()))
+    later: Any = message_class(ApiKey.METADATA, 1, "request")
+    nothing: Any = upgrade_request(ApiKey.METADATA, 1, later(topics=()))
     assert nothing.topics == ()
 
 

@@ -26,7 +26,10 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from kio.static.protocol import Entity
 
 __all__ = [
     "ItemBudget",
@@ -66,6 +69,7 @@ class ItemBudget:
 Walk = Callable[[bytes, int, ItemBudget], int]
 """(frame, position of an entity, budget) → position after it. Raises ValueError, IndexError or struct.error."""
 
+Field = dataclasses.Field[object]
 Step = int | Walk  # a number of bytes to skip, or a function that finds the end
 
 _FIXED_BYTES: Mapping[str, int] = {
@@ -91,13 +95,13 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
-def array_walk(schema: Any) -> Walk | None:
+def array_walk(schema: type[Entity]) -> Walk | None:
     """Return the walk over a kio class, or None for a class without arrays."""
     return entity_walk(schema) if _has_arrays(schema) else None
 
 
 @cache
-def _has_arrays(schema: Any) -> bool:
+def _has_arrays(schema: type[Entity]) -> bool:
     return any(
         is_array or (is_entity(kind) and _has_arrays(kind))
         for kind, is_array, _ in (shape_of(hint) for _, hint, _ in fields_of(schema))
@@ -105,7 +109,7 @@ def _has_arrays(schema: Any) -> bool:
 
 
 @cache
-def entity_walk(schema: Any) -> Walk:
+def entity_walk(schema: type[Entity]) -> Walk:
     """Return the walk over a kio class, also for one without arrays: its tagged fields have to be bounded too."""
     # The walk is compiled once per class. Consecutive fields of fixed size become one number of bytes to skip, so the
     # walk touches only strings, arrays and nested entities.
@@ -130,13 +134,13 @@ def entity_walk(schema: Any) -> Walk:
     return walk
 
 
-def fields_of(schema: Any) -> list[tuple[dataclasses.Field[Any], Any, int | None]]:
+def fields_of(schema: type[Entity]) -> list[tuple[Field, object, int | None]]:
     """Return (field, type hint, tag or None) of each field of a kio class, in the order on the wire."""
     hints = typing.get_type_hints(schema)
     return [(field, hints[field.name], field.metadata.get("tag")) for field in dataclasses.fields(schema)]
 
 
-def shape_of(hint: Any) -> tuple[Any, bool, bool]:
+def shape_of(hint: object) -> tuple[object, bool, bool]:
     """(type or item type, is it an array, may it be null)."""
     nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -147,12 +151,12 @@ def shape_of(hint: Any) -> tuple[Any, bool, bool]:
     return hint, False, nullable
 
 
-def is_entity(kind: Any) -> bool:
+def is_entity(kind: object) -> TypeGuard[type[Entity]]:
     """Whether a field's type is a kio class, and not a primitive type."""
     return dataclasses.is_dataclass(kind)
 
 
-def _field_step(field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tagged: bool) -> Step:
+def _field_step(field: Field, hint: object, *, flexible: bool, tagged: bool) -> Step:
     kind, is_array, nullable = shape_of(hint)
     step: Step
     if is_entity(kind):
@@ -309,13 +313,13 @@ _Part = tuple[bytes, int]
 """(bytes of the copy, position behind the original)."""
 
 
-def strip_tagged_fields(schema: Any, frame: bytes, position: int) -> bytes:
+def strip_tagged_fields(schema: type[Entity], frame: bytes, position: int) -> bytes:
     """Return the frame without the tagged fields that kio refuses; only the entity at `position` is rewritten."""
     rewritten, end = _entity(schema, frame, position)
     return frame[:position] + rewritten + frame[end:]
 
 
-def _entity(schema: Any, frame: bytes, position: int) -> _Part:
+def _entity(schema: type[Entity], frame: bytes, position: int) -> _Part:
     parts = []
     tagged = {}
     for field, hint, tag in fields_of(schema):
@@ -328,7 +332,7 @@ def _entity(schema: Any, frame: bytes, position: int) -> _Part:
     return b"".join((*parts, part)), position
 
 
-def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int, *, in_tag: bool) -> _Part:
+def _field(field: Field, hint: object, frame: bytes, position: int, *, in_tag: bool) -> _Part:
     # A copy of the field's bytes, with unknown tagged fields left out of nested entities. Only entities can hold tagged
     # fields: anything else is copied as one slice.
     kind, is_array, nullable = shape_of(hint)
@@ -358,7 +362,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int
     return marker + part, position
 
 
-def _kept_tagged_fields(known: dict[int, tuple[dataclasses.Field[Any], Any]], frame: bytes, position: int) -> _Part:
+def _kept_tagged_fields(known: dict[int, tuple[Field, object]], frame: bytes, position: int) -> _Part:
     count, position = unsigned_varint(frame, position)
     kept = []
     for _ in range(count):
@@ -373,7 +377,7 @@ def _kept_tagged_fields(known: dict[int, tuple[dataclasses.Field[Any], Any]], fr
     return b"".join((encode_unsigned_varint(len(kept)), *kept)), position
 
 
-def _states_default_null(field: dataclasses.Field[Any], hint: Any, frame: bytes, position: int) -> bool:
+def _states_default_null(field: Field, hint: object, frame: bytes, position: int) -> bool:
     """Whether a tagged string or byte field states null, and null is its default: leaving it out means the same."""
     kind, is_array, nullable = shape_of(hint)
     return (

@@ -7,9 +7,9 @@ one writes them; headers and CRCs are set per batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from headrace.protocol.batch_headers import (
     records_section,
     surviving_batches,
 )
+
+if TYPE_CHECKING:
+    from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array
 
 __all__ = [
     "ALL_COLUMNS",
@@ -113,7 +116,7 @@ def decode_to_arrow(
     return DecodedBatches(table=table, next_offset=min(next_offset, end))
 
 
-def _noted(headers: Any, seen: list[BatchHeader], end_offset: int) -> Any:
+def _noted(headers: Iterable[BatchHeader], seen: list[BatchHeader], end_offset: int) -> Iterator[BatchHeader]:
     """Passes headers on until `end_offset`, keeping the last one: where the position is."""
     for header in headers:
         if header.base_offset >= end_offset:
@@ -193,7 +196,7 @@ def _parse(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, _TYPES[name]) for name in columns]))
 
 
-def _one_source(data: Bytes, headers: list[BatchHeader], sections: list[memoryview]) -> tuple[Any, list[int]]:
+def _one_source(data: Bytes, headers: list[BatchHeader], sections: list[memoryview]) -> tuple[ByteArray, list[int]]:
     """One read-only buffer that holds all sections, and where they start: the data itself if nothing was compressed."""
     # The codec is in the lowest three bits. Uncompressed batches are parsed where they are, without a copy.
     if not any(header.attributes & 0x07 for header in headers):
@@ -208,7 +211,7 @@ def _one_source(data: Bytes, headers: list[BatchHeader], sections: list[memoryvi
     return source, starts
 
 
-def _column(name: str, source: Any, rows: _Rows, count: int, headers: list[BatchHeader]) -> pa.Array:
+def _column(name: str, source: ByteArray, rows: _Rows, count: int, headers: list[BatchHeader]) -> pa.Array:
     match name:
         case "key":
             return _binary(source, rows.key_at[:count], rows.key_offsets[: count + 1], rows.key_valid[:count])
@@ -228,7 +231,9 @@ def _column(name: str, source: Any, rows: _Rows, count: int, headers: list[Batch
             raise ValueError(f"{name!r} is no column of a record; there are {', '.join(_TYPES)}")
 
 
-def _binary(source: Any, at: Any, offsets: Any, valid: Any, kind: pa.DataType | None = None) -> pa.Array:
+def _binary(
+    source: ByteArray, at: Int64Array, offsets: Int32Array, valid: BoolArray, kind: pa.DataType | None = None
+) -> pa.Array:
     """A binary column of slices of `source`."""
     # Arrow wants the values of a column side by side, in the wire's bytes keys and values alternate. So each value is
     # copied once; offsets were computed by the scan and are used as they are.
@@ -241,7 +246,7 @@ def _binary(source: Any, at: Any, offsets: Any, valid: Any, kind: pa.DataType | 
     return pa.Array.from_buffers(kind or pa.binary(), len(valid), buffers, null_count=nulls)
 
 
-def _headers(source: Any, rows: _Rows, count: int) -> pa.Array:
+def _headers(source: ByteArray, rows: _Rows, count: int) -> pa.Array:
     """Each record's list of headers, empty where there are none."""
     # Headers are scanned by a second kernel, and only if the column is asked for: few topics use them.
     counts = rows.header_counts[:count]

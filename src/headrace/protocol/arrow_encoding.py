@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,28 +11,37 @@ import pyarrow as pa
 from headrace.protocol import arrow_kernels as kernels
 from headrace.protocol.batch_headers import HEADER_BYTES, NO_PRODUCER, build_batch
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace.array_types import ByteArray, Int32Array, Int64Array, IntegerArray
+
 __all__ = ["encode_from_arrow", "murmur2_partitions"]
+
+_Element = TypeVar("_Element", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class _Binary:
     """The buffers of a binary column, as the kernels take them: read-only, offsets already shifted to the slice."""
 
-    offsets: Any
-    bitmap: Any
+    offsets: Int32Array
+    bitmap: ByteArray
     bit: int
-    data: Any
+    data: ByteArray
 
 
 def encode_from_arrow(
     keys: pa.Array | None,
     values: pa.Array,
     *,
-    timestamps_ms: Any,
+    timestamps_ms: int | pa.Array | Int64Array | Sequence[int],
     headers: pa.Array | None = None,
     compression: str = "none",
     max_batch_bytes: int = 1_000_000,
-    indices: Any = None,
+    indices: IntegerArray | Sequence[int] | None = None,
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -123,7 +132,7 @@ def encode_from_arrow(
     return encoded
 
 
-def murmur2_partitions(keys: pa.Array, partitions: int) -> Any:
+def murmur2_partitions(keys: pa.Array, partitions: int) -> Int32Array:
     """The partition of each key (binary or string) as Kafka's default partitioner chooses it: int32, -1 for null."""
     key = _binary(keys, len(keys))
     target = np.empty(len(keys), np.int32)
@@ -131,7 +140,7 @@ def murmur2_partitions(keys: pa.Array, partitions: int) -> Any:
     return target
 
 
-def _read_only(array: Any) -> Any:
+def _read_only(array: NDArray[_Element]) -> NDArray[_Element]:
     array.setflags(write=False)
     return array
 
@@ -142,7 +151,7 @@ _ONE_OFFSET = _read_only(np.zeros(1, np.int32))
 _NO_COLUMN = _Binary(_NO_OFFSETS, _NO_BYTES, 0, _NO_BYTES)
 
 
-def _rows(length: int, indices: Any) -> Any:
+def _rows(length: int, indices: IntegerArray | Sequence[int] | None) -> Int64Array:
     # Checked here: the kernels index without bounds checks.
     rows = np.arange(length, dtype=np.int64) if indices is None else np.array(indices, np.int64)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < length:
@@ -150,7 +159,7 @@ def _rows(length: int, indices: Any) -> Any:
     return _read_only(rows)
 
 
-def _timestamps(timestamps_ms: Any, length: int) -> Any:
+def _timestamps(timestamps_ms: int | pa.Array | Int64Array | Sequence[int], length: int) -> Int64Array:
     if isinstance(timestamps_ms, int):
         return _read_only(np.array([timestamps_ms], np.int64))
     if isinstance(timestamps_ms, pa.ChunkedArray):
@@ -184,13 +193,13 @@ def _binary(column: pa.Array, length: int) -> _Binary:
     )
 
 
-def _view(buffer: pa.Buffer | None, kind: Any) -> Any:
+def _view(buffer: pa.Buffer | None, kind: type[_Element]) -> NDArray[_Element]:
     if buffer is None or not buffer.size:
         return _read_only(np.empty(0, kind))
     return _read_only(np.frombuffer(buffer, kind))
 
 
-def _header_columns(headers: pa.Array | None, length: int) -> tuple[Any, _Binary, _Binary]:
+def _header_columns(headers: pa.Array | None, length: int) -> tuple[Int32Array, _Binary, _Binary]:
     """List offsets, header keys, header values; empty list offsets say that no record has headers."""
     if headers is None:
         return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN

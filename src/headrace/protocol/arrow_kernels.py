@@ -3,17 +3,25 @@
 Callers: `arrow_batches` (decoding), `arrow_encoding` (encoding: measure first, then write into bytes of that size).
 Rules: every kernel is cached on disk and releases the GIL. Arrays that are only read come in read-only, so that each
 kernel is compiled for one set of types. Bytes from the wire are bounds-checked here: numba itself checks nothing, and
-these bytes come from strangers.
+these bytes come from untrusted clients.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.cgutils import ir
+    from numba.core.typing import Context, Signature
+
+    from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array
 
 __all__ = [
     "copy_bytes",
@@ -28,12 +36,23 @@ __all__ = [
 
 BAD = -1  # a position that says: malformed
 
+Integer: TypeAlias = int | np.int64  # numba infers the width
+
 
 @intrinsic
-def copy_bytes(_typing: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
+def copy_bytes(
+    _typing: Context,
+    target: types.Array,
+    target_at: types.Integer,
+    source: types.Array,
+    source_at: types.Integer,
+    length: types.Integer,
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """memcpy of `length` bytes between two byte arrays. A loop over bytes takes 17 times as long for 100 of them."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: tuple[ir.Value, ...]
+    ) -> ir.Value:
         target_type, _, source_type, _, _ = signature.args
         to, to_index, start, start_index, count = arguments
         to_data = context.make_array(target_type)(context, builder, to).data
@@ -45,7 +64,7 @@ def copy_bytes(_typing: Any, target: Any, target_at: Any, source: Any, source_at
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _read_varint(source: Any, position: Any, end: Any) -> tuple[Any, Any]:
+def _read_varint(source: ByteArray, position: int, end: int) -> tuple[Integer, int]:
     """A zigzag varint: (value, position behind it), the position BAD when it leaves the record."""
     if position >= end or position < 0:
         return 0, BAD
@@ -70,22 +89,22 @@ def _read_varint(source: Any, position: Any, end: Any) -> tuple[Any, Any]:
 
 @njit(cache=True, nogil=True)
 def scan_records(  # noqa: C901 one pass over bytes; every check must stand where the byte is read
-    source: Any,
-    batches: Any,
+    source: ByteArray,
+    batches: Int64Array,
     start_offset: int,
     end_offset: int,
-    key_at: Any,
-    key_offsets: Any,
-    key_valid: Any,
-    value_at: Any,
-    value_offsets: Any,
-    value_valid: Any,
-    offsets: Any,
-    timestamps: Any,
-    headers_at: Any,
-    headers_end: Any,
-    header_counts: Any,
-    emitted: Any,
+    key_at: Int64Array,
+    key_offsets: Int32Array,
+    key_valid: BoolArray,
+    value_at: Int64Array,
+    value_offsets: Int32Array,
+    value_valid: BoolArray,
+    offsets: Int64Array,
+    timestamps: Int64Array,
+    headers_at: Int64Array,
+    headers_end: Int64Array,
+    header_counts: Int64Array,
+    emitted: Int64Array,
 ) -> tuple[int, int]:
     """Parses every record of every batch and keeps those within [start_offset, end_offset).
 
@@ -172,15 +191,15 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
 
 @njit(cache=True, nogil=True)
 def scan_headers(
-    source: Any,
-    headers_at: Any,
-    headers_end: Any,
-    header_counts: Any,
-    key_at: Any,
-    key_offsets: Any,
-    value_at: Any,
-    value_offsets: Any,
-    value_valid: Any,
+    source: ByteArray,
+    headers_at: Int64Array,
+    headers_end: Int64Array,
+    header_counts: Int64Array,
+    key_at: Int64Array,
+    key_offsets: Int32Array,
+    value_at: Int64Array,
+    value_offsets: Int32Array,
+    value_valid: BoolArray,
 ) -> int:
     """Parses the headers of all records. Returns the first record with malformed ones, or -1."""
     item = 0
@@ -215,14 +234,14 @@ def scan_headers(
 
 
 @njit(cache=True, nogil=True)
-def copy_slices(source: Any, at: Any, offsets: Any, target: Any) -> None:
+def copy_slices(source: ByteArray, at: Int64Array, offsets: Int32Array, target: ByteArray) -> None:
     """Packs the slices of `source` that start at `at` and are as long as `offsets` say, one behind the other."""
     for row in range(at.shape[0]):
         copy_bytes(target, np.int64(offsets[row]), source, at[row], np.int64(offsets[row + 1] - offsets[row]))
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _varint_bytes(value: Any) -> Any:
+def _varint_bytes(value: Integer) -> int:
     # Zigzag: the sign moves to the lowest bit, so small negative deltas stay short.
     zigzag = (np.uint64(value) << np.uint64(1)) ^ np.uint64(np.int64(value) >> np.int64(63))
     size = 1
@@ -233,7 +252,7 @@ def _varint_bytes(value: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _write_varint(target: Any, position: Any, value: Any) -> Any:
+def _write_varint(target: ByteArray, position: int, value: Integer) -> int:
     zigzag = (np.uint64(value) << np.uint64(1)) ^ np.uint64(np.int64(value) >> np.int64(63))
     while zigzag > np.uint64(0x7F):
         target[position] = np.uint8((zigzag & np.uint64(0x7F)) | np.uint64(0x80))
@@ -244,7 +263,7 @@ def _write_varint(target: Any, position: Any, value: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _length(offsets: Any, bitmap: Any, bit: Any, row: Any) -> Any:
+def _length(offsets: Int32Array, bitmap: ByteArray, bit: int, row: int) -> Integer:
     """The length of a binary value, -1 for null. An empty bitmap says that nothing is null."""
     if bitmap.shape[0] > 0:
         # The bitmap of a sliced column starts at the slice's own bit (`bit`), the offsets were shifted already.
@@ -256,14 +275,19 @@ def _length(offsets: Any, bitmap: Any, bit: Any, row: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def _header_bytes(
-    row: Any, list_offsets: Any, key_offsets: Any, value_offsets: Any, value_bitmap: Any, value_bit: Any
-) -> Any:
+    row: int,
+    list_offsets: Int32Array,
+    key_offsets: Int32Array,
+    value_offsets: Int32Array,
+    value_bitmap: ByteArray,
+    value_bit: int,
+) -> int:
     """The encoded size of a record's header count and headers."""
     if list_offsets.shape[0] == 0:
         return 1
     first = list_offsets[row]
     last = list_offsets[row + 1]
-    size = _varint_bytes(last - first)
+    size: int = _varint_bytes(last - first)
     for item in range(first, last):
         key_length = np.int64(key_offsets[item + 1]) - np.int64(key_offsets[item])
         value_length = _length(value_offsets, value_bitmap, value_bit, item)
@@ -273,22 +297,22 @@ def _header_bytes(
 
 @njit(cache=True, nogil=True)
 def measure_batches(
-    rows: Any,
-    timestamps: Any,
-    key_offsets: Any,
-    key_bitmap: Any,
+    rows: Int64Array,
+    timestamps: Int64Array,
+    key_offsets: Int32Array,
+    key_bitmap: ByteArray,
     key_bit: int,
-    value_offsets: Any,
-    value_bitmap: Any,
+    value_offsets: Int32Array,
+    value_bitmap: ByteArray,
     value_bit: int,
-    header_list_offsets: Any,
-    header_key_offsets: Any,
-    header_value_offsets: Any,
-    header_value_bitmap: Any,
+    header_list_offsets: Int32Array,
+    header_key_offsets: Int32Array,
+    header_value_offsets: Int32Array,
+    header_value_bitmap: ByteArray,
     header_value_bit: int,
     max_section_bytes: int,
-    body_bytes: Any,
-    batches: Any,
+    body_bytes: Int64Array,
+    batches: Int64Array,
 ) -> int:
     """Cuts `rows` into batches and measures them.
 
@@ -335,7 +359,7 @@ def measure_batches(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _write_slice(target: Any, position: Any, data: Any, start: Any, length: Any) -> Any:
+def _write_slice(target: ByteArray, position: int, data: ByteArray, start: int, length: int) -> int:
     """A length and its bytes; a negative length (null) writes none."""
     position = _write_varint(target, position, length)
     if length <= 0:
@@ -346,27 +370,27 @@ def _write_slice(target: Any, position: Any, data: Any, start: Any, length: Any)
 
 @njit(cache=True, nogil=True)
 def write_batches(
-    rows: Any,
-    timestamps: Any,
-    key_offsets: Any,
-    key_bitmap: Any,
+    rows: Int64Array,
+    timestamps: Int64Array,
+    key_offsets: Int32Array,
+    key_bitmap: ByteArray,
     key_bit: int,
-    key_data: Any,
-    value_offsets: Any,
-    value_bitmap: Any,
+    key_data: ByteArray,
+    value_offsets: Int32Array,
+    value_bitmap: ByteArray,
     value_bit: int,
-    value_data: Any,
-    header_list_offsets: Any,
-    header_key_offsets: Any,
-    header_key_data: Any,
-    header_value_offsets: Any,
-    header_value_bitmap: Any,
+    value_data: ByteArray,
+    header_list_offsets: Int32Array,
+    header_key_offsets: Int32Array,
+    header_key_data: ByteArray,
+    header_value_offsets: Int32Array,
+    header_value_bitmap: ByteArray,
     header_value_bit: int,
-    header_value_data: Any,
-    body_bytes: Any,
-    batches: Any,
+    header_value_data: ByteArray,
+    body_bytes: Int64Array,
+    batches: Int64Array,
     gap: int,
-    target: Any,
+    target: ByteArray,
 ) -> int:
     """Writes the records of all batches that `measure_batches` cut, `gap` bytes before each. Returns the bytes used."""
     position = 0
@@ -406,7 +430,9 @@ def write_batches(
 
 
 @njit(cache=True, nogil=True)
-def murmur2_of_slices(data: Any, offsets: Any, bitmap: Any, bit: int, partitions: int, target: Any) -> None:
+def murmur2_of_slices(
+    data: ByteArray, offsets: Int32Array, bitmap: ByteArray, bit: int, partitions: int, target: Int32Array
+) -> None:
     """Kafka's partition of each key (`partitioner.partition_for_key`); -1 for a null key."""
     # Kafka's `Utils.murmur2`, in 32-bit arithmetic: every step is cast, because numba widens to 64 bits.
     multiplier = np.uint32(0x5BD1E995)

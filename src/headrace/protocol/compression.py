@@ -11,7 +11,7 @@ Decompression is bounded: a batch that unpacks to more than `max_bytes` is corru
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, Protocol
 
 import cramjam
 
@@ -108,10 +108,10 @@ def _compress_snappy(data: memoryview) -> bytes:
 def _compress_lz4(data: memoryview) -> bytes:
     # The frame is written by hand because cramjam's frames link their blocks, which KafkaLZ4BlockInputStream refuses. A
     # block that does not shrink is stored as it is, marked by the highest bit of its length.
-    parts = [_LZ4_HEADER]
+    parts: list[bytes | memoryview] = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         plain = data[start : start + _LZ4_BLOCK_BYTES]
-        block: Any = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        block: bytes | memoryview = bytes(cramjam.lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             parts.append(len(block).to_bytes(4, "little"))
         else:
@@ -122,8 +122,14 @@ def _compress_lz4(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_stream(library: Any, codec: str, data: Bytes, max_bytes: int) -> memoryview:
-    """Into a buffer of a guessed size, doubled while it is too small: the stream's own word is not to be trusted."""
+class _Decompressor(Protocol):
+    """A codec of cramjam."""
+
+    def decompress_into(self, data: Bytes, output: bytearray) -> int: ...
+
+
+def _decompress_stream(library: _Decompressor, codec: str, data: Bytes, max_bytes: int) -> memoryview:
+    """Decompress into a buffer of a guessed size, which is enlarged while it is too small."""
     # The size in the stream's own header would be free, but it comes from the sender: a batch of 1 kB could announce 10
     # GB. A guess that is too small costs a second pass, a limit that is reached costs the batch.
     size = min(max_bytes, max(_SMALLEST_BUFFER, _USUAL_RATIO * len(data)))

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.protocol.array_bounds import encode_unsigned_varint
+
+if TYPE_CHECKING:
+    from headrace.protocol.messages import streams_group_describe_response as m
 
 __all__ = ["MemberBytes"]
 
@@ -29,9 +32,11 @@ class MemberBytes:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], tuple[Any, bytes]] = {}
+        self._kept: dict[tuple[int, int], tuple[m.Member, bytes]] = {}
 
-    def encode(self, api_version: int, response: Any, write: Callable[[Any], bytes]) -> bytes | None:
+    def encode(
+        self, api_version: int, response: m.StreamsGroupDescribeResponse, write: Callable[[object], bytes]
+    ) -> bytes | None:
         """Return what `write(response)` returns, with kept bytes in place of members; None: not worth it.
 
         Args:
@@ -43,7 +48,7 @@ class MemberBytes:
             return None
         group = response.groups[0]
 
-        def write_with(*members: Any) -> bytes:
+        def write_with(*members: m.Member) -> bytes:
             return write(replace(response, groups=(replace(group, members=members),)))
 
         # 1. A group with one member differs from the group without members first in the length of the array: that is

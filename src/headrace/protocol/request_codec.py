@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import UnexpectedNull
@@ -29,6 +29,11 @@ from headrace.protocol.framing import (
     RequestHeader,
     UnsupportedVersion,
 )
+
+if TYPE_CHECKING:
+    from kio.static.protocol import Payload
+
+    from headrace.protocol import messages as m
 
 __all__ = [
     "MalformedRequest",
@@ -56,9 +61,9 @@ _MEMBER_BYTES = MemberBytes()
 class _Codec:
     """Reader and writer of one message class in one version."""
 
-    schema: Any
-    read: Callable[[bytes, int], tuple[Any, int]]
-    write: Callable[[Any, Any], None]
+    schema: type[Payload]
+    read: Callable[[bytes, int], tuple[object, int]]
+    write: Callable[..., None]  # (buffer, message): any object with the attributes of the message is written
     walk: array_bounds.Walk | None  # None: the message has no arrays
     tagged_header: bool  # the header carries tagged fields (request header v2, response header v1)
 
@@ -66,13 +71,12 @@ class _Codec:
 @cache
 def _codec(api_key: ApiKey, api_version: int, kind: str) -> _Codec:
     schema = version_conversion.message_class(api_key, api_version, kind)
-    header = schema.__header_schema__
     return _Codec(
         schema=schema,
         read=entity_reader(schema),
         write=entity_writer(schema),
         walk=array_bounds.array_walk(schema),
-        tagged_header=bool(header.__flexible__),
+        tagged_header=version_conversion.has_flexible_header(schema),
     )
 
 
@@ -138,17 +142,22 @@ def encode_response(header: RequestHeader, response: object) -> bytes:
         # Version 0 has the code and the ranges, in the one layout that every client knows.
         api_version = 0
     if api_key is ApiKey.PRODUCE:
-        by_hand = fast_path.produce_response(api_version, header.correlation_id, cast("Any", response))
+        by_hand = fast_path.produce_response(
+            api_version, header.correlation_id, cast("m.produce_response.ProduceResponse", response)
+        )
         # None: a shape that is not written by hand (errors, other leaders); kio writes it.
         if by_hand is not None:
             return by_hand
     if api_key is ApiKey.FETCH:
-        pieces = fast_path.fetch_response(api_version, header.correlation_id, cast("Any", response))
+        pieces = fast_path.fetch_response(
+            api_version, header.correlation_id, cast("m.fetch_response.FetchResponse", response)
+        )
         if pieces is not None:
-            return b"".join(cast("Any", pieces))
+            return b"".join(cast("list[bytes]", pieces))
     if api_key is ApiKey.STREAMS_GROUP_DESCRIBE:
+        described = cast("m.streams_group_describe_response.StreamsGroupDescribeResponse", response)
         body = _MEMBER_BYTES.encode(
-            api_version, response, lambda part: b"".join(_by_codec(api_key, api_version, header, part)[1:])
+            api_version, described, lambda part: b"".join(_by_codec(api_key, api_version, header, part)[1:])
         )
         if body is not None:
             return len(body).to_bytes(4, "big") + body
@@ -162,7 +171,9 @@ def encode_pieces(header: RequestHeader, response: object) -> list[Sized]:
     send it with sendfile(2).
     """
     if header.api_key == ApiKey.FETCH:
-        by_hand = fast_path.fetch_response(header.api_version, header.correlation_id, cast("Any", response))
+        by_hand = fast_path.fetch_response(
+            header.api_version, header.correlation_id, cast("m.fetch_response.FetchResponse", response)
+        )
         if by_hand is not None:
             return list(by_hand)
         return list(_by_codec(ApiKey.FETCH, header.api_version, header, response))
@@ -227,7 +238,7 @@ def decode_response(api_key: ApiKey, api_version: int, frame: bytes) -> tuple[in
         raise MalformedResponse(f"{api_key.kafka_name} v{api_version}: {error}") from error
 
 
-def _read(codec: _Codec, frame: bytes, position: int, budget: array_bounds.ItemBudget) -> Any:
+def _read(codec: _Codec, frame: bytes, position: int, budget: array_bounds.ItemBudget) -> object:
     """Read an entity with kio, if needed without the tagged fields that Kafka accepts and kio refuses."""
     try:
         return codec.read(frame, position)[0]

@@ -16,26 +16,31 @@ import dataclasses
 import datetime as dt
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol import messages, version_upgrades
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
+if TYPE_CHECKING:
+    from kio.static.protocol import Entity, Header, Payload
+
 __all__ = [
     "downgrade_request",
     "downgrade_response",
+    "has_flexible_header",
     "message_class",
     "newest_class",
     "upgrade_request",
     "upgrade_response",
 ]
 
-Conversion = Callable[[Any], Any]
+Conversion = Callable[[object], object]
+_Field = dataclasses.Field[object]
 
 _NEUTRAL: Mapping[str, object] = {
     "string": "",
@@ -72,16 +77,26 @@ def downgrade_response(api_key: ApiKey, api_version: int, response: object) -> o
 
 
 @cache
-def message_class(api_key: ApiKey, api_version: int, kind: str) -> Any:
+def message_class(api_key: ApiKey, api_version: int, kind: str) -> type[Payload]:
     """Return the class of one version, importing it at the first use. `kind`: "request" or "response"."""
     module = messages.version_module(api_key, api_version, kind)
-    return getattr(module, api_key.kafka_name + kind.capitalize())
+    found: type[Payload] = getattr(module, api_key.kafka_name + kind.capitalize())
+    return found
+
+
+def has_flexible_header(schema: type[Payload]) -> bool:
+    """Return whether the header in front of a message of this class carries tagged fields (KIP-482)."""
+    # kio declares the attribute as a property of instances, but it is one of the class.
+    header = cast("type[Header]", schema.__header_schema__)
+    return bool(header.__flexible__)
 
 
 @cache
-def newest_class(api_key: ApiKey, kind: str) -> Any:
+def newest_class(api_key: ApiKey, kind: str) -> type[Payload]:
     """Return the newest class of an API, the one that other packages use."""
-    return getattr(messages.message_module(api_key, kind), api_key.kafka_name + kind.capitalize())
+    module = messages.message_module(api_key, kind)
+    found: type[Payload] = getattr(module, api_key.kafka_name + kind.capitalize())
+    return found
 
 
 @cache
@@ -110,16 +125,16 @@ def _adjusted(convert: Conversion, adjust: version_upgrades.Adjustment | None) -
     return lambda message: adjust(message, convert(message))
 
 
-def _no_values(_message: Any) -> tuple[Any, ...]:
+def _no_values(_message: object) -> tuple[object, ...]:
     return ()
 
 
-def _unchanged(message: Any) -> Any:
+def _unchanged(message: object) -> object:
     return message
 
 
 @cache
-def _by_name(source: Any, target: Any, *, exact: bool) -> Conversion | None:
+def _by_name(source: type[Entity], target: type[Entity], *, exact: bool) -> Conversion | None:
     """Return the conversion of a `source` into a `target`; None if it can be written as it is.
 
     `exact`: the result must be an instance of `target`; otherwise any object with its fields is enough.
@@ -151,11 +166,11 @@ def _by_name(source: Any, target: Any, *, exact: bool) -> Conversion | None:
 
 
 def _conversion(
-    target: Any, names: list[str], steps: list[tuple[str, Conversion]], constants: dict[str, object]
+    target: type[Entity], names: list[str], steps: list[tuple[str, Conversion]], constants: dict[str, object]
 ) -> Conversion:
     # `attrgetter` with all names fetches the fields in one C call; a Python loop over `getattr` takes several times as
     # long, and this runs for every decoded message of an older version.
-    values: Conversion
+    values: Callable[[object], tuple[object, ...]]
     if len(names) > 1:
         values = attrgetter(*names)
     elif names:
@@ -164,7 +179,7 @@ def _conversion(
     else:
         values = _no_values
 
-    def convert(message: Any) -> Any:
+    def convert(message: object) -> object:
         arguments = dict(zip(names, values(message), strict=True))
         for name, step in steps:
             arguments[name] = step(arguments[name])
@@ -173,10 +188,8 @@ def _conversion(
     return convert
 
 
-def _value_step(source_hint: Any, target_hint: Any, field: dataclasses.Field[Any], *, exact: bool) -> Conversion | None:
+def _value_step(source_hint: object, target_hint: object, field: _Field, *, exact: bool) -> Conversion | None:
     """Return the conversion of one field's value, or None if the value stays."""
-    source_type: Any
-    target_type: Any
     # A field may differ in three ways: its nested class, whether it is an array (an error: that is a new structure),
     # and whether null is allowed.
     source_type, source_is_tuple, source_nullable = _shape(source_hint)
@@ -189,7 +202,7 @@ def _value_step(source_hint: Any, target_hint: Any, field: dataclasses.Field[Any
         has_default = field.default is not dataclasses.MISSING
         convert = _by_name(source_type, target_type, exact=exact or has_default)
         if convert is not None and target_is_tuple:
-            convert = _for_each(convert)
+            convert = cast("Conversion", _for_each(convert))
     if source_nullable:
         substitute = None if target_nullable else _neutral_value(field, target_hint)
         if convert is not None or not target_nullable:
@@ -197,7 +210,7 @@ def _value_step(source_hint: Any, target_hint: Any, field: dataclasses.Field[Any
     return convert
 
 
-def _for_each(convert: Conversion) -> Conversion:
+def _for_each(convert: Conversion) -> Callable[[Iterable[object]], object]:
     return lambda values: tuple([convert(value) for value in values])
 
 
@@ -205,7 +218,7 @@ def _null_safe(convert: Conversion, substitute: object) -> Conversion:
     return lambda value: substitute if value is None else convert(value)
 
 
-def _shape(hint: Any) -> tuple[Any, bool, bool]:
+def _shape(hint: object) -> tuple[object, bool, bool]:
     """(type or item type, is it a tuple, may it be None) of a kio annotation."""
     nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -217,11 +230,11 @@ def _shape(hint: Any) -> tuple[Any, bool, bool]:
     return hint, False, nullable
 
 
-def _is_entity(kind: Any) -> bool:
+def _is_entity(kind: object) -> TypeGuard[type[Entity]]:
     return dataclasses.is_dataclass(kind)
 
 
-def _absent_value(field: dataclasses.Field[Any], hint: Any) -> object:
+def _absent_value(field: _Field, hint: object) -> object:
     """Return the value of a field that the other version does not have."""
     # The default of Kafka's schema. What it says for a missing field is decided there, not here.
     if field.default is not dataclasses.MISSING:
@@ -229,8 +242,7 @@ def _absent_value(field: dataclasses.Field[Any], hint: Any) -> object:
     return _neutral_value(field, hint)
 
 
-def _neutral_value(field: dataclasses.Field[Any], hint: Any) -> object:
-    kind: Any
+def _neutral_value(field: _Field, hint: object) -> object:
     kind, is_tuple, nullable = _shape(hint)
     if nullable:
         return None

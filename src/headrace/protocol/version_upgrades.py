@@ -9,21 +9,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId, TransactionalId
-from kio.static.primitive import i8, i32, i64
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.kio_units import from_ms
 
+if TYPE_CHECKING:
+    # The last old version that a function takes. Earlier ones lack the fields that are read with `getattr`.
+    from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest as AddPartitionsToTxnRequestV3
+    from kio.schema.add_partitions_to_txn.v3.response import AddPartitionsToTxnResponse as AddPartitionsToTxnResponseV3
+    from kio.schema.delete_topics.v5.request import DeleteTopicsRequest as DeleteTopicsRequestV5
+    from kio.schema.fetch.v14.request import FetchRequest as FetchRequestV14
+    from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindCoordinatorRequestV3
+    from kio.schema.find_coordinator.v3.response import FindCoordinatorResponse as FindCoordinatorResponseV3
+    from kio.schema.join_group.v0.request import JoinGroupRequest as JoinGroupRequestV0
+    from kio.schema.leave_group.v2.request import LeaveGroupRequest as LeaveGroupRequestV2
+    from kio.schema.leave_group.v2.response import LeaveGroupResponse as LeaveGroupResponseV2
+    from kio.schema.metadata.v0.request import MetadataRequest as MetadataRequestV0
+    from kio.schema.offset_fetch.v7.request import OffsetFetchRequest as OffsetFetchRequestV7
+    from kio.schema.offset_fetch.v7.response import OffsetFetchResponse as OffsetFetchResponseV7
+    from kio.schema.streams_group_heartbeat.v0.response import (
+        StreamsGroupHeartbeatResponse as StreamsGroupHeartbeatResponseV0,
+    )
+    from kio.schema.update_features.v0.request import UpdateFeaturesRequest as UpdateFeaturesRequestV0
+
 __all__ = ["downgrade_adjustment", "downgrade_function", "upgrade_adjustment", "upgrade_function"]
 
-Conversion = Callable[[Any], Any]
-Adjustment = Callable[[Any, Any], Any]
-_Table = Mapping[tuple[ApiKey, str], Sequence[tuple[int, Any]]]
+Conversion = Callable[[object], object]
+Adjustment = Callable[[object, object], object]
+_Table = Mapping[tuple[ApiKey, str], Sequence[tuple[int, Callable[..., object]]]]
+_Item = TypeVar("_Item")
 
 
 class _Parts:
@@ -36,29 +56,25 @@ class _Parts:
 
 def upgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
     """The function that makes the newest message of an old one, where names do not match."""
-    function: Conversion | None = _up_to(_UPGRADES, api_key, api_version, kind)
-    return function
+    return _up_to(_UPGRADES, api_key, api_version, kind)
 
 
 def downgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
     """The function that makes an old message of the newest one, where names do not match."""
-    function: Conversion | None = _up_to(_DOWNGRADES, api_key, api_version, kind)
-    return function
+    return _up_to(_DOWNGRADES, api_key, api_version, kind)
 
 
 def upgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
     """The function (old message, upgraded message) → corrected message, where names match but meanings differ."""
-    function: Adjustment | None = _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
-    return function
+    return _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
 
 
 def downgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
     """The function (newest message, downgraded message) → corrected message, where names match but meanings differ."""
-    function: Adjustment | None = _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
-    return function
+    return _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
 
 
-def _up_to(table: _Table, api_key: ApiKey, api_version: int, kind: str) -> Any:
+def _up_to(table: _Table, api_key: ApiKey, api_version: int, kind: str) -> Callable[..., object] | None:
     # Rows ascend by version, so the first that reaches this version is the nearest.
     for last_version, function in table.get((api_key, kind), ()):
         if api_version <= last_version:
@@ -69,18 +85,18 @@ def _up_to(table: _Table, api_key: ApiKey, api_version: int, kind: str) -> Any:
 # FindCoordinator asked for one key up to version 3.
 
 
-def _lift_find_coordinator_request(old: Any) -> object:
+def _lift_find_coordinator_request(old: FindCoordinatorRequestV3) -> object:
     return m.find_coordinator_request.FindCoordinatorRequest(
         key_type=getattr(old, "key_type", _GROUP), coordinator_keys=(old.key,)
     )
 
 
-def _lower_find_coordinator_request(new: Any) -> object:
+def _lower_find_coordinator_request(new: m.find_coordinator_request.FindCoordinatorRequest) -> object:
     (key,) = _exactly_one(new.coordinator_keys, "FindCoordinator up to version 3 asks for one key")
     return _Parts(key=key, key_type=new.key_type)
 
 
-def _lift_find_coordinator_response(old: Any) -> object:
+def _lift_find_coordinator_response(old: FindCoordinatorResponseV3) -> object:
     response = m.find_coordinator_response
     coordinator = response.Coordinator(
         # The caller asked for one key and knows it.
@@ -94,7 +110,7 @@ def _lift_find_coordinator_response(old: Any) -> object:
     return response.FindCoordinatorResponse(throttle_time=_throttle_time(old), coordinators=(coordinator,))
 
 
-def _lower_find_coordinator_response(new: Any) -> object:
+def _lower_find_coordinator_response(new: m.find_coordinator_response.FindCoordinatorResponse) -> object:
     (one,) = _exactly_one(new.coordinators, "FindCoordinator up to version 3 answers one key")
     return _Parts(
         throttle_time=new.throttle_time,
@@ -109,23 +125,23 @@ def _lower_find_coordinator_response(new: Any) -> object:
 # LeaveGroup named one member up to version 2, and its error stood at the top.
 
 
-def _lift_leave_group_request(old: Any) -> object:
+def _lift_leave_group_request(old: LeaveGroupRequestV2) -> object:
     request = m.leave_group_request
     return request.LeaveGroupRequest(group_id=old.group_id, members=(request.MemberIdentity(member_id=old.member_id),))
 
 
-def _lower_leave_group_request(new: Any) -> object:
+def _lower_leave_group_request(new: m.leave_group_request.LeaveGroupRequest) -> object:
     (member,) = _exactly_one(new.members, "LeaveGroup up to version 2 names one member")
     return _Parts(group_id=new.group_id, member_id=member.member_id)
 
 
-def _lift_leave_group_response(old: Any) -> object:
+def _lift_leave_group_response(old: LeaveGroupResponseV2) -> object:
     return m.leave_group_response.LeaveGroupResponse(
         throttle_time=_throttle_time(old), error_code=old.error_code, members=()
     )
 
 
-def _lower_leave_group_response(new: Any) -> object:
+def _lower_leave_group_response(new: m.leave_group_response.LeaveGroupResponse) -> object:
     # Clients before version 3 know one member and one error, so the member's own error stands for the request.
     error_code = new.error_code
     if error_code == ErrorCode.none and new.members:
@@ -136,23 +152,27 @@ def _lower_leave_group_response(new: Any) -> object:
 # OffsetFetch asked for one group up to version 7.
 
 
-def _lift_offset_fetch_request(old: Any) -> object:
+def _lift_offset_fetch_request(old: OffsetFetchRequestV7) -> object:
     request = m.offset_fetch_request
     # Null stays null: "all topics" since version 2.
-    topics = old.topics and tuple(
-        request.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-        for topic in old.topics
+    topics = (
+        None
+        if old.topics is None
+        else tuple(
+            request.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in old.topics
+        )
     )
     group = request.OffsetFetchRequestGroup(group_id=old.group_id, topics=topics)
     return request.OffsetFetchRequest(groups=(group,), require_stable=getattr(old, "require_stable", False))
 
 
-def _lower_offset_fetch_request(new: Any) -> object:
+def _lower_offset_fetch_request(new: m.offset_fetch_request.OffsetFetchRequest) -> object:
     (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 asks for one group")
     return _Parts(group_id=group.group_id, topics=group.topics, require_stable=new.require_stable)
 
 
-def _lift_offset_fetch_response(old: Any) -> object:
+def _lift_offset_fetch_response(old: OffsetFetchResponseV7) -> object:
     response = m.offset_fetch_response
     topics = tuple(
         response.OffsetFetchResponseTopics(
@@ -178,12 +198,12 @@ def _lift_offset_fetch_response(old: Any) -> object:
     return response.OffsetFetchResponse(throttle_time=_throttle_time(old), groups=(group,))
 
 
-def _lower_offset_fetch_response(new: Any) -> object:
+def _lower_offset_fetch_response(new: m.offset_fetch_response.OffsetFetchResponse) -> object:
     (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 answers one group")
     return _Parts(throttle_time=new.throttle_time, topics=group.topics, error_code=group.error_code)
 
 
-def _lower_offset_fetch_response_v1(new: Any) -> object:
+def _lower_offset_fetch_response_v1(new: m.offset_fetch_response.OffsetFetchResponse) -> object:
     """Version 1 has no error at the top: Kafka repeats it in each partition."""
     (group,) = _exactly_one(new.groups, "OffsetFetch up to version 7 answers one group")
     topics = group.topics
@@ -201,7 +221,7 @@ def _lower_offset_fetch_response_v1(new: Any) -> object:
 # AddPartitionsToTxn carried one transaction up to version 3 (and still does from clients).
 
 
-def _lift_add_partitions_to_txn_request(old: Any) -> object:
+def _lift_add_partitions_to_txn_request(old: AddPartitionsToTxnRequestV3) -> object:
     request = m.add_partitions_to_txn_request
     transaction = request.AddPartitionsToTxnTransaction(
         transactional_id=old.v3_and_below_transactional_id,
@@ -215,7 +235,7 @@ def _lift_add_partitions_to_txn_request(old: Any) -> object:
     return request.AddPartitionsToTxnRequest(transactions=(transaction,))
 
 
-def _lower_add_partitions_to_txn_request(new: Any) -> object:
+def _lower_add_partitions_to_txn_request(new: m.add_partitions_to_txn_request.AddPartitionsToTxnRequest) -> object:
     (transaction,) = _exactly_one(new.transactions, "AddPartitionsToTxn up to version 3 carries one transaction")
     return _Parts(
         v3_and_below_transactional_id=transaction.transactional_id,
@@ -225,7 +245,7 @@ def _lower_add_partitions_to_txn_request(new: Any) -> object:
     )
 
 
-def _lift_add_partitions_to_txn_response(old: Any) -> object:
+def _lift_add_partitions_to_txn_response(old: AddPartitionsToTxnResponseV3) -> object:
     response = m.add_partitions_to_txn_response
     topic_results = tuple(
         response.AddPartitionsToTxnTopicResult(
@@ -248,7 +268,7 @@ def _lift_add_partitions_to_txn_response(old: Any) -> object:
     )
 
 
-def _lower_add_partitions_to_txn_response(new: Any) -> object:
+def _lower_add_partitions_to_txn_response(new: m.add_partitions_to_txn_response.AddPartitionsToTxnResponse) -> object:
     """There is no error at the top: one that stands there is repeated in each partition."""
     (result,) = _exactly_one(new.results_by_transaction, "AddPartitionsToTxn up to version 3 answers one transaction")
     topics = result.topic_results
@@ -268,13 +288,13 @@ def _lower_add_partitions_to_txn_response(new: Any) -> object:
 # DeleteTopics listed bare names up to version 5.
 
 
-def _lift_delete_topics_request(old: Any) -> object:
+def _lift_delete_topics_request(old: DeleteTopicsRequestV5) -> object:
     request = m.delete_topics_request
     topics = tuple(request.DeleteTopicState(name=name, topic_id=None) for name in old.topic_names)
     return request.DeleteTopicsRequest(topics=topics, timeout=old.timeout)
 
 
-def _lower_delete_topics_request(new: Any) -> object:
+def _lower_delete_topics_request(new: m.delete_topics_request.DeleteTopicsRequest) -> object:
     # The client's error, reported before anything is sent: the broker would delete something else, or nothing.
     if any(topic.name is None for topic in new.topics):
         raise ValueError("DeleteTopics up to version 5 cannot name a topic by its id")
@@ -284,27 +304,29 @@ def _lower_delete_topics_request(new: Any) -> object:
 # Names match, meanings differ.
 
 
-def _adjust_fetch_request(old: Any, upgraded: Any) -> object:
+def _adjust_fetch_request(old: FetchRequestV14, upgraded: m.fetch_request.FetchRequest) -> object:
     """Up to version 14 the replica's id stood at the top."""
     return dataclasses.replace(upgraded, replica_state=m.fetch_request.ReplicaState(replica_id=old.replica_id))
 
 
-def _adjust_downgraded_fetch_request(new: Any, downgraded: Any) -> object:
+def _adjust_downgraded_fetch_request(new: m.fetch_request.FetchRequest, downgraded: FetchRequestV14) -> object:
     return dataclasses.replace(downgraded, replica_id=new.replica_state.replica_id)
 
 
-def _adjust_join_group_request(old: Any, upgraded: Any) -> object:
+def _adjust_join_group_request(old: JoinGroupRequestV0, upgraded: m.join_group_request.JoinGroupRequest) -> object:
     """Version 0 had one timeout for both."""
     return dataclasses.replace(upgraded, rebalance_timeout=old.session_timeout)
 
 
-def _adjust_metadata_request(old: Any, upgraded: Any) -> object:
+def _adjust_metadata_request(old: MetadataRequestV0, upgraded: m.metadata_request.MetadataRequest) -> object:
     """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
     # Kafka's `MetadataRequest` reads an empty list of version 0 in the same way.
     return upgraded if old.topics else dataclasses.replace(upgraded, topics=None)
 
 
-def _adjust_update_features_request(old: Any, upgraded: Any) -> object:
+def _adjust_update_features_request(
+    old: UpdateFeaturesRequestV0, upgraded: m.update_features_request.UpdateFeaturesRequest
+) -> object:
     """Version 0 only said whether a downgrade is allowed; Kafka takes that for a safe one (KIP-778)."""
     updates = tuple(
         dataclasses.replace(new_update, upgrade_type=_SAFE_DOWNGRADE if old_update.allow_downgrade else _UPGRADE)
@@ -313,7 +335,9 @@ def _adjust_update_features_request(old: Any, upgraded: Any) -> object:
     return dataclasses.replace(upgraded, feature_updates=updates)
 
 
-def _adjust_downgraded_update_features_request(new: Any, downgraded: Any) -> object:
+def _adjust_downgraded_update_features_request(
+    new: m.update_features_request.UpdateFeaturesRequest, downgraded: UpdateFeaturesRequestV0
+) -> object:
     updates = tuple(
         dataclasses.replace(old_update, allow_downgrade=new_update.upgrade_type != _UPGRADE)
         for old_update, new_update in zip(downgraded.feature_updates, new.feature_updates, strict=True)
@@ -321,29 +345,32 @@ def _adjust_downgraded_update_features_request(new: Any, downgraded: Any) -> obj
     return dataclasses.replace(downgraded, feature_updates=updates)
 
 
-def _adjust_streams_heartbeat_response(_old: Any, upgraded: Any) -> object:
+def _adjust_streams_heartbeat_response(
+    _old: object, upgraded: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse
+) -> object:
     """Version 0 has a recovery lag that no broker fills in."""
     return dataclasses.replace(upgraded, acceptable_recovery_lag=i64(-1))
 
 
-def _adjust_downgraded_streams_heartbeat_response(_new: Any, downgraded: Any) -> object:
+def _adjust_downgraded_streams_heartbeat_response(_new: object, downgraded: StreamsGroupHeartbeatResponseV0) -> object:
     return dataclasses.replace(downgraded, acceptable_recovery_lag=i32(0))
 
 
-def _adjust_downgraded_api_versions(response: Any) -> object:
+def _adjust_downgraded_api_versions(response: m.api_versions_response.ApiVersionsResponse) -> object:
     """Java clients before 4.0 refuse a feature whose lowest version is 0 (KAFKA-17011): only version 4 has them."""
     features = tuple(feature for feature in response.supported_features if feature.min_version > 0)
     return dataclasses.replace(response, supported_features=features)
 
 
-def _exactly_one(items: tuple[Any, ...], rule: str) -> tuple[Any]:
+def _exactly_one(items: tuple[_Item, ...], rule: str) -> tuple[_Item]:
     if len(items) != 1:
         raise ValueError(f"{rule}, not {len(items)}")
     return (items[0],)
 
 
-def _throttle_time(old: Any) -> Any:
-    return getattr(old, "throttle_time", _NOT_THROTTLED)
+def _throttle_time(old: object) -> i32Timedelta:
+    found: i32Timedelta = getattr(old, "throttle_time", _NOT_THROTTLED)
+    return found
 
 
 _GROUP = i8(0)  # the only key type before version 1
