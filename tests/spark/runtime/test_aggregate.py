@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import random
+import statistics
 from decimal import Decimal
 from typing import Any
 
@@ -160,3 +161,38 @@ def test_decimals_at_the_edge_of_the_range_are_exact():
     most = Decimal("9" * 36 + ".99")
     table = pa.table({"g0": ["a"] * 3, "i0": pa.array([most, most, most.copy_negate()], pa.decimal128(38, 2))})
     assert functions.finish(functions.partial(table, by=("g0",))).column("b0").to_pylist() == [most]
+
+
+def test_partial_results_of_several_columns_stay_with_their_group():
+    """Arrow returns groups in another order than that of their first rows, where keys repeat within 1,024 rows."""
+    newest = Buffer(
+        name="b0",
+        function="max_by",
+        input="i0",
+        input_type='"long"',
+        result_type='"long"',
+        more_inputs=(("i0", '"long"'),),
+    )
+    spread = Buffer(name="b1", function="var_pop", input="i0", input_type='"long"', result_type='"double"')
+    groups = (("g", '"string"'), ("n", '"long"'))
+    functions = AggregateFunctions(
+        Aggregate(
+            name="t",
+            group_columns=groups,
+            buffers=(newest, spread),
+            results=(),
+            output_schema_json="",
+            changelog_topic="c",
+        )
+    )
+    chance = random.Random(1)
+    keys = [chance.randrange(2_000) for _ in range(5_000)]
+    rows = pa.table({"g0": [str(key) for key in keys], "g1": keys, "i0": range(len(keys))})
+    found = functions.finish(functions.partial(rows, by=("g0", "g1"))).to_pylist()
+    values: dict[int, list[int]] = {}
+    for value, key in enumerate(keys):
+        values.setdefault(key, []).append(value)
+    assert [row["g1"] for row in found] == list(values)
+    assert {row["g1"]: row["b0"] for row in found} == {key: max(numbers) for key, numbers in values.items()}
+    for row in found:
+        assert math.isclose(row["b1"], statistics.pvariance(values[row["g1"]]), abs_tol=1e-9)

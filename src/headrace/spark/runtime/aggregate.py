@@ -25,7 +25,9 @@ from headrace.spark.runtime.aggregate_states import Groups, StateColumn, overflo
 from headrace.spark.runtime.rows import encode_key
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
-__all__ = ["AggregateFunctions", "one_zero"]
+__all__ = ["AggregateFunctions", "in_order_of", "one_zero"]
+
+_ROW = "__headrace_first_row"
 
 _BIGINT_ROOM = 2**63 - 1
 _DIGITS = 38  # of a decimal of 128 bits
@@ -65,14 +67,13 @@ class AggregateFunctions:
         return pa.table(columns)
 
     def combine(self, partials: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
-        """Merge partials with the same `by` into one row each, in the order of their first occurrence.
+        """Merge partials with the same `by` into one row each, in any order.
 
         Raises:
             UserCodeError: arithmetic-overflow.
         """
         keys = list(by)
-        # 1. Columns that merge by a function of Arrow, all in one `group_by`. Without threads: the order of groups is
-        #    then that of their first rows, which `merge_stored` relies on.
+        # 1. Columns that merge by a function of Arrow, all in one `group_by`.
         alone = [column for column in self.state if column.is_merged_alone]
         for column in alone:
             # 2. Arrow's sums wrap around. Where that is possible, the sum is computed in a wider type and cast back,
@@ -80,28 +81,26 @@ class AggregateFunctions:
             if column.merge == "sum" and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)
         merges = [(column.name, column.merge) for column in alone]
+        together = [state.merge for state in map(state_of, self.aggregate.buffers) if state.merge is not None]
+        if together:
+            partials = partials.append_column(_ROW, pa.array(np.arange(partials.num_rows, dtype=np.int64)))
+            merges.append((_ROW, "min"))
         merged = partials.group_by(keys, use_threads=False).aggregate(merges)
+        if together:
+            merged = in_order_of(merged, f"{_ROW}_min")
         columns = {name: merged.column(name) for name in keys}
         for column in alone:
             columns[column.name] = _fitted(merged.column(f"{column.name}_{column.merge}"), column)
         # 3. Partial results of several columns, such as count, mean and squared distances, in compiled loops over group
-        #    numbers.
-        columns |= self._merged_together(partials, keys, merged.num_rows)
+        #    numbers, which are in the order of first rows. Arrow's groups are not, with threads or without: its hash
+        #    table puts off keys that occur again within 1,024 rows. Hence the sort by the first row above.
+        if together:
+            numbers = _group_numbers(partials, keys)
+            if numbers.count != merged.num_rows:  # two definitions of equal keys: rows would get another group's values
+                raise AssertionError(f"{merged.num_rows} groups by their values, {numbers.count} by their keys' bytes")
+            for merge in together:
+                columns |= merge(partials, numbers)
         return pa.table({name: columns[name] for name in (*keys, *(column.name for column in self.state))})
-
-    def _merged_together(self, partials: pa.Table, keys: list[str], groups: int) -> dict[str, Any]:
-        """Merge the buffers whose columns do not merge one by one, in the order in which Arrow returns groups."""
-        states = [state_of(buffer) for buffer in self.aggregate.buffers]
-        merges = [state.merge for state in states if state.merge is not None]
-        if not merges:
-            return {}
-        numbers = _group_numbers(partials, keys)
-        if numbers.count != groups:  # two definitions of equal keys: rows would get another group's values
-            raise AssertionError(f"{groups} groups by their values, {numbers.count} by the bytes of their keys")
-        columns: dict[str, Any] = {}
-        for merge in merges:
-            columns |= merge(partials, numbers)
-        return columns
 
     def finish(self, partials: pa.Table) -> pa.Table:
         """Return `g0.., b0..`: the buffers' results in Spark's types, in the order of `partials`."""
@@ -116,6 +115,12 @@ class AggregateFunctions:
         return pa.schema(
             [*pairs, *[(buffer.name, arrow_type(buffer.result_type)) for buffer in self.aggregate.buffers]]
         )
+
+
+def in_order_of(table: pa.Table, name: str) -> pa.Table:
+    """Return rows in the order of an integer column without nulls."""
+    values = table.column(name).to_numpy()
+    return table if (values[1:] > values[:-1]).all() else table.take(pa.array(np.argsort(values, kind="stable")))
 
 
 def _group_numbers(partials: pa.Table, keys: list[str]) -> Groups:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.spark.runtime.aggregate import AggregateFunctions
+from headrace.spark.runtime.aggregate import AggregateFunctions, in_order_of
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.distinct_values import (
     DistinctEntries,
@@ -250,8 +250,7 @@ def merge_stored(
     names = [column.name for column in functions.state]
     stored = stored.select(names).append_column(_ROW, pa.array(row_of_stored.astype(np.int64)))
     numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
-    # Every row comes first in `numbered`, so the order stays.
-    merged = functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,))
+    merged = in_order_of(functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,)), _ROW)
     columns = {name: rows.column(name) for name in functions.group_names}
     return pa.table(columns | {name: merged.column(name) for name in names})
 
