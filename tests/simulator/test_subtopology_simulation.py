@@ -34,7 +34,7 @@ def test_every_rule_holds() -> None:
         assert outcome.broken is None, told(outcome)
         did += outcome.did
         checks += outcome.checks
-    assert {crash.name.lower() for crash in Crash} | {"member_fenced", "rebalance", "stop"} == set(did)
+    assert {crash.name.lower() for crash in Crash} | {"member_fenced", "rebalance", "slot_lost", "stop"} == set(did)
     assert checks > 10 * SEEDS
 
 
@@ -101,13 +101,19 @@ def _releases_at_once(_: Any) -> Any:
     def settle(self: Any) -> None:
         states = machine_module.TaskState
         self._release(t for t, s in self._tasks.items() if s in (states.RELEASING, states.LOST))
+        self._change_slots()
         for task in [task for task, state in self._tasks.items() if state is states.OPENED]:
             self._move(task, states.RUNNING)
             number = self._requests.pop(task)
-            self._out.append(machine_module.commands.Bind(partition=task, slot=self._slot_of(task), number=number))
+            self._out.append(machine_module.commands.Bind(partition=task, slot=self._placed[task], number=number))
         self._open(self._assigned() - set(self._tasks))
 
     return settle
+
+
+def _forgets_lost_slots(_: Any) -> Any:
+    """Tasks stay in a slot that is lost."""
+    return lambda self, event: None
 
 
 def _gives_up(_: Any) -> Any:
@@ -137,6 +143,7 @@ MUTATIONS: list[tuple[Any, str, Callable[[Any], Any], str]] = [
     (Batch, "take_outcome", _believes_in_success, "without the row|not settled"),
     (SubtopologyMachine, "_on_opened", _takes_any_opening, "committed twice|without the row|not behind|KeyError"),
     (SubtopologyMachine, "_reconcile_tasks", _releases_at_once, "during their micro-batch|runs in"),
+    (SubtopologyMachine, "_on_slot_lost", _forgets_lost_slots, "runs in the lost slot|cannot become"),
     (SubtopologyMachine, "_on_open_failed", _gives_up, "not settled"),
     (SubtopologyMachine, "_on_lost", _keeps_lost_tasks, "runs in|without the row|not behind"),
     (SubtopologyMachine, "_become_idle", _never_binds, "not settled"),

@@ -197,6 +197,8 @@ class _Driver:
         self._is_unknown = False  # outcomes of finished transactions
         self._run: commands.Run | None = None
         self._planned: dict[int, dict[int, tuple[int, int]]] = {}  # slot → task → start, end
+        self.job: _Job | None = None  # the newest
+        self.live_slots: set[int] = set()  # on a cluster
         self._waiting = 0  # number of the wait that is under way
 
     def feed(self, event: events.Event) -> None:
@@ -217,6 +219,20 @@ class _Driver:
         """As the condition variable and the watch do: every change ends a wait for input."""
         if self._waiting:
             self._answer(events.Woken(), wait=self._waiting)
+
+    def lose_slot(self, slot: int) -> None:
+        """The executor of a slot ends or is cut off. Its workers may go on writing; a job with this slot fails."""
+        self.live_slots.discard(slot)
+        self.feed(events.SlotLost(slots=(slot,)))
+        if self.job is not None:
+            self.job.lose(slot)
+
+    def start_slot(self, slot: int) -> None:
+        if slot not in self.live_slots:
+            self.live_slots.add(slot)
+            # What lies in the state directory of the executor is of no importance for what is right.
+            there = [task for task in range(self.world.partitions) if self.world.random.random() < 0.3]
+            self.feed(events.SlotHello(slots=(slot,), stores={slot: frozenset(there)}))
 
     def crash(self) -> None:
         self.is_alive = False
@@ -403,8 +419,11 @@ class _Driver:
         self.feed(events.Began(batch=run.batch, slots=slots))
         if not self.is_alive:
             return
-        job = _Job(self, run.batch, self._planned, self._epochs)
-        job.start(crash)
+        self.job = _Job(self, run.batch, self._planned, self._epochs)
+        self.job.start(crash)
+        for slot in self._planned:
+            if self.world.is_cluster and slot not in self.live_slots:
+                self.job.lose(slot)
 
     def _commit(self, batch: int, crash: Crash | None) -> events.Event:
         assert self._run is not None
@@ -441,6 +460,7 @@ class _Job:
         self._driver, self._world, self._batch = driver, driver.world, batch
         self._planned, self._epochs = dict(planned), epochs
         self._left = len(self._planned)
+        self._prepared: set[int] = set()
         self._is_over = False
 
     def start(self, crash: Crash | None) -> None:
@@ -450,6 +470,11 @@ class _Job:
             victims.add(self._world.random.choice(sorted(self._planned)))
         for slot in self._planned:
             self._world.later(lambda s=slot: self._write(s, 0, s in victims))  # type: ignore[misc]
+
+    def lose(self, slot: int) -> None:
+        """Fail if the slot still works on its part: the driver hears nothing more of it."""
+        if slot in self._planned and slot not in self._prepared:
+            self._end(events.JobFailed(batch=self._batch))
 
     def _write(self, slot: int, part: int, dies: bool) -> None:
         if dies and part:
@@ -474,6 +499,7 @@ class _Job:
             self._world.later(lambda: self._write(slot, 1, dies))
             return
         self._left -= 1
+        self._prepared.add(slot)
         if not self._left:
             reached = {
                 task: {_input(task): end} for tasks in self._planned.values() for task, (_, end) in tasks.items()
@@ -511,6 +537,8 @@ class _World:
         self._rate = self.random.choice((0.0, 0.01, 0.05)) if crash_at is None else 0.0
         self._epoch = 0
         self._numbers = 0
+        # Slots that come and go, each with its stores. From numbers of its own: worlds without stay as they were.
+        self.is_cluster = random.Random(seed ^ 0x5107).random() < 0.4
         self._owners: dict[int, _Driver | None] = dict.fromkeys(range(self.partitions))
         self._targets: dict[int, _Driver] = {}
         self._told: dict[str, tuple[int, ...]] = {}
@@ -551,7 +579,12 @@ class _World:
         self._numbers += 1
         driver = _Driver(self, f"driver-{self._numbers}")
         self.drivers.append(driver)
-        driver.feed(events.SlotHello(slots=tuple(range(self.slots))))
+        if self.is_cluster:
+            driver.feed(events.SlotHello(slots=(), stores={}))
+            for slot in range(self.slots):
+                self.later(lambda s=slot: driver.start_slot(s))  # type: ignore[misc]
+        else:
+            driver.feed(events.SlotHello(slots=tuple(range(self.slots))))
         if driver.is_alive:
             self._join(driver)
 
@@ -610,7 +643,14 @@ class _World:
                 self._owners[task] = None
 
     def check_tasks(self) -> None:
-        """Check that no task is bound by two members of the group. A fenced one is no member, and commits nothing."""
+        """Check that no task is bound by two members of the group, nor to a lost slot.
+
+        A fenced driver is no member, and commits nothing. During a micro-batch tasks stay where they are.
+        """
+        for driver in self.drivers if self.is_cluster else ():
+            lost = set(driver.slots.values()) - driver.live_slots
+            if lost and driver.is_alive and driver.machine.state is BatchState.IDLE:
+                raise RuleBroken(f"a task of {driver.name} runs in the lost slot {min(lost)}")
         bound: dict[int, str] = {}
         for driver in self._members():
             for task in {*driver.slots, *driver.in_batch} if driver.is_alive else ():
@@ -654,6 +694,11 @@ class _World:
         if not live or self._crash_at is not None:
             return
         chosen = self.random.choice(live)
+        if self.is_cluster and chosen.live_slots and self.random.random() < 0.06:
+            self.did["slot_lost"] += 1
+            slot = self.random.choice(sorted(chosen.live_slots))
+            chosen.lose_slot(slot)
+            self.queue.after(self.random.randint(1, 1500), lambda: chosen.start_slot(slot))
         if self.random.random() < 0.02:
             self.did["member_fenced"] += 1
             self._leave(chosen)

@@ -354,3 +354,74 @@ def test_every_state_has_a_row_and_is_described(table: Any) -> None:
     assert set(table) == states
     described = SubtopologyMachine.__doc__ or ""
     assert [state.name for state in states if state.name not in described] == []
+
+
+# Slots of a cluster.
+
+
+def on_cluster(*slots: int) -> Driven:
+    driven = Driven.__new__(Driven)
+    driven.machine, driven.now_ms = SubtopologyMachine("counts", transactional=True), 0
+    assert driven.feed(events.SlotHello(slots=(), stores={})) == (commands.Wait(until_ms=0),)
+    for slot in slots:
+        assert driven.feed(hello(slot)) == ()
+    return driven
+
+
+def hello(slot: int, *stores: int) -> events.SlotHello:
+    return events.SlotHello(slots=(slot,), stores={slot: frozenset(stores)})
+
+
+def test_tasks_of_a_lost_slot_are_opened_in_another() -> None:
+    driven = on_cluster(0, 1)
+    driven.open(*driven.assign(1, 0, 1, 2))
+    release, opening = driven.feed(events.SlotLost(slots=(0,)))
+    assert release == commands.Release(partitions=(0, 2))
+    assert isinstance(opening, Open)
+    assert opening.slots == {0: 1, 2: 1}
+    assert driven.running == [1]
+
+
+def test_an_opening_in_a_lost_slot_is_given_up() -> None:
+    driven = on_cluster(0, 1)
+    (first,) = driven.assign(1, 0, 1)
+    (again,) = driven.feed(events.SlotLost(slots=(1,)))
+    assert isinstance(again, Open)
+    assert again.slots == {1: 0}
+    assert driven.open(first) == (commands.Bind(partition=0, slot=0, number=0),), "task 1 waits for the other request"
+    assert driven.open(again) == (commands.Bind(partition=1, slot=0, number=1),)
+
+
+def test_a_slot_lost_in_a_micro_batch_keeps_its_tasks_until_the_end() -> None:
+    driven = on_cluster(0, 1)
+    driven.run(0, 1)
+    assert driven.feed(events.SlotLost(slots=(1,))) == ()
+    assert driven.feed(hello(1)) == (), "it was started again meanwhile"
+    assert driven.feed(events.JobFailed(batch=0)) == (commands.Resolve(batch=0, slots=(0, 1)),)
+    driven.feed(events.OffsetsRead(batch=0, offsets=place(0, 10) | place(1, 10)))
+    driven.feed(events.Advanced(batch=0))
+    release, opening, look = driven.feed(events.Recovered(batch=0))
+    assert release == commands.Release(partitions=(1,)), "its store lies where no slot is any more"
+    assert isinstance(opening, Open)
+    assert opening.slots == {1: 1}
+    assert look == commands.LookUpEnds()
+
+
+def test_a_slot_that_comes_later_takes_its_part() -> None:
+    driven = on_cluster(0)
+    driven.open(*driven.assign(1, 0, 1, 2, 3))
+    release, opening = driven.feed(hello(1, 2))
+    assert release == commands.Release(partitions=(0, 2))
+    assert isinstance(opening, Open)
+    assert opening.slots == {0: 1, 2: 1}
+
+
+def test_without_slots_tasks_wait() -> None:
+    driven = on_cluster(0)
+    driven.open(*driven.assign(1, 0))
+    assert driven.feed(events.SlotLost(slots=(0,))) == (commands.Release(partitions=(0,)),)
+    assert driven.feed(events.Woken()) == (commands.CheckEnded(),)
+    assert driven.feed(hello(0)) == (), "between two steps only"
+    opening, wait = driven.feed(events.EndedChecked())
+    assert isinstance(opening, Open)
+    assert wait == commands.WaitForInput()

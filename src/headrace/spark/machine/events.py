@@ -27,6 +27,7 @@ __all__ = [
     "Opened",
     "Recovered",
     "SlotHello",
+    "SlotLost",
     "StopRequested",
     "TopicPartition",
     "Woken",
@@ -37,7 +38,20 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHello:
-    """Slots of the executor are ready. Tasks are bound to these slots only."""
+    """Slots of the executor are ready. Tasks are bound to these slots only.
+
+    Attributes:
+        slots: Their numbers; none yet if they report one by one.
+        stores: Slot → tasks whose stores lie where it runs; None: all slots share one state directory.
+    """
+
+    slots: tuple[int, ...]
+    stores: Mapping[int, frozenset[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLost:
+    """Slots have ended, or cannot be reached. Another SlotHello follows if they are started again."""
 
     slots: tuple[int, ...]
 
@@ -183,7 +197,7 @@ class ActionFailed:
 
 
 Event = (
-    SlotHello | Assigned | Lost | StopRequested | Opened | OpenFailed | Woken | EndsSeen | Began
+    SlotHello | SlotLost | Assigned | Lost | StopRequested | Opened | OpenFailed | Woken | EndsSeen | Began
     | JobFinished | JobFailed | CommitOutcome | OffsetsRead | Aborted | Advanced | Recovered
     | EndedChecked | BrokerUnreachable | ActionFailed
 )  # fmt: skip

@@ -66,7 +66,7 @@ TASK_STEPS: Mapping[TaskState, frozenset[TaskState]] = {
 }
 SLOT_STEPS: Mapping[SlotState, frozenset[SlotState]] = {
     _S.AWAY: frozenset({_S.READY}),
-    _S.READY: frozenset({_S.WRITING}),
+    _S.READY: frozenset({_S.WRITING, _S.AWAY}),
     _S.WRITING: frozenset({_S.PREPARED, _S.UNKNOWN, _S.READY}),
     _S.PREPARED: frozenset({_S.READY, _S.UNKNOWN}),
     _S.UNKNOWN: frozenset({_S.READY}),

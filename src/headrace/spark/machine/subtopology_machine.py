@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from headrace.spark.machine import commands, events
 from headrace.spark.machine.batch_outcome import Batch, is_retriable
 from headrace.spark.machine.commands import Command, Open, Work
 from headrace.spark.machine.events import Event
+from headrace.spark.machine.placement import excess, place
 from headrace.spark.machine.states import (
     BATCH_STEPS,
     SLOT_STEPS,
@@ -44,17 +46,19 @@ class SubtopologyMachine:
     OPENED       ready, a micro-batch of others is under way     RUNNING: the batch has ended · AWAY: as above
     RUNNING      bound to a slot                                 RELEASING: no longer assigned, in a batch · LOST: lost,
                                                                  in a batch · AWAY: the same between batches, or
-                                                                 position or store are uncertain; then opened again
+                                                                 position or store are uncertain, or its slot is lost
+                                                                 or has too many tasks; then opened again
     RELEASING    finishes its last micro-batch                   AWAY: the batch has ended · RUNNING: assigned again ·
                                                                  LOST: lost
     LOST         in a batch that will not be committed           AWAY: the batch has ended; opened if assigned again
     ============ =============================================== =======================================================
 
-    **Slots.** A slot of a micro-batch executor says hello once.
+    **Slots.** Slots of a local master say hello once, all together. On a cluster they come and go, which takes effect
+    between micro-batches: the job of a micro-batch in a lost slot fails, and its outcome is resolved before.
 
     ============ =============================================== =======================================================
     AWAY         did not say hello                               READY: SlotHello
-    READY        nothing is open                                 WRITING: Began
+    READY        nothing is open                                 WRITING: Began · AWAY: SlotLost
     WRITING      the job runs, its transaction may be open       PREPARED: JobFinished · UNKNOWN: JobFailed ·
                                                                  READY: Aborted; at least once, JobFailed
     PREPARED     rows are flushed, stores can be rolled back     READY: committed, or Aborted · UNKNOWN: anything else
@@ -97,6 +101,10 @@ class SubtopologyMachine:
         self._tasks: dict[int, TaskState] = {}  # all that are not AWAY
         self._requests: dict[int, int] = {}  # task OPENING or OPENED → number of its Open
         self._slots: dict[int, SlotState] = {}
+        self._slot_changes: deque[events.SlotHello | events.SlotLost] = deque()  # in the order of their arrival
+        self._stores: dict[int, frozenset[int]] | None = None  # slot → tasks; None: all slots share one directory
+        self._placed: dict[int, int] = {}  # task that is not AWAY → slot
+        self._has_begun = False
         self._state = BatchState.IDLE
         self._batch: Batch | None = None
         self._assignment: AssignmentSnapshot | None = None
@@ -158,13 +166,39 @@ class SubtopologyMachine:
     # -- the group ----------------------------------------------------------------------------------------------------
 
     def _on_slot_hello(self, event: events.SlotHello) -> None:
-        is_first = not self._slots
-        for slot in event.slots:
-            self._move_slot(slot, SlotState.READY)
         # Assigned tasks are opened only now: an Open names the slot of each task, and slots are known from here on.
+        self._slot_changes.append(event)
         self._reconcile_tasks()
-        if is_first:
+        if not self._has_begun:
+            self._has_begun = True
             self._out.append(commands.Wait(until_ms=self._now_ms))
+
+    def _on_slot_lost(self, event: events.SlotLost) -> None:
+        self._slot_changes.append(event)
+        self._reconcile_tasks()
+
+    def _change_slots(self) -> None:
+        """Apply what was reported about slots, in order: a slot may have been lost and started again meanwhile."""
+        while self._slot_changes:
+            match self._slot_changes.popleft():
+                case events.SlotHello(slots=slots, stores=stores):
+                    if stores is not None:
+                        self._stores = (self._stores or {}) | {slot: stores[slot] for slot in slots}
+                    for slot in slots:
+                        self._move_slot(slot, SlotState.READY)
+                case events.SlotLost(slots=slots):
+                    lost = [task for task, slot in self._placed.items() if slot in slots]
+                    # Their stores lie where no slot of this application can reach them. Openings are given up as well.
+                    self._release(task for task in lost if task not in self._requests)
+                    for task in lost:
+                        if task in self._requests:
+                            self._move(task, TaskState.AWAY)
+                    for slot in slots:
+                        if slot in self._slots:
+                            self._move_slot(slot, SlotState.AWAY)
+                            del self._slots[slot]
+                        if self._stores is not None:
+                            self._stores.pop(slot, None)
 
     def _on_assigned(self, event: events.Assigned) -> None:
         self._assignment = event.assignment
@@ -228,6 +262,7 @@ class SubtopologyMachine:
         wanted = sorted(tasks)
         if not wanted or self._stopping or not self._slots:
             return
+        self._placed |= self._place(wanted)
         for task in wanted:
             self._move(task, TaskState.OPENING)
             self._requests[task] = self._next_open
@@ -236,12 +271,16 @@ class SubtopologyMachine:
 
     def _ask_to_open(self, number: int, tasks: Iterable[int], not_before_ms: int) -> None:
         assert self._assignment is not None
-        slots = {task: self._slot_of(task) for task in tasks}
+        slots = {task: self._placed[task] for task in tasks}
         command = Open(number=number, assignment=self._assignment, slots=slots, not_before_ms=not_before_ms)
         self._out.append(command)
 
-    def _slot_of(self, task: int) -> int:
-        return sorted(self._slots)[task % len(self._slots)]
+    def _place(self, tasks: list[int]) -> dict[int, int]:
+        """Return the slot of each task that is to be opened."""
+        if self._stores is None:
+            slots = sorted(self._slots)
+            return {task: slots[task % len(slots)] for task in tasks}
+        return place(tasks, self._placed, self._stores, assigned=len(self._assigned()))
 
     def _reconcile_tasks(self) -> None:
         """Apply what had to wait for the end of a micro-batch."""
@@ -249,12 +288,18 @@ class SubtopologyMachine:
             return
         # 1. Release first: the new owner of a task waits for it.
         self._release(task for task, state in self._tasks.items() if state in (TaskState.RELEASING, TaskState.LOST))
-        # 2. Bind what was opened beside the micro-batch.
+        # 2. Slots that are lost take their tasks along, before any of these is bound.
+        self._change_slots()
+        # 3. Bind what was opened beside the micro-batch.
         for task in [task for task, state in self._tasks.items() if state is TaskState.OPENED]:
             self._move(task, TaskState.RUNNING)
             number = self._requests.pop(task)
-            self._out.append(commands.Bind(partition=task, slot=self._slot_of(task), number=number))
-        # 3. Open what is assigned and not here: tasks that were lost, or released because their position is uncertain.
+            self._out.append(commands.Bind(partition=task, slot=self._placed[task], number=number))
+        # 4. A slot that came later takes its part of the tasks.
+        if self._stores and not self._stopping:
+            running = [task for task, state in self._tasks.items() if state is TaskState.RUNNING]
+            self._release(excess(running, self._placed, self._stores, assigned=len(self._assigned())))
+        # 5. Open what is assigned and not here: tasks that were lost, or released because their position is uncertain.
         self._open(self._assigned() - set(self._tasks))
 
     def _reopen(self, tasks: Iterable[int]) -> None:
@@ -502,6 +547,7 @@ class SubtopologyMachine:
         step(TASK_STEPS, before, after, f"{self._name}: task {task}")
         if after is TaskState.AWAY:
             del self._tasks[task]
+            del self._placed[task]
             self._requests.pop(task, None)
         else:
             self._tasks[task] = after
@@ -513,6 +559,7 @@ class SubtopologyMachine:
 
 _HANDLERS: Mapping[type[Any], Callable[[SubtopologyMachine, Any], None]] = {
     events.SlotHello: SubtopologyMachine._on_slot_hello,
+    events.SlotLost: SubtopologyMachine._on_slot_lost,
     events.Assigned: SubtopologyMachine._on_assigned,
     events.Lost: SubtopologyMachine._on_lost,
     events.StopRequested: SubtopologyMachine._on_stop_requested,
