@@ -189,7 +189,10 @@ def memory_by_role(pids: set[int]) -> dict[str, float]:
 
 
 def pss_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it ended while we looked
+        return 0.0
     return round(int(next(line.split()[1] for line in lines if line.startswith("Pss:"))) / 1024)
 
 

@@ -39,6 +39,12 @@ def rows_of(way: str, records: Any) -> Any:
     if way == "count":
         counts = records.groupBy(F.col("key").cast("string").alias("key")).count()
         return counts.select("key", F.to_json(F.struct("key", "count")).alias("value"))
+    if way == "between":
+        flow = records.select("key", F.from_json(F.col("value").cast("string"), FLOW).alias("r")).where(
+            "r.sent % 2 >= 0"
+        )
+        value = F.to_json(F.struct("r.key", F.upper("r.other").alias("other"), "r.sent"))
+        return flow.select(F.col("r.key").alias("key"), value.alias("value"))
     if way in ("newest", "newest_by_other"):
         flow = records.select("key", F.from_json(F.col("value").cast("string"), FLOW).alias("r"))
         by = F.col("key").cast("string") if way == "newest" else F.col("r.other")

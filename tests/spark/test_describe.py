@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA
 
+from headrace.spark.runtime import resident_slots
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter
 
@@ -28,7 +29,7 @@ subtopology by-origin
            changelog demo-by-origin-changelog
   then     withColumn
   writes   out (json, key origin, created with 4 partitions when missing)
-  runs     a job for each micro-batch: it keeps state between two parts of Spark SQL
+  runs     in resident slots
 
 subtopology flights
   reads    flights (json: origin, dep_delay)
@@ -46,7 +47,7 @@ def test_described_as_text(app):
     assert '"changelog": "demo-by-origin-changelog"' in app.describe("json")
 
 
-def test_a_description_names_why_there_are_no_resident_slots(app, spark):
+def test_a_description_names_why_there_are_no_resident_slots(app, spark, monkeypatch):
     flights = app.stream("flights", schema=SCHEMA)
     flights.withColumn("now", F.current_timestamp()).to_topic("out", partitions=4)
     [part] = json.loads(app.describe("json"))["subtopologies"]
@@ -54,6 +55,7 @@ def test_a_description_names_why_there_are_no_resident_slots(app, spark):
     jobs = StreamsApp("demo", spark=spark, config={"headrace.execution": "micro-batch"})
     jobs.stream("flights", schema=SCHEMA).to_topic("out", partitions=4)
     assert 'runs     a job for each micro-batch: headrace.execution is "micro-batch"' in jobs.describe()
+    monkeypatch.setattr(resident_slots, "threads_of", lambda _spark: 10)
     wide = StreamsApp("demo", spark=spark, config={"headrace.execution": "resident", "headrace.max.slots": 9})
     wide.stream("flights", schema=SCHEMA).to_topic("out", partitions=4)
     assert "it needs 9 threads of Spark's executor, 8 are left" in wide.describe()

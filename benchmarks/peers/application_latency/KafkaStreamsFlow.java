@@ -19,9 +19,9 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
- * An application of Kafka Streams that runs until its standard input ends: "copy" (topic to topic), "count" (per key
- * of the record) or "two_hops" (the same by another field of the value, through a repartition topic). The counts carry
- * the largest "sent" of their records. Says "running" once all runs.
+ * An application of Kafka Streams that runs until its standard input ends: "copy" (topic to topic), "sql" (the same with
+ * a filter and changed values), "count" (per key of the record) or "two_hops" (the same by another field of the value,
+ * through a repartition topic). The counts carry the largest "sent" of their records. Says "running" once all runs.
  *
  * Values are the JSON texts of benchmarks/steady_flow.py; fields are found by looking for their names, which costs less
  * than a parser. What a count keeps are two longs.
@@ -30,6 +30,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
  */
 public final class KafkaStreamsFlow {
     private static final byte[] SENT = "\"sent\": ".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] KEY = "\"key\": \"".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] OTHER = "\"other\": \"".getBytes(StandardCharsets.US_ASCII);
 
     private KafkaStreamsFlow() {}
@@ -59,6 +60,12 @@ public final class KafkaStreamsFlow {
             records.to(sink, Produced.with(texts, bytes));
             return builder.build();
         }
+        if (what.equals("sql")) {
+            records.filter((key, value) -> number(value, SENT) % 2 >= 0)
+                    .map((key, value) -> KeyValue.pair(text(value, KEY), changed(value)))
+                    .to(sink, Produced.with(texts, bytes));
+            return builder.build();
+        }
         Grouped<String, byte[]> grouping = Grouped.with(texts, bytes);
         KGroupedStream<String, byte[]> grouped = what.equals("count")
                 ? records.groupByKey(grouping)
@@ -71,6 +78,12 @@ public final class KafkaStreamsFlow {
                 .map((key, kept) -> KeyValue.pair(key, json(key, kept)))
                 .to(sink, Produced.with(texts, bytes));
         return builder.build();
+    }
+
+    private static byte[] changed(byte[] value) {
+        String text = "{\"key\": \"" + text(value, KEY) + "\", \"other\": \"" + text(value, OTHER).toUpperCase()
+                + "\", \"sent\": " + number(value, SENT) + "}";
+        return text.getBytes(StandardCharsets.UTF_8);
     }
 
     private static byte[] added(byte[] value, byte[] kept) {

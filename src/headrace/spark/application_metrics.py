@@ -117,6 +117,8 @@ def _batches(progress: dict[str, SubtopologyProgress]) -> Iterator[Family]:
         return [(getattr(each.totals, name), {"subtopology": found}) for found, each in progress.items()]
 
     yield counter(_OURS, "micro-batches-total", "Micro-batches committed.", by_subtopology("batches"))
+    text = "Of these, micro-batches of resident slots; each of the others was a Spark job."
+    yield counter(_OURS, "resident-micro-batches-total", text, by_subtopology("resident"))
     text = "Attempts of a micro-batch that came to nothing: failed, refused or undone."
     yield counter(_OURS, "failed-micro-batches-total", text, by_subtopology("failed"))
     yield counter(_OURS, "output-records-total", "Records written to topics and tables.", by_subtopology("records_out"))

@@ -50,9 +50,10 @@ SETTINGS: Mapping[str, str] = {
         "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=134217728"
     ),
 }
-# A resident slot holds a thread of the executor as long as the application runs. So a master of N cores gets threads
-# for four subtopologies with a slot on every core, and for jobs beside them; `spark.default.parallelism` stays N.
-_THREADS_PER_CORE = 4
+# A chain of a resident slot holds a thread of the executor as long as the application runs. So a master of N cores gets
+# threads for eight chains with a slot on every core, and for jobs beside them; `spark.default.parallelism` stays N. A
+# thread is started with its first task, so those that are not needed cost nothing.
+_THREADS_PER_CORE = 8
 _MORE_THREADS = 2
 _CORES = "spark.headrace.cores"  # N of the master that was asked for, or *
 _PARTS_OF_MASTER = re.compile(r"local(?:\[(\d+|\*)(,\s*\d+)?\])?")

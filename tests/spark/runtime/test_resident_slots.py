@@ -63,9 +63,12 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-def test_two_applications_of_a_session_do_not_wait_for_each_other(spark, broker, make_app, running, flights, caplog):
+def test_two_applications_of_a_session_do_not_wait_for_each_other(
+    spark, broker, make_app, running, flights, caplog, monkeypatch
+):
     """The slots of the first one take all threads but two: the other one runs jobs, and resident slots after it."""
     caplog.set_level(logging.INFO, logger="headrace.spark")
+    monkeypatch.setattr(resident_slots, "threads_of", lambda _spark: 10)
     settings = {"config": {"headrace.max.slots": 4}}
     first = running(count_each(make_app("first", **settings)))
     other = make_app("other", instance="b", **settings)
@@ -93,12 +96,21 @@ def copy_each(app):
     return app
 
 
-@pytest.mark.parametrize("build", [count_each, copy_each])
+def count_and_compute(app):
+    """As `count_each`, with Spark SQL behind the aggregate: a worker that counts, and one that writes."""
+    from pyspark.sql import functions as F
+
+    counts = app.stream("flights", schema=NUMBERS).groupBy("n").agg(F.count("*").alias("times"))
+    counts.withColumn("twice", F.col("times") * 2).to_topic("each", partitions=2)
+    return app
+
+
+@pytest.mark.parametrize("build", [count_each, copy_each, count_and_compute])
 def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights, build):
     app = running(build(make_app("killed")))
     flights.send(broker, range(100))
     app.wait_until("caught-up", timeout=60)
-    last = min(jobs_of(app)) if build is count_each else "flights"
+    last = "flights" if build is copy_each else min(jobs_of(app))
     assert last != "flights" or build is copy_each
     for round_ in range(1, 5):
         before = {name: jobs._resident.pids for name, jobs in jobs_of(app).items()}
@@ -195,6 +207,59 @@ def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_ap
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
+def around_an_aggregate(app, sink):
+    """Spark SQL in front of an aggregate without a repartition topic, and behind one: times, nulls, decimals."""
+    from pyspark.sql import functions as F
+
+    schema = "origin string, n bigint, dep_delay double, at timestamp, price decimal(20,2)"
+    rows = app.stream("flights", schema=schema, key="origin")
+    late = rows.where("coalesce(dep_delay, 0) < 50").withColumn("hour", F.expr("date_trunc('hour', at)"))
+    late = late.groupBy("origin").agg(
+        F.count("*").alias("rows"), F.max("hour").alias("hour"), F.sum("price").alias("p")
+    )
+    late.to_topic(f"{sink}-before", partitions=1)
+    totals = rows.groupBy("origin").agg(
+        *(F.count("dep_delay").alias("rows"), F.avg("dep_delay").alias("mean"), F.sum("n").alias("total")),
+        *(F.min("price").alias("price"), F.max("at").alias("at")),
+        name="totals",
+    )
+    totals = totals.withColumn("clock", F.expr("date_format(at, 'yyyy-MM-dd HH:mm z')"))
+    totals = totals.withColumn("share", F.expr("price / nullif(rows, 3)")).withColumn("total", F.expr("total div 7"))
+    totals.to_topic(f"{sink}-behind", partitions=1)
+    return app
+
+
+def numbered(number):
+    day = 30 + number % 3 // 2
+    found = {"origin": f"{'EJL'[number % 3]}{number % 7}", "n": number * (1 << 40), "price": f"{number}.25"}
+    found |= {"at": f"2024-03-{day}T{number % 4:02}:10:00Z", "dep_delay": float(number % 60)}
+    return {name: None if name != "origin" and number * len(name) % 11 == 0 else value for name, value in found.items()}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_spark_sql_around_an_aggregate_gives_what_jobs_give(spark, broker, make_app, running, guarantee):
+    """Every micro-batch of both ways has one record of a task, so that every single row is compared."""
+    values_of = [json.dumps(numbered(number)) for number in range(60)]
+    broker.produce("flights", values_of, key=lambda value: json.loads(value)["origin"])
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        for execution, instance in (("resident", "a"), ("micro-batch", "b")):
+            config = {"headrace.execution": execution, "headrace.batch.max.records": 1}
+            app = make_app(execution, instance=instance, processing_guarantee=guarantee, config=config)
+            started = running(around_an_aggregate(app, execution))
+            started.wait_until("caught-up", timeout=60)
+            ran = [row["residentSlots"] for row in started.recentProgress]
+            assert len(ran) > 3
+            assert set(ran) == {execution == "resident"}
+            started.stop()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for part in ("before", "behind"):
+        found = {way: sorted(map(json.dumps, values(broker, f"{way}-{part}"))) for way in ("resident", "micro-batch")}
+        assert len(found["resident"]) > 30
+        assert found["resident"] == found["micro-batch"]
+
+
 def test_a_large_micro_batch_of_spark_sql_is_a_job(spark, broker, make_app, running, monkeypatch):
     monkeypatch.setattr(resident_slots, "MOST_RECORDS_WITH_SQL", 10)
     app = make_app("large")
@@ -284,7 +349,8 @@ def test_resident_slots_that_are_impossible_are_refused(broker, make_app, caplog
     assert refused.value.code == "resident-impossible"
 
 
-def test_a_session_with_too_few_threads_runs_jobs_and_logs_why(broker, make_app, running, flights, caplog):
+def test_a_session_with_too_few_threads_runs_jobs_and_logs_why(broker, make_app, running, caplog, monkeypatch):
+    monkeypatch.setattr(resident_slots, "threads_of", lambda _spark: 10)
     broker.create_topics({"wide": 12})
     broker.produce("wide", [json.dumps({"origin": "JFK", "n": n}) for n in range(100)])
 

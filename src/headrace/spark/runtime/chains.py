@@ -407,6 +407,12 @@ class ChainBuilder:
         """Return the rows of an operator, as input of the SQL on its results."""
         assert branch.operator is not None
         before = () if branch.watermark is None else (self._clock(branch.watermark, index),)
+        if not self._traced and (self._projected_in_arrow(branch) or not (branch.projection or branch.before)):
+            # No Spark SQL lies in front of it: one stage less.
+            schema = self._schema_of_operator(branch, branch.operator)
+            fetch = self._fetch_stage(branch, index)[0]
+            steps = (*fetch.steps, *before, self._stateful(branch.operator, _with_key(branch), fetch.name))
+            return self.from_slots(replace(fetch, steps=steps, output=tuple(schema.names)), schema)
         return self._operated(self._projected(branch, index), branch, branch.operator, index, *before)
 
     def sql_on_results(self, branch: Branch, operator: KeyedOperator, operated: DataFrame) -> DataFrame:
@@ -464,10 +470,11 @@ class ChainBuilder:
         if branch.deduplication is not None and not branch.between:  # one stage less
             step = self._deduplicating(branch.deduplication, index)
             return self._with_sink_stage(self._projected(branch, index), branch, index, step)
-        if branch.watermark is not None and _is_fused_behind(branch):
+        if (branch.watermark is not None or branch.operator is not None) and _is_fused_behind(branch):
             # A repartition sink sends on what the clock found, so both must be in one stage. An operator whose results
             # need no SQL saves two crossings there.
-            steps = [self._clock(branch.watermark, index), *self._operator_steps(branch, f"fetch-{index}")]
+            clock = [] if branch.watermark is None else [self._clock(branch.watermark, index)]
+            steps = [*clock, *self._operator_steps(branch, f"fetch-{index}")]
             return self._with_sink_stage(self._projected(branch, index), branch, index, *steps)
         return self._with_sink_stage(self._rows(branch, index), branch, index)
 
@@ -522,6 +529,10 @@ class ChainBuilder:
 
     def fetched(self, branch: Branch, index: int) -> DataFrame:
         """Return the rows of a branch's source."""
+        return self.from_slots(*self._fetch_stage(branch, index))
+
+    def _fetch_stage(self, branch: Branch, index: int) -> tuple[PythonStage, StructType]:
+        """Return the stage that fetches a branch's source, and the schema of its rows."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
         schema = source_schema(source) if branch.join is None else struct_of(branch.join.kept_columns)
@@ -544,7 +555,7 @@ class ChainBuilder:
             source=replace(fetch, with_timestamp=_needs_timestamp(branch)),
             output=tuple(schema.names),
         )
-        return self.from_slots(stage, schema)
+        return stage, schema
 
     def _fetch_step(self, source: Source, *, with_key: bool, accounts: bool) -> FetchStep:
         topics = source_topics(source)
@@ -565,18 +576,21 @@ class ChainBuilder:
     def _operated(
         self, frame: DataFrame, branch: Branch, operator: KeyedOperator, index: int, *before: Step
     ) -> DataFrame:
+        schema = self._schema_of_operator(branch, operator)
+        steps = (*before, self._stateful(operator, _with_key(branch), f"fetch-{index}"))
+        name = _stage_name(operator, index)
+        stage = PythonStage(name=name, slots=self._slots, steps=steps, output=tuple(schema.names))
+        return self._through(frame, stage, schema)
+
+    def _schema_of_operator(self, branch: Branch, operator: KeyedOperator) -> StructType:
         schema = self._schema(operator.output_columns)
-        with_key = _with_key(branch)
-        if with_key:
+        if _with_key(branch):
             schema = schema.add(StructField(KEY_COLUMN, BinaryType()))
         if operator.deletes:
             schema = schema.add(StructField(DELETED_COLUMN, BooleanType()))
         if operator.emits_changes:
             schema = schema.add(StructField(OLD_COLUMN, BooleanType()))
-        steps = (*before, self._stateful(operator, with_key, f"fetch-{index}"))
-        name = _stage_name(operator, index)
-        stage = PythonStage(name=name, slots=self._slots, steps=steps, output=tuple(schema.names))
-        return self._through(frame, stage, schema)
+        return schema
 
     def _sink_steps(self, branch: Branch) -> list[Step]:
         sink = branch.sink

@@ -174,6 +174,7 @@ class StageReport:
     tasks: tuple[TaskReport, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     reconnects: int = 0  # connections to brokers that were opened again: one may have been away
+    resident: bool = False  # the stage ran in a resident slot, not in a job of the micro-batch
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

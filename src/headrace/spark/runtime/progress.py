@@ -1,7 +1,7 @@
 """Progress of a running application: in Spark's own keys, and in a status file for other processes.
 
 `lastProgress` has the keys of Structured Streaming's `StreamingQueryProgress`, so code that watches queries works.
-Headrace adds `subtopology` and `tasks`.
+Headrace adds `subtopology`, `tasks`, and `residentSlots`: false for a micro-batch that was a Spark job of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Totals:
     """Monotonic counters since the start of this instance."""
 
     batches: int = 0
+    resident: int = 0  # of these, in resident slots
     failed: int = 0  # attempts that came to nothing
     records_out: int = 0
     dead_letters: int = 0
@@ -48,8 +49,9 @@ class Totals:
     dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped, and late rows
     stage_ms: dict[str, float] = field(default_factory=dict)
 
-    def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int]) -> None:
+    def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int], *, resident: bool) -> None:
         self.batches += 1
+        self.resident += resident
         for partition, task in tasks.items():
             self.records_out += task.records_out
             self.dead_letters += task.dead
@@ -97,7 +99,8 @@ class SubtopologyProgress:
             # micro-batch, as in Spark's `ProgressReporter`.
             waited = max(1e-6, timing.committed - previous)
             durations = _durations(reports, timing)
-            self.totals.add(tasks, durations)
+            resident = any(report.resident for report in reports)
+            self.totals.add(tasks, durations, resident=resident)
             row = {
                 "batchId": plan.batch.batch_id,
                 "timestamp": timestamp(),
@@ -117,6 +120,7 @@ class SubtopologyProgress:
                 "eventTime": _event_time(tasks.values()),
                 "skippedRecords": sum(task.skipped for task in tasks.values()),
                 "deadLetters": sum(task.dead for task in tasks.values()),
+                "residentSlots": resident,
             }
             self._recent.append(row)
         self.on_progress(row)

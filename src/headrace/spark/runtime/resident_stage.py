@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ class ResidentStage:
             while (message := link.receive()) is not None:
                 plan = MicroBatchPlan.from_json(message["plan"])
                 report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot))
-                link.send({"reports": [report.to_json()]})
+                link.send({"reports": [_sent(report)]})
         yield from ()
 
 
@@ -113,7 +113,7 @@ class ResidentFetch:
                 report: StageReport = end.value
                 break
             yield _as_schema(rows, self.schema)
-        yield _marker_rows(self.schema, {"plan": plan, "report": report.to_json()})
+        yield _marker_rows(self.schema, {"plan": plan, "report": _sent(report)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,12 @@ class ResidentSink:
                     continue
                 plan, fetched = MicroBatchPlan.from_json(marker["plan"]), StageReport.from_json(marker["report"])
                 report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot, rows, [fetched]))
-                link.send({"reports": [marker["report"], report.to_json()]})
+                link.send({"reports": [marker["report"], _sent(report)]})
         yield from ()
+
+
+def _sent(report: StageReport) -> str:
+    return replace(report, resident=True).to_json()
 
 
 def _as_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

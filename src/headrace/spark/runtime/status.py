@@ -6,7 +6,8 @@
      "member_epoch", "tasks": {subtopology: [partitions]}, "opening": {subtopology: [partitions]}, "restoring":
      {subtopology: {partition: {"restored", "remaining", "bytes", "records_per_second"}}}, "standby": the same of copies
      that are kept current, "restored": {subtopology: records replayed when tasks were opened}, "records_per_second",
-     "records", "lag", "batch_ms", "state_bytes", "state_keys", "state_disk_bytes", "error": null | {"code", "message",
+     "records", "lag", "batches": {subtopology: committed micro-batches}, "resident_batches": of these, those of
+     resident slots, "batch_ms", "state_bytes", "state_keys", "state_disk_bytes", "error": null | {"code", "message",
      "fix"}, "not_ready": [[code, detail]], "url": where metrics are served, or null}
 """
 
@@ -66,6 +67,8 @@ def _status(runtime: RunningInstance, pid: int) -> dict[str, Any]:
         "records_per_second": round(sum(runner.progress.records_per_second() for runner in runners.values()), 1),
         "records": {name: runner.progress.records for name, runner in runners.items()},
         "lag": {name: sum(task.lag for task in tasks) for name, tasks in running.items()},
+        "batches": {name: runner.progress.totals.batches for name, runner in runners.items()},
+        "resident_batches": {name: runner.progress.totals.resident for name, runner in runners.items()},
         "batch_ms": max((row["durationMs"]["triggerExecution"] for row in last), default=None),
         "state_bytes": sum(task.state_bytes for tasks in running.values() for task in tasks),
         "state_disk_bytes": runtime.state.disk_bytes(),
