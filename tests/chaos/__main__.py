@@ -25,6 +25,9 @@ def main() -> int:
     parser.add_argument("--broker", choices=("headrace", "kafka", "kafka-cluster"), default="headrace")
     parser.add_argument("--replication-factor", type=int, default=1, help="of topics on kafka-cluster")
     parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument(
+        "--execution", choices=("auto", "resident", "micro-batch"), default="auto", help="of the instances"
+    )
     parser.add_argument("--keep", action="store_true", help="logs and data stay, also when nothing was wrong")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
@@ -38,9 +41,18 @@ def main() -> int:
         return time.monotonic() < ends[0]
 
     with broker_of(arguments.broker, directory, replication_factor=arguments.replication_factor) as broker:
-        outcome = chaos(broker, directory, seed=arguments.seed, instances=arguments.instances, goes_on=goes_on)
+        outcome = chaos(
+            broker,
+            directory,
+            seed=arguments.seed,
+            instances=arguments.instances,
+            goes_on=goes_on,
+            execution=arguments.execution,
+        )
     for name, times in sorted(outcome.disasters.items(), key=lambda pair: -pair[1]):
         print(f"{times:4d}  {name}")
+    for name, (count, resident) in outcome.micro_batches.items():
+        print(f"{name}: {count} micro-batches, {resident} of them in resident slots")
     print(
         f"{sum(outcome.disasters.values())} disasters, {outcome.flights} flights, {outcome.seconds:.0f} s, "
         f"at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody: "

@@ -14,7 +14,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from headrace.client.admin import Admin
 __all__ = ["Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
 
 FLIGHTS_PER_SECOND = 60
+LEAST_RESIDENT = 0.9  # of the micro-batches of a subtopology
 WORK_BETWEEN = 150  # offsets committed before the next disaster
 MORE = 200  # flights for each proof of the state
 
@@ -41,6 +42,7 @@ class Outcome:
     flights: int
     disasters: dict[str, int]
     longest_rest_seconds: float
+    micro_batches: Mapping[str, tuple[int, int]]  # by subtopology: all, and those of resident slots
     failures: tuple[str, ...]
 
 
@@ -82,9 +84,14 @@ def chaos(
     goes_on: Callable[[int], bool],
     disasters: Sequence[str] = (),
     proves_state: bool = True,
+    execution: str = "auto",
 ) -> Outcome:
-    """`goes_on(n)`: whether there is an n-th disaster. `disasters`: these in turn, instead of a random choice."""
-    world = World(broker, directory, instances=instances, feed_per_second=FLIGHTS_PER_SECOND)
+    """`goes_on(n)`: whether there is an n-th disaster. `disasters`: these in turn, instead of a random choice.
+
+    `execution`: as `headrace.execution`; "auto" fails if a subtopology has run jobs instead of resident slots.
+    """
+    settings = {"EXECUTION": execution}
+    world = World(broker, directory, instances=instances, feed_per_second=FLIGHTS_PER_SECOND, environment=settings)
     struck: Counter[str] = Counter()
     sent = 0
     try:
@@ -104,6 +111,10 @@ def chaos(
             else:
                 world.rest(rng.uniform(0, 2))  # the next one strikes while this one is mended
         sent = settle(world)
+        for name, (count, resident) in world.micro_batches().items():
+            # Only searches for bad records and very large micro-batches are jobs, and there are none of these here.
+            if execution != "micro-batch" and resident < count * LEAST_RESIDENT:
+                world.fail(f"{name}: {resident} of {count} micro-batches ran in resident slots")
         if not world.failures:
             for found in judge(broker, sent):
                 world.fail(found)
@@ -121,6 +132,7 @@ def chaos(
         flights=sent,
         disasters=dict(struck),
         longest_rest_seconds=world.longest_rest,
+        micro_batches=world.micro_batches(),
         failures=tuple(world.failures),
     )
 

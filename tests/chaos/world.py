@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -97,11 +97,15 @@ class World:
         instances: int,
         feed_per_second: int,
         are_static: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.broker, self.directory = broker, directory
         self.nodes: Sequence[Broker] = getattr(broker, "brokers", None) or [cast("Broker", broker)]
         self.instances = [
-            Instance(name, Application(str(PROGRAM), broker.bootstrap_servers, directory / name, **env))
+            Instance(
+                name,
+                Application(str(PROGRAM), broker.bootstrap_servers, directory / name, **env, **(environment or {})),
+            )
             for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in "abcdefgh"[:instances])
         ]
         self.feed = Feed(broker.bootstrap_servers, 4)
@@ -111,6 +115,7 @@ class World:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._seen: dict[tuple[int, str], ProcessEntry] = {}
         self._looked = 0.0
+        self._batches: dict[tuple[int, str], tuple[int, int]] = {}  # by process and subtopology: all, of resident slots
         self.broker_is_up = True
         self._broker_was_away = -NO_BROKER_S  # when that was last seen
         self.longest_rest = 0.0  # seconds without a commit of anybody
@@ -170,6 +175,7 @@ class World:
                 if instance.runs:
                     found = descendants(instance.application.pid)
                     self._seen |= {(entry.pid, entry.started): entry for entry in found}
+                    self._count_batches(instance)
 
     def _look_after(self, instance: Instance) -> None:
         if instance.runs:
@@ -192,6 +198,21 @@ class World:
             self.fail(f"{instance.name} ended with {code} after SIGTERM")
         instance.restarts = True
         self.later(RESTART_AFTER_S, lambda: self._restart(instance))
+
+    def _count_batches(self, instance: Instance) -> None:
+        """Note the micro-batches of an instance by its status file, which a kill leaves up to a second behind."""
+        status = instance.application.status
+        resident = status.get("resident_batches", {})
+        for name, count in status.get("batches", {}).items():
+            self._batches[status["pid"], name] = count, resident[name]
+
+    def micro_batches(self) -> dict[str, tuple[int, int]]:
+        """Return the micro-batches that were seen, by subtopology: all, and those of resident slots."""
+        found: dict[str, tuple[int, int]] = {}
+        for (_, name), (count, resident) in sorted(self._batches.items(), key=lambda pair: pair[0][1]):
+            before = found.get(name, (0, 0))
+            found[name] = before[0] + count, before[1] + resident
+        return found
 
     def _found_no_broker(self, instance: Instance, said: list[str]) -> bool:
         """A start without a broker is an error that a supervisor answers with another start. Only before it joined."""
