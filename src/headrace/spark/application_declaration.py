@@ -19,7 +19,7 @@ from headrace.spark.compilation import Output, check_guarantee, check_new_output
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.frames import empty_frame
 from headrace.spark.stream_base import StreamBase
-from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.stream_source import RowSource
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
@@ -110,8 +110,8 @@ class ApplicationDeclaration:
         schema = schema.add(TASK_COLUMN, IntegerType()).add(KEY_COLUMN, BinaryType())
         return empty_frame(self.spark, schema)
 
-    def _template_of_source(self, source: TopicSource | KeyedJoin) -> DataFrame:
-        if isinstance(source, KeyedJoin):
+    def _template_of_source(self, source: RowSource) -> DataFrame:
+        if not isinstance(source, TopicSource):
             return self._template_of(source.schema)
         return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
 

@@ -21,7 +21,7 @@ from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.plan_reader import columns_read
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import JoinedSide, KeyedJoin
+from headrace.spark.stream_source import JoinedSide, KeyedJoin, KeyedTransform, RowSource
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
@@ -47,7 +47,7 @@ from headrace.spark.topology.nodes import (
 )
 from headrace.spark.unsupported import refusal
 
-StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin
+StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin | KeyedTransform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ def _common_policy(policies: list[ErrorPolicy]) -> ErrorPolicy:
     return policies[0] if all(policy == policies[0] for policy in policies) else "fail"
 
 
-def _policy(source: TopicSource | KeyedJoin) -> ErrorPolicy:
-    """Return the `on_error` policy for rows of a source. A pair that fails is no single record to pass over."""
+def _policy(source: RowSource) -> ErrorPolicy:
+    """Return the `on_error` policy for rows of a source. A row of an operator is no single record to pass over."""
     return source.on_error if isinstance(source, TopicSource) else "fail"
 
 
@@ -103,7 +103,8 @@ def check_guarantee(new: Output) -> None:
 
     When the driver dies, the changelog may hold changes whose results were not written yet. Records that are processed
     again then look like duplicates, like rows of a closed window, or like rows that are among the first ones already:
-    their results would never be written. A plain aggregate counts such records twice, a join repeats its pairs.
+    their results would never be written. What a processor of the user makes of them is not known. A plain aggregate
+    counts such records twice, a join repeats its pairs.
 
     Raises:
         TopologyError: not-supported-here.
@@ -142,17 +143,16 @@ def _states_of_origins(origins: Sequence[StreamSource]) -> Iterator[StoredState]
     for origin in origins:
         if origin.deduplication is not None:
             yield origin.deduplication
-        if isinstance(origin.source, KeyedJoin):
-            # A join that feeds another one has a store as well, so names are compared over all levels.
+        if not isinstance(origin.source, TopicSource):
+            # An operator that feeds another one has a store as well, so names are compared over all levels.
             yield origin.source
-            for side in (origin.source.left, origin.source.right):
-                yield from _states_of_origins(side.origins)
+            yield from _states_of_origins(origin.source.origins)
 
 
 def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_sink: Leaving) -> TopologyError:
     """Return the refusal of two stores of one name."""
     if state is other:
-        rows = "stream" if isinstance(state, (KeyedDeduplication, KeyedJoin)) else "table"
+        rows = "stream" if isinstance(state, (KeyedDeduplication, KeyedJoin, KeyedTransform)) else "table"
         return refusal(
             "not-supported-here",
             f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
@@ -160,7 +160,7 @@ def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_si
             f"write {state.naming_call}(.., name='..') once more for the second topic, or read the first topic",
             sink.where,
         )
-    noun = state.noun.partition(" ")[2]
+    noun = state.noun.partition(" ")[2].removesuffix(" of two streams")
     both = (
         f"two {noun}s" if type(state) is type(other) else " and ".join(sorted((state.noun, other.noun), key=_noun_only))
     )
@@ -192,7 +192,7 @@ def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
 def compile_outputs(
     app_name: str,
     outputs: Sequence[Output],
-    template_of_source: Callable[[TopicSource | KeyedJoin], DataFrame],
+    template_of_source: Callable[[RowSource], DataFrame],
     *,
     where: str,
     max_ahead_ms: int,
@@ -229,7 +229,7 @@ class _Building:
     def __init__(
         self,
         app_name: str,
-        template_of_source: Callable[[TopicSource | KeyedJoin], DataFrame],
+        template_of_source: Callable[[RowSource], DataFrame],
         max_ahead_ms: int,
         idle_timeout_ms: int,
     ) -> None:
@@ -373,6 +373,9 @@ class _Building:
         if isinstance(origin.source, KeyedJoin):
             self._add_join(origin.source, branch, needed)
             return
+        if isinstance(origin.source, KeyedTransform):
+            self._add_transform(origin.source, branch)
+            return
         name = origin.source.name
         self._sources[name] = origin.source
         self._branches.setdefault(name, []).append(branch)
@@ -411,6 +414,30 @@ class _Building:
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, join=join),)
         )
 
+    def _add_transform(self, declared: KeyedTransform, branch: Branch) -> None:
+        """Add the subtopology of a processor that ends in `branch`, and the branches that feed it."""
+        projection, topic = declared.projection, self._internal(declared.name, "repartition")
+        sink = RepartitionSink(topic=topic, columns=projection.columns, expressions=projection.expressions)
+        for origin in declared.origins:
+            frame = apply_calls(self._template_of_source(origin.source), origin.calls)
+            projected = frame.selectExpr(
+                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+            )
+            before = without_watermark(origin.calls)
+            feeding = Branch(source_index=0, before=before, projection=projection, sink=sink)
+            self._add_branch(origin, feeding, columns_read(projected))
+        source = RepartitionSource(
+            topic=topic,
+            columns=projection.columns,
+            expressions=projection.expressions,
+            on_error="fail",
+            origins=declared.topics,
+        )
+        transform = declared.node(self._internal(declared.name, "changelog"))
+        self._behind[declared.name] = CompiledSubtopology(
+            subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
+        )
+
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}
         for name, source in self._sources.items():
@@ -425,7 +452,7 @@ class _Building:
             )
         for name, part in self._behind.items():
             if name in parts:
-                state = part.branches[0].join or part.operators[0]
+                state = part.branches[0].head or part.operators[0]
                 raise refusal(
                     "state-name-taken",
                     f'a source and the state of an operator are both called "{name}"',

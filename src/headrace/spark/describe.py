@@ -26,6 +26,7 @@ from headrace.spark.topology.nodes import (
     TopicSink,
     TopicSource,
     TopN,
+    Transform,
     Watermark,
     WindowedAggregate,
 )
@@ -104,6 +105,8 @@ def _source(source: Source) -> dict[str, Any]:
 
 def _branch(branch: Branch) -> dict[str, Any]:
     document: dict[str, Any] = {} if branch.join is None else {"join": _join(branch.join)}
+    if branch.transform is not None:
+        document["transform"] = _transform(branch.transform)
     document["calls"] = [call.method for call in branch.before]
     if branch.deduplication is not None:
         document["deduplication"] = _deduplication(branch.deduplication)
@@ -128,6 +131,18 @@ def _join(join: Join) -> dict[str, Any]:
         "left": [name for name, _ in join.left.columns],
         "right": [name for name, _ in join.right.columns],
         "changelog": join.changelog_topic,
+    }
+
+
+def _transform(transform: Transform) -> dict[str, Any]:
+    return {
+        "name": transform.name,
+        "processor": transform.processor_name,
+        "time_mode": transform.time_mode,
+        "keys": list(transform.group_expressions),
+        "variables": {variable.name: variable.kind for variable in transform.variables},
+        "columns": [name for name, _ in transform.columns],
+        "changelog": transform.changelog_topic,
     }
 
 
@@ -247,6 +262,8 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
         for branch in part.branches:
             if branch.join is not None:
                 lines += _join_lines(branch.join)
+            if branch.transform is not None:
+                lines += _transform_lines(branch.transform)
             if branch.before:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.before)}")
             if branch.deduplication is not None:
@@ -279,6 +296,15 @@ def _join_lines(join: Join) -> list[str]:
     return [
         f"  keeps    {join.name}: all rows of both sides by {', '.join(_keys_of(join))} (left: {left}; right: {right})",
         f"           changelog {join.changelog_topic}",
+    ]
+
+
+def _transform_lines(transform: Transform) -> list[str]:
+    variables = ", ".join(f"{variable.kind} {variable.name}" for variable in transform.variables)
+    by = ", ".join(transform.group_expressions)
+    return [
+        f"  keeps    {transform.name}: {transform.processor_name} by {by} ({variables or 'no variables'})",
+        f"           changelog {transform.changelog_topic}",
     ]
 
 
@@ -326,7 +352,8 @@ def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
     if branch.operator is None:
-        return "of the input"
+        groups = () if branch.transform is None else branch.transform.group_columns
+        return ", ".join(name for name, _ in groups) or "of the input"
     position = branch.operator.key_name if isinstance(branch.operator, TopN) else None
     return ", ".join([name for name, _ in branch.operator.group_columns] + ([position] if position else []))
 
@@ -342,7 +369,7 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         for branch in part.branches:
             target = _target(branch.sink)
             edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
-            for state in (branch.join, branch.deduplication, branch.watermark, branch.operator):
+            for state in (branch.head, branch.deduplication, branch.watermark, branch.operator):
                 if state is not None:
                     store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
                     lines.append(f'  {store}[("{state.name}")]')

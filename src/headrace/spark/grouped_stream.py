@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api, unknown_attribute
@@ -20,6 +21,7 @@ from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.stream_transform import keyed_transform
 from headrace.spark.table_changes import check_repeatable, drops_rows, filter_text
 from headrace.spark.time_windows import GroupedWindow, find_window
 from headrace.spark.topology.nodes import (
@@ -116,13 +118,6 @@ class GroupedStream:
         with translated(where, rows._template.columns):
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
         self._window = find_window(rows._template, cols, where)
-        if self._window is None and has_watermark(rows._template):
-            raise refusal(
-                "not-supported-here",
-                "groupBy behind withWatermark needs a window: without one, no group is ever complete",
-                'group by F.window("time", "10 minutes") as well, or leave withWatermark out',
-                where,
-            )
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
@@ -168,6 +163,64 @@ class GroupedStream:
         """As `GroupedData.max`."""
         return self._aggregate("max", cols, None)
 
+    def transformWithState(  # noqa: N802 PySpark's own names
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        initialState: Any = None,  # noqa: N803
+        eventTimeColumnName: str = "",  # noqa: N803
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """As `GroupedData.transformWithState`: a processor written for Spark, with state for each key.
+
+        Rows are repartitioned by the grouping columns. The rows that the processor yields are a stream; their key is
+        that of their group, unless the sink names another one.
+
+        Args:
+            statefulProcessor: An instance of `pyspark.sql.streaming.StatefulProcessor`. It is pickled, and each
+                micro-batch of a task begins with a copy of its own.
+            outputStructType: Columns of the rows that it yields.
+            outputMode: "Append" or "Update".
+            timeMode: "None".
+            initialState: Not supported yet.
+            eventTimeColumnName: Not supported yet.
+            name: Name of the state store and its changelog; by default `transformed-by-<grouping columns>`.
+
+        Returns:
+            The rows of the processor, as a stream.
+
+        Raises:
+            TopologyError: not-supported-here, bad-value, unresolved-column.
+            UserCodeError: the processor's `init` raised. It is called once here, to learn its state variables.
+        """
+        where = call_site()
+        for argument, given in (("initialState", initialState), ("eventTimeColumnName", eventTimeColumnName)):
+            if given:
+                raise refusal("not-supported-here", f"{argument} is not supported yet", "leave it out", where)
+        if self._window is not None:
+            raise refusal(
+                "not-supported-here",
+                "transformWithState does not take a window in groupBy",
+                'make it a column first: withColumn("start", F.window("time", "1 hour").start)',
+                where,
+            )
+        declared = keyed_transform(
+            self._rows._template,
+            self._origins,
+            self._cols,
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            interface="row",
+            name=name,
+            where=where,
+        )
+        return self._rows._made_by(declared)
+
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED_GROUPED_METHODS:
             return refusing_method(name, REFUSED_GROUPED_METHODS[name])
@@ -202,6 +255,13 @@ class GroupedStream:
 
     def _aggregate(self, method: str, args: tuple[Any, ...], name: str | None) -> StreamTable:
         where = call_site()
+        if self._window is None and has_watermark(self._rows._template):
+            raise refusal(
+                "not-supported-here",
+                "groupBy behind withWatermark needs a window: without one, no group is ever complete",
+                'group by F.window("time", "10 minutes") as well, or leave withWatermark out',
+                self._where,
+            )
         before, group = self._grouped_template(), self._cols
         origins, window = self._origins, self._window
         # The window becomes a recorded call and a column, on the template as on every source: the aggregate then groups

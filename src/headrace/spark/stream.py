@@ -29,7 +29,7 @@ from headrace.spark.ranking import read_ranking
 from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import check_inner, keyed_join
-from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.stream_source import KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
     call_site,
@@ -59,6 +59,10 @@ class Stream(StreamBase):
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Stream:
         return Stream(self._app, template, tuple(origin.followed_by(call) for origin in self._origins))
+
+    def _made_by(self, operator: KeyedTransform) -> Stream:
+        template = self._app._template_of(operator.schema)
+        return Stream(self._app, template, (StreamSource(source=operator),))
 
     def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -175,10 +179,11 @@ class Stream(StreamBase):
             )
 
     def _check_not_joined(self, method: str, where: str) -> None:
-        if any(isinstance(origin.source, KeyedJoin) for origin in self._origins):
+        operator = next((one.source for one in self._origins if not isinstance(one.source, TopicSource)), None)
+        if operator is not None:
             raise refusal(
                 "not-supported-here",
-                f"{method} behind a join of two streams is not supported yet: event time is not carried through it",
+                f"{method} behind {operator.noun} is not supported yet: event time is not carried through it",
                 "write the rows to a topic with to_topic, and read that with app.stream",
                 where,
             )

@@ -24,7 +24,7 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
-from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.stream_source import KeyedTransform, RowSource
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
     Leaving,
@@ -266,6 +266,10 @@ class StreamBase:
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Any:
         raise NotImplementedError
 
+    def _made_by(self, operator: KeyedTransform) -> Any:
+        """Return the rows of an operator on these rows."""
+        raise NotImplementedError
+
     def _default_key_columns(self) -> tuple[str, ...]:
         return ()
 
@@ -397,8 +401,11 @@ def described_sources(origins: Sequence[StreamSource]) -> list[tuple[str, list[s
     return [(_described_source(origin.source), _described_calls(origin)) for origin in origins]
 
 
-def _described_source(source: TopicSource | KeyedJoin) -> str:
-    kind = source.value_format if isinstance(source, TopicSource) else "joined"
+def _described_source(source: RowSource) -> str:
+    if isinstance(source, TopicSource):
+        kind: str = source.value_format
+    else:
+        kind = source.processor_name if isinstance(source, KeyedTransform) else "joined"
     return f"{', '.join(source.topics)} ({kind})"
 
 

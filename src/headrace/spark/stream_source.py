@@ -1,9 +1,9 @@
-"""Sources of a stream's rows: topics, or a join of two streams, and the calls made on the rows since."""
+"""Sources of a stream's rows: topics, a join or a stateful processor, and the calls made on the rows since."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -11,16 +11,26 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.event_time import KeyedDeduplication
 from headrace.spark.frames import apply_calls, without_hidden
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, KEY_COLUMN, NarrowCall, TopicSource
+from headrace.spark.topology.nodes import (
+    EVENT_TIME_COLUMN,
+    KEY_COLUMN,
+    NarrowCall,
+    ProcessorInterface,
+    ProjectForGroup,
+    StateVariable,
+    TimeMode,
+    TopicSource,
+    Transform,
+)
 
-__all__ = ["JoinedSide", "KeyedJoin", "StreamSource"]
+__all__ = ["JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSource:
-    """One origin of the rows of a stream: a topic or a join, and the calls made on its rows. A union has several."""
+    """One origin of the rows of a stream, a topic or an operator, and the calls made on them. A union has several."""
 
-    source: TopicSource | KeyedJoin
+    source: RowSource
     calls: tuple[NarrowCall, ...] = ()
     deduplication: KeyedDeduplication | None = None
     later: tuple[NarrowCall, ...] = ()  # behind the deduplication
@@ -62,17 +72,76 @@ class KeyedJoin:
     on: Any  # as the user wrote it
     where: str
     frame: DataFrame = field(repr=False)  # the join of the templates of both sides
-    noun = "a join"
+    noun = "a join of two streams"
     naming_call = "join"
     key_column = None  # no column equals the key of an input record
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        found = [topic for side in (self.left, self.right) for origin in side.origins for topic in origin.source.topics]
+        found = [topic for one in self.origins for topic in one.source.topics]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def origins(self) -> tuple[StreamSource, ...]:
+        """The ways on which its rows come."""
+        return (*self.left.origins, *self.right.origins)
 
     def as_batch(self, left: DataFrame, right: DataFrame) -> DataFrame:
         """The same join of two DataFrames by Spark: what `verify` compares with."""
         joined = without_hidden(left).join(without_hidden(right), self.on, "inner")
         return joined.withColumn(KEY_COLUMN, F.lit(None).cast("binary"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyedTransform:
+    """One stateful processor of the program: where its rows come from, and the rows that it makes."""
+
+    name: str
+    origins: tuple[StreamSource, ...]
+    processor: bytes = field(repr=False)  # pickled
+    processor_name: str
+    interface: ProcessorInterface
+    time_mode: TimeMode
+    projection: ProjectForGroup  # the grouping values, and the other columns of the rows
+    group_columns: tuple[tuple[str, str], ...]  # (name, type JSON)
+    row_columns: tuple[tuple[str, str], ...]  # as in `Transform`
+    variables: tuple[StateVariable, ...]
+    schema: StructType  # of the processor's rows
+    time_zone: str
+    where: str
+    noun = "a stateful processor"
+    key_column = None  # no column equals the key of an input record
+
+    @property
+    def naming_call(self) -> str:
+        """Method that takes the name of the store."""
+        return "transformWithState" if self.interface == "row" else "transformWithStateInPandas"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that its rows come from."""
+        return tuple(dict.fromkeys(topic for one in self.origins for topic in one.source.topics))
+
+    def node(self, changelog_topic: str) -> Transform:
+        """Return its compiled form."""
+        groups = len(self.group_columns)
+        return Transform(
+            name=self.name,
+            processor=self.processor,
+            processor_name=self.processor_name,
+            interface=self.interface,
+            time_mode=self.time_mode,
+            group_columns=self.group_columns,
+            inputs=self.projection.columns[groups:],
+            row_columns=self.row_columns,
+            variables=self.variables,
+            columns=tuple((field.name, field.dataType.json()) for field in self.schema),
+            changelog_topic=changelog_topic,
+            time_zone=self.time_zone,
+            group_expressions=self.projection.expressions[:groups],
+            where=self.where,
+        )
+
+
+RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform

@@ -33,7 +33,7 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import KeyedJoin
+from headrace.spark.stream_source import KeyedJoin, KeyedTransform
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -43,6 +43,7 @@ from headrace.spark.topic_frames import (
     values_as_json,
 )
 from headrace.spark.topology.nodes import Leaving, RepartitionSource, TableSink, TopicSink, TopicSource
+from headrace.spark.unsupported import shown
 from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream
@@ -192,6 +193,10 @@ class _Recomputation:
                 kind,
                 "with headrace.watermark.idle.timeout.ms, it depends on the time of day which rows are late",
             )
+        processor = next((found for output in outputs for found in _processors(_origins_of(output.rows))), None)
+        if processor is not None:
+            why = f"the processor {processor.processor_name} ({shown(processor.where)}) sees where micro-batches end"
+            return _undecided(topic, kind, f"{why}, which a recomputation does not; TopologyTest runs it on rows")
         nondeterministic = [_nondeterministic_columns(output.rows, self._app) for output in outputs]
         for columns, whole in nondeterministic:
             if whole:
@@ -243,6 +248,7 @@ class _Recomputation:
         if isinstance(origin.source, KeyedJoin):
             sides = [self._rows(side.origins) for side in (origin.source.left, origin.source.right)]
             return apply_calls(origin.source.as_batch(*sides), origin.calls)
+        assert isinstance(origin.source, TopicSource)  # rows of processors are not recomputed
         rows = good_rows(self._frames[origin.source.name])
         if origin.deduplication is None:
             return apply_calls(rows, origin.calls)
@@ -425,6 +431,15 @@ def _origins_of(rows: StreamBase) -> tuple[StreamSource, ...]:
         return rows._state.origins
     assert isinstance(rows, Stream)
     return rows._origins
+
+
+def _processors(origins: Sequence[StreamSource]) -> Iterator[KeyedTransform]:
+    """Yield the processors that rows of `origins` come through."""
+    for origin in origins:
+        if isinstance(origin.source, KeyedTransform):
+            yield origin.source
+        if not isinstance(origin.source, TopicSource):
+            yield from _processors(origin.source.origins)
 
 
 def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:

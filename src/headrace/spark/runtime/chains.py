@@ -36,6 +36,7 @@ from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, St
 from headrace.spark.runtime.stateful_operator import StatefulStep
 from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
 from headrace.spark.runtime.table_sink_stage import TableSinkStep
+from headrace.spark.runtime.transform_operator import TransformOperator
 from headrace.spark.runtime.watermark_operator import WatermarkOperator
 from headrace.spark.static_join import StaticDataFrame
 from headrace.spark.topology.nodes import (
@@ -186,7 +187,7 @@ def build_chains(
         ForeachBatchChain(
             sink=branch.sink,
             plan=PreparedPlan(functools.partial(builder.rows_for_user, branch, index), sides),
-            stateful=branch.operator is not None or branch.join is not None,
+            stateful=branch.operator is not None or branch.head is not None,
         )
         for index, branch in enumerate(subtopology.branches)
         if isinstance(branch.sink, ForeachBatchSink)
@@ -268,7 +269,7 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
 
 def has_sql_on_records(branch: Branch) -> bool:
     """Whether a record can make Spark SQL fail. SQL behind an operator works on keys, not on records."""
-    if branch.join is not None:  # a probe must not run the join; prefixes of the micro-batch find the record
+    if branch.head is not None:  # a probe must not run it; prefixes of the micro-batch find the record
         return False
     projected = branch.projection is not None and not branch.projection.bare
     return bool(branch.before) or projected or (branch.operator is None and bool(branch.after))
@@ -462,7 +463,7 @@ class ChainBuilder:
         fetch = f"fetch-all-{index}"
         source = self._subtopology.sources[index]
         steps = [tuple(self._arrow_steps(branch, fetch) + self._sink_steps(branch)) for branch in branches]
-        with_key = any(_needs_input_key(branch) or branch.join is not None for branch in branches)
+        with_key = any(_needs_input_key(branch) or branch.head is not None for branch in branches)
         source_step = self._fetch_step(source, with_key=with_key, accounts=True)
         return PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
 
@@ -522,7 +523,7 @@ class ChainBuilder:
         if not branch.before:
             return fetched
         source = self._subtopology.sources[branch.source_index]
-        columns = _columns_of_source(source) if branch.join is None else struct_of(branch.join.columns).fields
+        columns = _columns_of_source(source) if branch.head is None else struct_of(branch.head.columns).fields
         # Recorded calls name all columns of the source; the fetch stage yields only those that a result depends on.
         frame = apply_calls(_with_unread_columns(fetched, columns), branch.before)
         return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
@@ -535,18 +536,17 @@ class ChainBuilder:
         """Return the stage that fetches a branch's source, and the schema of its rows."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
-        schema = source_schema(source) if branch.join is None else struct_of(branch.join.kept_columns)
+        schema = source_schema(source) if branch.head is None else struct_of(branch.head.kept_columns)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
         if _needs_timestamp(branch):
             schema = schema.add(TIMESTAMP_COLUMN, LongType())
         schema = self._with_hidden(schema)
         steps: list[Step] = []
-        if branch.join is not None:
-            steps.append(StatefulStep(JoinOperator(branch.join), f"fetch-{index}"))
+        steps += _head_steps(branch, f"fetch-{index}")
         if self._projected_in_arrow(branch) and branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
             schema = self._schema(branch.projection.columns)
-        with_key = with_key or branch.join is not None
+        with_key = with_key or branch.head is not None
         fetch = self._fetch_step(source, with_key=with_key, accounts=index in self._accounting)
         stage = PythonStage(
             name=f"fetch-{index}",
@@ -606,9 +606,7 @@ class ChainBuilder:
         return [TracedSinkStep(step) if self._traced else step]
 
     def _arrow_steps(self, branch: Branch, fetch: str) -> list[Step]:
-        steps: list[Step] = []
-        if branch.join is not None:
-            steps.append(StatefulStep(JoinOperator(branch.join), fetch))
+        steps = _head_steps(branch, fetch)
         if branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
         return [*steps, *self._operator_steps(branch, fetch)]
@@ -662,13 +660,20 @@ def _with_unread_columns(fetched: DataFrame, columns: Sequence[StructField]) -> 
     return fetched.select(*whole, *(quoted(name) for name in fetched.columns if name in own))
 
 
+def _head_steps(branch: Branch, fetch: str) -> list[Step]:
+    """Return the operator on the rows of the source, if there is one."""
+    if branch.join is not None:
+        return [StatefulStep(JoinOperator(branch.join), fetch)]
+    return [StatefulStep(TransformOperator(branch.transform), fetch)] if branch.transform is not None else []
+
+
 def _stage_name(operator: KeyedOperator, index: int) -> str:
     return f"{stateful_operator(operator, with_key=False).name}-{index}"
 
 
 def _is_traceable(branch: Branch) -> bool:
     """Whether what follows an operator of the branch can be traced to single records."""
-    if branch.join is not None or _needs_timestamp(branch):
+    if branch.head is not None or _needs_timestamp(branch):
         return False
     return branch.operator is None or can_trace(branch.operator)
 

@@ -31,6 +31,7 @@ from headrace.spark.topology.nodes import (
     KeyedOperator,
     RepartitionSource,
     TopN,
+    Transform,
     Watermark,
     WindowedAggregate,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "store_of",
     "store_of_deduplication",
     "store_of_join",
+    "store_of_transform",
     "store_of_watermark",
     "stored_schema",
     "stores_of_branch",
@@ -287,11 +289,32 @@ def store_of_join(join: Join) -> StoreSpec:
     return StoreSpec(name=join.name, changelog_topic=join.changelog_topic, rows=RowSchema(tuple(columns)))
 
 
+def store_of_transform(transform: Transform) -> StoreSpec:
+    """The store of a stateful processor: its variables and timers. What its code does is not known."""
+    columns = [
+        RowColumn("key", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(transform.group_expressions, transform.group_columns, strict=True)
+    ]
+    for variable in transform.variables:
+        expires = "" if variable.ttl_ms is None else " that expires"
+        parts = (("key of a map", variable.key_columns), (f"{variable.kind}{expires}", variable.columns))
+        columns += [
+            RowColumn(role, f"{variable.name}.{name}", str(arrow_type(kind)))
+            for role, listed in parts
+            for name, kind in listed
+        ]
+    # A type that no stored value has: entries cannot be taken over by `headrace upgrade --state keep`.
+    columns.append(RowColumn("timers", transform.time_mode, "processor"))
+    return StoreSpec(name=transform.name, changelog_topic=transform.changelog_topic, rows=RowSchema(tuple(columns)))
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
     stores: list[StoreSpec] = []
     if branch.join is not None:
         stores.append(store_of_join(branch.join))
+    if branch.transform is not None:
+        stores.append(store_of_transform(branch.transform))
     if branch.deduplication is not None:
         stores.append(store_of_deduplication(branch.deduplication))
     if branch.watermark is not None:
@@ -326,16 +349,18 @@ def schemas_by_changelog(compiled: CompiledTopology) -> dict[str, StoredSchema]:
             source = part.sources[branch.source_index]
             for store in stores_of_branch(branch):
                 schemas[store.changelog_topic] = StoredSchema(name=store.name, state=store.rows, inputs=None)
-            if branch.join is not None:
-                schemas[branch.join.changelog_topic] = _schema_of_join(branch.join, source)
+            if branch.head is not None:
+                schemas[branch.head.changelog_topic] = _schema_of_head(branch, source)
             if branch.operator is not None:
                 schemas[branch.operator.changelog_topic] = stored_schema(branch.operator, source)
     return schemas
 
 
-def _schema_of_join(join: Join, source: object) -> StoredSchema:
+def _schema_of_head(branch: Branch, source: object) -> StoredSchema:
+    """Return the schemas of the operator that takes the rows of `source`, a repartition topic."""
     inputs = input_schema(source.columns, source.expressions) if isinstance(source, RepartitionSource) else None
-    return StoredSchema(name=join.name, state=store_of_join(join).rows, inputs=inputs)
+    store = stores_of_branch(branch)[0]
+    return StoredSchema(name=store.name, state=store.rows, inputs=inputs)
 
 
 def judge_changelog(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError, UserCodeError
 
-__all__ = ["FailureKind", "is_data_error", "kind_of", "reason_in", "reason_of", "user_error"]
+__all__ = ["FailureKind", "is_data_error", "kind_of", "raised_by_user", "reason_in", "reason_of", "user_error"]
 
 FailureKind = Literal["worker-lost", "cancelled", "sql"]
 _LOST = re.compile(
@@ -17,6 +21,7 @@ _LOST = re.compile(
 _CANCELLED = re.compile(r"cancelled|canceled|TaskKilled|killed by job group", re.IGNORECASE)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\][^\n]*")
 _DATA_EXCEPTION = re.compile(r"\bSQLSTATE: 22[0-9A-Z]{3}\b")
+_LIBRARIES = (str(Path(__file__).parents[2]), *(f"/{name}/" for name in ("pyspark", "pyarrow", "pandas", "numpy")))
 _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n]*)$", re.MULTILINE)
 
 
@@ -67,3 +72,23 @@ def user_error(error: BaseException, what: str, *, where: str = "") -> HeadraceE
     raised = UserCodeError("user-code", f"{what}: {reason_of(error)}", "", where=where)
     raised.__cause__ = error
     return raised
+
+
+@contextlib.contextmanager
+def raised_by_user(what: str, *, where: str, **facts: object) -> Iterator[None]:
+    """Raise UserCodeError for an exception of the user's code in the block.
+
+    Args:
+        what: What failed, such as "The processor Count failed in init".
+        where: "file:line" of the user's call that passed the code.
+        facts: More of what is known.
+    """
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        # The error crosses processes as text, so the place in the user's code belongs to the message.
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(x in f.filename for x in _LIBRARIES)]
+        place = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno})" if frames else ""
+        raise UserCodeError("user-code", f"{what}: {reason_of(error)}{place}", "", where=where, **facts) from error

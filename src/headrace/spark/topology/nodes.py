@@ -18,7 +18,7 @@ Columns of a row on its way, by name:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
@@ -51,6 +51,9 @@ FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
+StateKind: TypeAlias = Literal["value", "list", "map"]
+ProcessorInterface: TypeAlias = Literal["row", "pandas"]
+TimeMode: TypeAlias = Literal["none", "processingTime", "eventTime"]
 BufferFunction: TypeAlias = Literal[
     "count",
     "count_distinct",
@@ -349,6 +352,43 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateVariable:
+    """A variable of a stateful processor, as its `init` declares it."""
+
+    name: str
+    kind: StateKind
+    columns: tuple[tuple[str, str], ...]  # (name, type JSON) of a value, of an element, or of a value of a map
+    key_columns: tuple[tuple[str, str], ...] = ()  # of a key of a map
+    ttl_ms: int | None = None  # after which a value expires, by processing time
+    schemas: tuple[str, ...] = ()  # as the program wrote them: DDL text or JSON; of a map, that of its keys first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """A stateful processor of the user with its store: rows `g0.., i0..` in, rows of the processor out."""
+
+    name: str  # "transformed-by-id": the store's name and the subtopology's
+    processor: bytes = field(repr=False)  # pickled: each task begins each micro-batch with a copy of its own
+    processor_name: str
+    interface: ProcessorInterface
+    time_mode: TimeMode
+    group_columns: tuple[tuple[str, str], ...]  # (name the user sees, type JSON) of g0, g1, ..
+    inputs: tuple[tuple[str, str], ...]  # (name, type JSON) of i0, i1, ..
+    row_columns: tuple[tuple[str, str], ...]  # (column the processor sees, the g or i that it is), in order
+    variables: tuple[StateVariable, ...]  # by name
+    columns: tuple[tuple[str, str], ...]  # (name, type JSON) of the processor's rows
+    changelog_topic: str
+    time_zone: str = "UTC"  # of the timestamps that the processor sees: the session's
+    group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
+    where: str = ""
+
+    @property
+    def kept_columns(self) -> tuple[tuple[str, str], ...]:
+        """Those of its columns that its rows have: all, since the processor makes them."""
+        return self.columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
     """Sink that writes rows to a user topic.
 
@@ -417,12 +457,13 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `join` of the source's rows, `before` on the columns, `deduplication`, `between` on its rows,
-    `projection`, `watermark`, `operator`, its results, `after` on them, `sink`.
+    In order: `join` or `transform` of the source's rows, `before` on the columns, `deduplication`, `between` on its
+    rows, `projection`, `watermark`, `operator`, its results, `after` on them, `sink`.
     """
 
     source_index: int
     join: Join | None = None
+    transform: Transform | None = None
     before: tuple[NarrowCall, ...] = ()
     deduplication: Deduplication | None = None
     between: tuple[NarrowCall, ...] = ()
@@ -433,6 +474,11 @@ class Branch:
     sink: Sink
 
     @property
+    def head(self) -> Join | Transform | None:
+        """Return the operator in front of everything else, which makes the rows that `before` takes."""
+        return self.join or self.transform
+
+    @property
     def aggregate(self) -> Aggregate | None:
         """Return the operator if it is an aggregate."""
         return self.operator if isinstance(self.operator, Aggregate) else None
@@ -440,7 +486,7 @@ class Branch:
     @property
     def changelog_topics(self) -> tuple[str, ...]:
         """Return the changelog of each store of the branch."""
-        stores = (self.join, self.deduplication, self.watermark, self.operator)
+        stores = (self.join, self.transform, self.deduplication, self.watermark, self.operator)
         return tuple(node.changelog_topic for node in stores if node is not None)
 
 
