@@ -1,12 +1,12 @@
-"""Nexmark from topic to topic, exactly once, beside Flink SQL 2.3.0 and Structured Streaming: one run, one broker.
+"""Nexmark from topic to topic, exactly once, beside Flink SQL, Kafka Streams and Structured Streaming.
 
     python benchmarks/nexmark_peers.py [--queries q0 q17] [--events 1000000] [--engines headrace flink] [--json]
 
 All events lie in the topics before an engine starts. Every engine runs each query twice in one process that stays:
 once over a tenth of the events, untimed, so that nothing is compiled or loaded for the first time, and then over all of
 them. Headrace's time runs from the moment that all tasks are open to the commit of the last offset; Flink's is the run
-time that it reports for its job, which includes the scheduling of the job and its final checkpoint; Structured
-Streaming's (4.0.0, its JVM connector, RocksDB, trigger availableNow, at least once since its sink has no transactions)
+time that it reports for its job, which includes the scheduling of the job and its final checkpoint; Kafka Streams' (4.3.1, two threads) ends
+with the last record processed, before its last commit; Structured Streaming's (4.0.0, its JVM connector, RocksDB, trigger availableNow, at least once since its sink has no transactions)
 is the sum of its micro-batches. CPU seconds are those of the process tree of the engine, without the broker's.
 
 The number of rows in the result is counted for each engine: last rows of keys for tables, all rows otherwise. Engines
@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import json_topic as topics
 from peers.spark_400 import BUILD, PeerUnavailable, SparkPeer, fetch_jars
 from spark_source import MASTER, cluster
+from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
@@ -45,9 +46,12 @@ HERE = Path(__file__).parent
 FLINK_VERSION = "2.3.0"
 FLINK_JAR = ("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2")
 MAIN, WARM = "nexmark", "nexmark-warm"
-ENGINES = ("headrace", "flink", "flink-rocksdb", "structured-streaming")
+ENGINES = ("headrace", "flink", "flink-rocksdb", "kafka-streams", "structured-streaming")
 FLINK_QUERIES = frozenset(f"q{n}" for n in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22))
 STREAMING_QUERIES = frozenset(f"q{n}" for n in (0, 1, 2, 3, 8, 11, 14, 17, 20, 21, 22))
+KAFKA_STREAMS_QUERIES = frozenset(f"q{n}" for n in (0, 1, 2, 3, 5, 7, 8, 11, 15, 17, 18, 19, 20))
+QUERIES_OF = {"flink": FLINK_QUERIES, "flink-rocksdb": FLINK_QUERIES}
+QUERIES_OF |= {"kafka-streams": KAFKA_STREAMS_QUERIES, "structured-streaming": STREAMING_QUERIES}
 Turn = Callable[[str, str], dict[str, Any]]
 
 
@@ -71,6 +75,16 @@ class FlinkPeer(SparkPeer):
             (environment / ".installed").touch()
         fetch_jars((FLINK_JAR,), jars)
         return str(python), list(jars.glob("*.jar")), BUILD / f"flink-{FLINK_VERSION}.log"
+
+
+class KafkaStreamsPeer(SparkPeer):
+    """Kafka Streams in a JVM that stays; a question names a query, the reply holds its seconds."""
+
+    def __init__(self, bootstrap: str) -> None:
+        classes, jars = compiled(HERE / "peers" / "nexmark"), kafka_jars(TOOLS_VERSION)
+        BUILD.mkdir(parents=True, exist_ok=True)
+        self._log = BUILD / "kafka-streams-nexmark.log"
+        self._command = [java(), "-Xmx2g", "-cp", f"{classes}:{jars}/*", "KafkaStreamsNexmark", bootstrap]
 
 
 class Engines:
@@ -150,7 +164,11 @@ class Engines:
             peer = self._peers[engine] = self._stack.enter_context(self._start_peer(engine))
         sink = self._next_sink(engine, query)
         before = topics.cpu_seconds(topics.descendants(peer.pid))
-        reply = peer.ask({"query": query, "prefix": prefix, "sink": sink, "inputs": list(QUERIES[query].inputs)})
+        events = self._options.events if prefix == MAIN else self._options.events // 10
+        counts = count_events(self._options.workload, 0, events)
+        records = sum(counts[kind] for kind in KINDS if kind in QUERIES[query].inputs)
+        directory = str(self._directory / engine)
+        reply = peer.ask({"query": query, "prefix": prefix, "sink": sink, "records": records, "directory": directory})
         if "error" in reply:
             raise PeerUnavailable(f"{engine} {query}: {reply['error']}")
         spent = topics.cpu_seconds(topics.descendants(peer.pid)) - before
@@ -159,6 +177,8 @@ class Engines:
     def _start_peer(self, engine: str) -> SparkPeer:
         if engine == "structured-streaming":
             return SparkPeer("spark_nexmark.py", ["--bootstrap-server", self._bootstrap, "--master", MASTER])
+        if engine == "kafka-streams":
+            return KafkaStreamsPeer(self._bootstrap)
         return FlinkPeer(self._bootstrap, "rocksdb" if engine == "flink-rocksdb" else "hashmap")
 
 
@@ -166,7 +186,7 @@ def can_run(engine: str, query: str) -> bool:
     """Return whether an engine has the query."""
     if engine == "headrace":
         return QUERIES[query].runs
-    return query in (STREAMING_QUERIES if engine == "structured-streaming" else FLINK_QUERIES)
+    return query in QUERIES_OF[engine]
 
 
 def send_all(bootstrap: str, options: argparse.Namespace) -> None:
