@@ -4,10 +4,15 @@
 
 All events lie in the topics before an engine starts. Every engine runs each query twice in one process that stays:
 once over a tenth of the events, untimed, so that nothing is compiled or loaded for the first time, and then over all of
-them. Headrace's time runs from the moment that all tasks are open to the commit of the last offset; Flink's is the run
-time that it reports for its job, which includes the scheduling of the job and its final checkpoint; Kafka Streams' (4.3.1, two threads) ends
-with the last record processed, before its last commit; Structured Streaming's (4.0.0, its JVM connector, RocksDB, trigger availableNow, at least once since its sink has no transactions)
-is the sum of its micro-batches. CPU seconds are those of the process tree of the engine, without the broker's.
+them. Where the measured time begins and ends:
+
+- Headrace: from the moment that all tasks are open to the commit of the last offset.
+- Flink SQL 2.3.0: the run time that it reports for its job, with scheduling and the final checkpoint.
+- Kafka Streams 4.3.1, two threads: from the state RUNNING to the last record processed, before its last commit.
+- Structured Streaming 4.0.0, its JVM connector, RocksDB, availableNow: the sum of its micro-batches. It writes at least
+  once, since its sink has no transactions.
+
+CPU seconds are those of the process tree of the engine, without the broker's, over the same run.
 
 The number of rows in the result is counted for each engine: last rows of keys for tables, all rows otherwise. Engines
 agree where a query has one right answer. `headrace nexmark` compares every row.
