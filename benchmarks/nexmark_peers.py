@@ -115,7 +115,8 @@ class Engines:
         self._number += 1
         sink = f"{engine}-{query}-{self._number}"
         with Admin(self._bootstrap) as admin:
-            admin.create_topics({sink: self._options.partitions})
+            # Records of Kafka Streams carry the events' own times, which retention would find too old.
+            admin.create_topics({sink: self._options.partitions}, configs={sink: {"retention.ms": "-1"}})
         return sink
 
     def _rows(self, query: str, sink: str) -> int:
