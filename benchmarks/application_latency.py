@@ -16,7 +16,7 @@ of its key: where two records of a key meet in one micro-batch (or one cache of 
 figures, so they flatter; after a restart or a repetition it may exceed 1). `behind` is how long after the window its
 last row came: an application that cannot keep up has it above its latency.
 
-Peers, by turns on the same broker: Kafka Streams 4.3.1, a new process each, with its defaults (two threads; it commits
+Peers, in turn on the same broker: Kafka Streams 4.3.1, a new process each, with its defaults (two threads; it commits
 every 30 s at least once, every 100 ms exactly once; its producer lingers 100 ms), but for the counts without a record
 cache (`statestore.cache.max.bytes=0`): with the default cache of 10 MB a count is written when the cache is flushed,
 which at least once is every 30 s (`--peer-setting` changes that). Structured Streaming 4.0.0 with its JVM connector and
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=15, help="seconds without records, after the window; 0: none")
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--guarantee", choices=GUARANTEES, action="append")
-    parser.add_argument("--only", choices=SIDES, action="append", help="whose turns; by default everybody's")
+    parser.add_argument("--only", choices=SIDES, action="append", help="which contenders; by default all")
     parser.add_argument("--peer-setting", action="append", default=[], help="of Kafka Streams, name=value")
     parser.add_argument("--short", action="store_true", help="one round: 6 s warm, 6 counted, 4 idle")
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-"""What the benchmarks of whole applications share: turns on one broker beside a session of Structured Streaming, and
-the options that say how many, of what, and where.
+"""Common parts of the benchmarks of whole applications: alternating runs on one broker beside a session of Structured
+Streaming, and the options for number, size and place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GUARANTEES = ("at_least_once", "exactly_once_v2")
 
 
 class ApplicationTurns:
-    """Who runs, one after the other; each turn has a group, a state directory and a sink of its own. Mutable."""
+    """Contenders that run one after the other, each run with its own group, state directory and sink. Mutable."""
 
     def __init__(self, bootstrap: str, options: argparse.Namespace, stack: ExitStack, *, with_spark: bool) -> None:
         self._bootstrap, self._options, self._number = bootstrap, options, 0

@@ -1,4 +1,4 @@
-"""What records cost that Spark SQL cannot process: jobs, time, and throughput beside an input without any.
+"""Cost of records that Spark SQL cannot process: jobs, time, and throughput beside an input without any.
 
     python benchmarks/bad_records.py [--records 200000] [--bad-per-mille 1] [--query cast|udf] [--json]
 

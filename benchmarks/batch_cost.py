@@ -1,4 +1,4 @@
-"""What an application costs that has next to nothing to do: idle, with one record per task, and in memory.
+"""Cost of an application with next to nothing to do: idle, with one record per task, and in memory.
 
     python benchmarks/batch_cost.py [--tasks 16] [--tasks 1] [--idle 30] [--batches 60] [--short] [--json]
 

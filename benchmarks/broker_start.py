@@ -5,7 +5,7 @@ leave it out with --without-kafka. Figures are medians; the machine is noisy, qu
 
 What a test's first `kafka_broker` costs is measured in fresh processes: imports, start, first record, first group, as
 time on the clock and as CPU time of the process, which says more on a machine that is busy. Bytecode is cached, as it
-is on any machine where PYTHONDONTWRITEBYTECODE is not set; the same without is told, too.
+is on any machine where PYTHONDONTWRITEBYTECODE is not set; the figure without it is printed, too.
 """
 
 from __future__ import annotations

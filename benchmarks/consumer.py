@@ -206,7 +206,7 @@ def report(figures: dict[str, list[dict[str, float]]], arguments: argparse.Names
         print(json.dumps({"benchmark": "consumer", "records": arguments.records, "medians": rows}))
         return
     print(
-        f"medians of {arguments.rounds} rounds by turns, {arguments.records} records of {arguments.record_size} B, "
+        f"medians of {arguments.rounds} rounds alternating, {arguments.records} records of {arguments.record_size} B, "
         f"group.protocol={arguments.group_protocol}; load average {os.getloadavg()[0]:.1f}"
     )
     base = medians["confluent-kafka, tuned"]

@@ -134,7 +134,7 @@ class Points:
                 (cpu, broker), began = self._cpu(pids), time.perf_counter()
                 topics.fill(self._bootstrap, asked["topic"], records=records, keys=KEYS)
                 filled = time.perf_counter() - began
-                apps[0].ask("settle")  # what the group has committed, whoever did it
+                apps[0].ask("settle")  # what the group has committed, by any member
                 seconds = time.perf_counter() - began
                 now = self._cpu({pid for app in apps for pid in app.pids()})
                 rows = [row for app in apps for row in app.ask("batches")["batches"]]

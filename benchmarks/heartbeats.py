@@ -1,6 +1,6 @@
 """Steady streams heartbeats per second, and per second of the broker's CPU: our broker beside Apache Kafka 4.3.1.
 
-One load generator (`peers/heartbeat_load.py`, a process of its own) drives both by turns, in rounds: 64 connections,
+One load generator (`peers/heartbeat_load.py`, a process of its own) drives both alternately, in rounds: 64 connections,
 each a member of a settled group, with `depth` requests under way on each. Depth 1 is what real members do; deeper shows
 what a broker can do when it reads several requests at once. The answers are checked to be the steady ones. The broker's
 CPU is that of its process in /proc. Prints a table, or JSON with --json.
@@ -109,7 +109,7 @@ def apache_kafka() -> Iterator[Contender]:
 
 
 def settled_members(port: int, groups: int, members: int) -> list[tuple[bytes, bytes]]:
-    """Joins all, goes on until nobody learns anything new, and returns everybody's steady heartbeat and its answer."""
+    """Join all members, continue until no answer changes, and return each member's steady heartbeat and its answer."""
     create_topic(port, members)
     everybody = [Member(port, f"group-{number % groups}", f"member-{number}") for number in range(members)]
     everybody[0].find_coordinator()
@@ -118,7 +118,7 @@ def settled_members(port: int, groups: int, members: int) -> list[tuple[bytes, b
     deadline = time.monotonic() + 60
     while learning := [member for member in everybody if not member.beat()]:
         if time.monotonic() > deadline:
-            raise SystemExit(f"The groups do not settle; {len(learning)} members, one was told {learning[0].told}")
+            raise SystemExit(f"The groups do not settle; {len(learning)} members, one received {learning[0].told}")
         time.sleep(0.05)
     loads = [member.steady() for member in everybody]
     for member in everybody:
@@ -142,7 +142,7 @@ def create_topic(port: int, partitions: int) -> None:
 
 
 class Member:
-    """Joins a group and follows what it is told, one heartbeat at a time."""
+    """Member that joins a group and follows its assignment, one heartbeat at a time."""
 
     def __init__(self, port: int, group_id: str, member_id: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))

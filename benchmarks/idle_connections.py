@@ -1,7 +1,7 @@
-"""What 2,000 idle connections cost a broker: memory, CPU, and the latency of another client; beside Apache Kafka 4.3.1.
+"""Cost of 2,000 idle connections for a broker: memory, CPU, latency of another client; beside Apache Kafka 4.3.1.
 
 Each connection has asked ApiVersions once and then says nothing. Memory is the resident set before and with them; CPU
-is that of the broker's process while nobody speaks; latency as in `latency.py`, 1,000 records a second, without the
+is that of the broker's process while no client sends; latency as in `latency.py`, 1,000 records a second, without the
 connections and with them. Prints a table, or JSON with --json.
 """
 

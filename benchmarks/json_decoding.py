@@ -3,7 +3,7 @@
     python benchmarks/json_decoding.py [--records 20000] [--rounds 5] [--json]
 
 `spark/formats/json_decoding.py` tries a compiled pass first, gives doubtful records to pyarrow's reader, and the rest
-to the reader of single records. Each shape of record is decoded twice, by turns: as the product does it, and without
+to the reader of single records. Each shape of record is decoded twice, alternating: as the product does it, and without
 pyarrow's reader (the middle way). The ratio is the value of that way. One process, CPU time, medians.
 """
 

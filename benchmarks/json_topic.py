@@ -88,7 +88,7 @@ def one_for_each(bootstrap: str, topic: str) -> Callable[[], None]:
 
 
 def offsets_behind(bootstrap: str, topic: str) -> dict[tuple[str, int], int]:
-    """Where each partition ends for a reader of committed records."""
+    """Return the end of each partition for a reader of committed records."""
     from headrace.client.admin import Admin
     from headrace.client.network_client import NetworkClient
 
@@ -141,7 +141,7 @@ def descendants(root: int) -> set[int]:
 
 
 def cpu_seconds(pids: set[int]) -> float:
-    """Of these processes; children that ended and were waited for included."""
+    """Return the CPU seconds of these processes, with children that ended and were waited for."""
     stats = [_stat(Path("/proc") / str(pid)) for pid in pids]
     return sum(sum(map(int, stat[11:15])) for stat in stats if stat) / TICKS
 

@@ -1,4 +1,4 @@
-"""How long tasks stand still when something dies: the last commit before the kill → the next commit, by whoever.
+"""How long tasks stand still when something dies: the last commit before the kill → the next commit, by any member.
 
 Instances of one application (a stateful count, exactly once), each with its own driver, JVM, workers and guardian,
 share 8 tasks; a record comes to each partition every 20 ms. At random moments something is killed with SIGKILL:
@@ -154,7 +154,7 @@ class Scene:
         return {}
 
     def is_balanced(self) -> bool:
-        """Every instance has opened its share, nobody else is in the group, and all tasks commit."""
+        """Every instance has opened its share, no other member is in the group, and all tasks commit."""
         if not all(instance.is_at_work for instance in self.instances):
             return False
         shares = self.shares()

@@ -46,7 +46,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(kw_only=True)
 class Member:
-    """What a member knows: it acknowledges what it was told with its next heartbeat."""
+    """State of a member: it acknowledges its assignment with its next heartbeat."""
 
     member_id: str
     epoch: int = 0

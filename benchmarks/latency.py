@@ -1,4 +1,4 @@
-"""Milliseconds from send to acknowledgement at fixed rates: ours beside Apache Kafka 4.3.1, by turns.
+"""Milliseconds from send to acknowledgement at fixed rates: ours beside Apache Kafka 4.3.1, alternating.
 
 Kafka's ProducerPerformance, one client, 100-byte records, linger.ms=0, acks=all, 1,000 and 10,000 records a second. The
 tool's own percentiles, its first tenth left out as warm-up; medians over the rounds. Prints a table, or JSON with
@@ -87,7 +87,7 @@ def report(
     if arguments.json:
         print(json.dumps({"benchmark": "latency", "fsync": fsync, "medians": rows}))
         return
-    print(f"from send to acknowledgement, medians of {arguments.rounds} rounds of {arguments.seconds} s by turns")
+    print(f"from send to acknowledgement, medians of {arguments.rounds} rounds of {arguments.seconds} s alternating")
     for row in rows:
         print(
             f"  {row['records_per_s']:>6}/s  {row['broker']:<20} fsync {fsync[str(row['broker'])]:<9} "

@@ -47,7 +47,7 @@ class Contender:
     bootstrap_servers: str
 
     def cpu_seconds(self) -> float:
-        """Of the process so far, user and system."""
+        """CPU seconds of the process so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -119,7 +119,7 @@ def tool(main_class: str, arguments: Sequence[str], classes: Path | None = None)
 
 
 def outputs(processes: Sequence[subprocess.Popen[str]], timeout_s: float) -> list[str]:
-    """What they printed, when all are done. Ends them all when one fails or takes too long."""
+    """Return what the processes printed, when all are done. End them all when one fails or takes too long."""
     try:
         found = []
         for process in processes:

@@ -1,10 +1,10 @@
 """How long a task stands still when it moves: last record by its old owner → first record by its new one.
 
 Two instances share 8 tasks, records flow steadily (one per partition and 20 ms); a third instance comes (scale-out) and
-leaves again (graceful leave), at random moments, so that each falls into another phase of everybody's heartbeats. Side
-by side in one run: our members on our broker, our members on Apache Kafka, Kafka Streams (`group.protocol=streams`) on
-the same Kafka, and on our broker. Instances of one kind live in one process, warmed up. All brokers have their
-defaults (heartbeat interval 5 s, assignment interval 1 s, session 45 s).
+leaves again (graceful leave), at random moments, so that each falls into another phase of every instance's heartbeats.
+Side by side in one run: our members on our broker, our members on Apache Kafka, Kafka Streams
+(`group.protocol=streams`) on the same Kafka, and on our broker. Instances of one kind live in one process, warmed up.
+All brokers have their defaults (heartbeat interval 5 s, assignment interval 1 s, session 45 s).
 
 With `--state-mb` the members are whole applications that count records per key, with so much state: a Spark application
 of ours (exactly once, the default) on our broker, and Kafka Streams (at least once, the default; RocksDB) on Apache

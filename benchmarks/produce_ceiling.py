@@ -3,7 +3,7 @@
 That server is a thread per connection in front of one of our brokers. It passes every request on but Produce, of which
 it reads the topic, the partitions and nothing of the records, and answers at once that all went well. What it lacks of
 Apache Kafka's MB/s no broker behind one Python thread can have on this machine: the client and the kernel are the rest.
-One client of ProducerPerformance by default, with its defaults, by turns; a new topic of four partitions each time.
+One client of ProducerPerformance by default, with its defaults, alternating; a new topic of four partitions each time.
 Prints the medians, their ratios to Apache Kafka, and the client's CPU seconds.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
                     )
                 print(f"{contender.name}: {found['mb_per_s']:.1f} MB/s", file=sys.stderr, flush=True)
     print(
-        f"{arguments.record_size} B, clients {arguments.clients}, medians of {arguments.rounds} rounds by turns, "
+        f"{arguments.record_size} B, clients {arguments.clients}, medians of {arguments.rounds} rounds alternating, "
         f"{arguments.megabytes} MB each; load average {os.getloadavg()[0]:.1f}"
     )
     kafka = statistics.median(rates["Apache Kafka 4.3.1"])

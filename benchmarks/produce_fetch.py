@@ -1,12 +1,13 @@
 """MB/s of produce and fetch with Java clients: ours beside Apache Kafka 4.3.1.
 
-Both brokers run for the whole time, each a process of its own, and are loaded by turns (A B A B). Each client is a JVM
-of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, linger.ms 5, acks=all, idempotent), and its
-ConsumerPerformance, each in a consumer group of its own, so several read everything each; its `fetch.time.ms` counts,
-without the time to join. MB are 2^20 bytes, as the tools count them. The rate is all records of all clients by the time
-of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is made with
-an fsync before every acknowledgement (`headrace.flush.policy=always` beside Kafka's `log.flush.interval.messages=1`).
-Prints tables, or JSON with --json. `--megabytes 0` makes the second table alone, in less than three minutes.
+Both brokers run for the whole time, each a process of its own, and are loaded alternately (A B A B). Each client is a
+JVM of its own: Kafka's ProducerPerformance with its defaults (batch.size 16384, linger.ms 5, acks=all, idempotent), and
+its ConsumerPerformance, each in a consumer group of its own, so several read everything each; its `fetch.time.ms`
+counts, without the time to join. MB are 2^20 bytes, as the tools count them. The rate is all records of all clients by
+the time of the slowest client; MB per broker CPU second is what a busy machine leaves to compare. A second table is
+made with an fsync before every acknowledgement (`headrace.flush.policy=always` beside Kafka's
+`log.flush.interval.messages=1`). Prints tables, or JSON with --json. `--megabytes 0` makes the second table alone, in
+less than three minutes.
 """
 
 from __future__ import annotations
@@ -168,7 +169,9 @@ def report(
     told["fsync"] = {contender.name: contender.fsync for contender in contenders}
     if arguments.json:
         return told
-    print(f"medians of {arguments.rounds} rounds by turns, {megabytes} MB each; load average {os.getloadavg()[0]:.1f}")
+    print(
+        f"medians of {arguments.rounds} rounds alternating, {megabytes} MB each; load average {os.getloadavg()[0]:.1f}"
+    )
     print(f"{'':<28}" + "".join(f"{f'{each.name}, fsync {each.fsync}':>42}" for each in contenders))
     for what in dict.fromkeys(what for what, _ in medians):
         found = [medians[what, contender.name] for contender in contenders]

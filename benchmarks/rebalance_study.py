@@ -10,8 +10,8 @@ needs it, and on to the next when the new one has its share. Each case is a grou
 each with the loop that most programs have (poll, handle all of it, commit) and with our pipeline (`ParallelConsumer`).
 
 Told of each case, from the first restart to three seconds after the last one: seconds without a single record handled
-(in bins of half a second), the largest backlog beyond that before it, partition-seconds that nobody had, and partitions
-whose owner changed for another. Prints a table, or JSON with --json; --plot FILE writes the picture.
+(in bins of half a second), the largest backlog beyond that before it, partition-seconds without an owner, and
+partitions whose owner changed for another. Prints a table, or JSON with --json; --plot FILE writes the picture.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Case:
                 yield found, told.place
 
     def _ownership(self, lines: list[tuple[dict[str, Any], int]], began: float, ended: float) -> tuple[float, int]:
-        """(partition-seconds that nobody had, partitions that went to another place than the one they had)."""
+        """(partition-seconds without an owner, partitions that went to another place than the one they had)."""
         last, free, stopped, moved = dict[int, int](), dict[int, float](), 0.0, 0
         for told, place in lines:
             for partition in told.get("gone", ()):

@@ -271,7 +271,7 @@ def table(facts: dict[str, Any]) -> str:
     what = f"{facts['records']:,} values of {VALUE_BYTES} bytes, {facts['partitions']} partitions of {facts['broker']}"
     heads = "".join(f"{'× ' + peer:>19}" for peer in peers)
     lines = [
-        f"{what}, {MASTER}; median of {facts['runs']} runs, by turns",
+        f"{what}, {MASTER}; median of {facts['runs']} runs, alternating",
         f"{'':58}{'records/s':>11}{'seconds':>9}{'(min – max)':>16}{heads}",
     ]
     for name, row in facts["results"].items():

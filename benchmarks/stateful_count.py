@@ -137,7 +137,7 @@ def _summed(progress: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Turns of everybody; the medians, and how many times faster ours is than each peer under the same guarantee."""
+    """Run all contenders; return the medians, and the ratios to each peer under the same guarantee."""
     peers = [] if options.without_kafka_streams else ["kafka_streams"]
     turns_of = [(way, guarantee) for guarantee in options.guarantee for way in ("ours", *peers)]
     if not options.without_structured_streaming:

@@ -9,10 +9,10 @@
   from_json  `F.from_json` on raw records, as one would port a job of Structured Streaming: decoded in the JVM
 
 Both sides run the same query on the same topic of JSON records (about 100 bytes, see `json_topic`) into 8 partitions,
-by turns, in sessions that stay: Spark 4.0.0 with the newest connector that can be had whole, trigger availableNow, its
-defaults; ours on the project's Spark, with its defaults but for `--guarantee` (Structured Streaming's Kafka sink is at
-least once). Our time runs from the first moment that all tasks are open to the last offset committed; theirs is the sum
-of their micro-batches. What was written is counted.
+alternating, in sessions that stay: Spark 4.0.0 with the newest connector that can be had whole, trigger availableNow,
+its defaults; ours on the project's Spark, with its defaults but for `--guarantee` (Structured Streaming's Kafka sink is
+at least once). Our time runs from the first moment that all tasks are open to the last offset committed; theirs is the
+sum of their micro-batches. What was written is counted.
 """
 
 from __future__ import annotations

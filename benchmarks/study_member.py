@@ -2,7 +2,7 @@
 
 Each line on stdout is a JSON object with the time (seconds, monotonic, one clock for all processes of a machine) and
 what happened: records handled since the last line, partitions gained or let go. Ends on SIGTERM as a good member does:
-what is at work is finished and committed, then it leaves (a static one keeps its place).
+what is running is finished and committed, then it leaves (a static one keeps its place).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORT_S = 0.1
 
 
 class Story:
-    """Mutable: what is told, in order. Handlers of several threads count in it."""
+    """Mutable: events to report, in order. Handlers of several threads count in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

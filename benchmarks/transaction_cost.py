@@ -1,4 +1,4 @@
-"""What a transaction adds to a small micro-batch: exactly once and at least once by turns. Prints JSON.
+"""Cost of a transaction in a small micro-batch: exactly once and at least once alternating. Prints JSON.
 
     python benchmarks/transaction_cost.py [--batches N] [--records N] [--partitions N] [--rounds N]
 
@@ -91,7 +91,7 @@ def send(broker: Any, options: Any) -> None:
 
 
 def cpu_ms() -> float:
-    """Of this process and all that stem from it, living or ended."""
+    """Return the CPU milliseconds of this process and its descendants, living or ended."""
     total = 0
     parents = {int(p.name): _stat(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
     mine = {os.getpid()}

@@ -22,6 +22,7 @@ from tests.structure import (
 
 PACKAGES = sorted(place.name for place in SOURCE.iterdir() if (place / "__init__.py").exists())
 CLEAN_PAGES = (
+    "benchmarks/README.md",
     "README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -56,6 +57,13 @@ def test_docstrings_and_comments_are_plain_english(package: str) -> None:
         for finding in rule(module)
     ]
     assert found == []
+
+
+def test_benchmarks_are_plain_english() -> None:
+    modules = [Module(path) for path in sorted((ROOT / "benchmarks").rglob("*.py"))]
+    assert [
+        finding for module in modules for rule in (openers_without_head, wording_of) for finding in rule(module)
+    ] == []
 
 
 def test_no_clean_package_is_in_an_import_cycle() -> None:
