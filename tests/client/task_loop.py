@@ -22,6 +22,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.streams_member import StreamsMember
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import decode_records
 
@@ -134,7 +135,7 @@ class TaskLoop(threading.Thread):
             self._note(partition, record.offset, time.monotonic_ns())
             self._positions[partition] = record.offset + 1
 
-    def _fetch(self, topic_id: object, partitions: Iterable[int]) -> object:
+    def _fetch(self, topic_id: object, partitions: Iterable[int]) -> RequestMessage:
         request = m.fetch_request
         return request.FetchRequest(
             max_wait=from_ms(MAX_WAIT_MS),

@@ -6,7 +6,7 @@ Each call fails as a whole with the first refusal (BrokerError); retriable refus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
@@ -26,14 +26,17 @@ from headrace.client.admin_results import (
 )
 from headrace.client.broker_errors import STALE_METADATA, refusal
 from headrace.client.cluster_metadata import TopicMetadata
-from headrace.client.connection import ConnectionLost
+from headrace.client.connection import ConnectionLost, Response
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = ["Admin", "IsolationLevel"]
+
+Entry = TypeVar("Entry")
 
 TopicPartition = tuple[str, int]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -392,8 +395,8 @@ class Admin:
 
     def _controller(
         self,
-        request: Any,
-        outcomes: Callable[[Any], list[tuple[ErrorCode, str, str | None]]],
+        request: RequestMessage,
+        outcomes: Callable[[Response], list[tuple[ErrorCode, str, str | None]]],
         accepted: frozenset[ErrorCode] | set[ErrorCode] = frozenset({ErrorCode.none}),
         *,
         node: int | None = None,
@@ -411,21 +414,21 @@ class Admin:
                 return
             code, what, message = refused[0]
             if code != ErrorCode.not_controller or deadline.passed:
-                raise refusal(code, what, api=type(request).__name__.removesuffix("Request"), message=message)
+                raise refusal(code, what, api=type(request).__name__.removesuffix("RequestMessage"), message=message)
             self.client.metadata((), refresh=True)
             backoff.pause(deadline)
 
     def _at_leaders(
         self,
         wanted: Mapping[TopicPartition, int],
-        request_for: Callable[[Mapping[TopicPartition, int]], Any],
-        entries: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, Any]]],
+        request_for: Callable[[Mapping[TopicPartition, int]], RequestMessage],
+        entries: Callable[[Response], Iterable[tuple[TopicPartition, ErrorCode, Entry]]],
         api: str,
-    ) -> dict[TopicPartition, Any]:
+    ) -> dict[TopicPartition, Entry]:
         """Send one request per leader, all at the same time, and repeat those whose leader moved or did not answer."""
         deadline = Deadline.after_ms(self.client.api_timeout_ms)
         backoff = Backoff()
-        found: dict[TopicPartition, Any] = {}
+        found: dict[TopicPartition, Entry] = {}
         left = dict(wanted)
         refresh = False
         while left:

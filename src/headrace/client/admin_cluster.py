@@ -19,6 +19,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = [
@@ -98,7 +99,7 @@ def node_of(kind: str, name: str) -> int | None:
     return int(name) if kind in ("broker", "broker-logger") and name else None
 
 
-def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation: bool) -> object:
+def _describe_request(wanted: Iterable[tuple[ResourceType, str]], documentation: bool) -> RequestMessage:
     request = m.describe_configs_request
     return request.DescribeConfigsRequest(
         resources=tuple(
@@ -134,7 +135,7 @@ def alter_configs_request(
     subtract: Mapping[str, str],
     *,
     validate_only: bool,
-) -> object:
+) -> RequestMessage:
     """Return an IncrementalAlterConfigs request for one resource; a value of None resets the setting."""
     request = m.incremental_alter_configs_request
     # A setting may stand in one list only: the broker refuses a key that a request changes twice.
@@ -200,7 +201,7 @@ def describe_features(client: NetworkClient, *, node: int | None = None) -> dict
 
 def update_features_request(
     client: NetworkClient, levels: Mapping[str, int], upgrade_type: UpgradeType, *, validate_only: bool
-) -> object:
+) -> RequestMessage:
     """Return an UpdateFeatures request (KIP-778)."""
     request = m.update_features_request
     return request.UpdateFeaturesRequest(
@@ -284,7 +285,7 @@ def _by_topic(part: Mapping[TopicPartition, int]) -> dict[str, list[tuple[int, i
     return grouped
 
 
-def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> object:
+def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: str, timeout_ms: int) -> RequestMessage:
     """Return a ListOffsets request for one leader: partition → timestamp, negative for an end of the log."""
     request = m.list_offsets_request
     return request.ListOffsetsRequest(
@@ -305,7 +306,7 @@ def list_offsets_request(part: Mapping[TopicPartition, int], isolation_level: st
     )
 
 
-def delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> object:
+def delete_records_request(part: Mapping[TopicPartition, int], timeout_ms: int) -> RequestMessage:
     """Return a DeleteRecords request for one leader: partition → first offset to keep."""
     request = m.delete_records_request
     return request.DeleteRecordsRequest(

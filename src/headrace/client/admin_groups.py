@@ -23,6 +23,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = [
@@ -75,7 +76,7 @@ def list_groups(
 
 
 def _answers_when_loaded(
-    client: NetworkClient, requests: list[tuple[int | None, object]]
+    client: NetworkClient, requests: list[tuple[int | None, RequestMessage]]
 ) -> list[m.list_groups_response.ListGroupsResponse]:
     """Repeat the requests while a broker that has just started still loads its coordinators' logs."""
     deadline, backoff = Deadline.after_ms(client.api_timeout_ms), Backoff()
@@ -157,7 +158,7 @@ def delete_offsets(
     )
 
 
-def _delete_request(group_id: str, partitions: list[TopicPartition]) -> object:
+def _delete_request(group_id: str, partitions: list[TopicPartition]) -> RequestMessage:
     request = m.offset_delete_request
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -417,7 +418,7 @@ def _leave_classic_group(
     return result.error_code, None, "LeaveGroup"
 
 
-def _streams_leave(group_id: str, member: RemovableMember) -> object:
+def _streams_leave(group_id: str, member: RemovableMember) -> RequestMessage:
     # Without the instance id the coordinator finds any member by its member id. With it, it would look up the present
     # holder of the id and fence this request instead.
     return m.streams_group_heartbeat_request.StreamsGroupHeartbeatRequest(
@@ -435,7 +436,7 @@ def _streams_leave(group_id: str, member: RemovableMember) -> object:
     )
 
 
-def _consumer_leave(group_id: str, member: RemovableMember) -> object:
+def _consumer_leave(group_id: str, member: RemovableMember) -> RequestMessage:
     return m.consumer_group_heartbeat_request.ConsumerGroupHeartbeatRequest(
         group_id=GroupId(group_id), member_id=member.member_id, member_epoch=i32(LEAVE_EPOCH), topic_partitions=None
     )

@@ -96,7 +96,7 @@ _KINDS = MappingProxyType(
 
 
 def refusal(
-    code: ErrorCode, what: str, *, api: str, message: str | None = None, fix: str | None = None, **facts: Any
+    code: ErrorCode, what: str, *, api: str, message: str | None = None, fix: str | None = None, **facts: object
 ) -> BrokerError:
     """Return the error for a code.
 
@@ -136,7 +136,7 @@ def raise_for(code: ErrorCode, what: str, *, api: str, message: str | None = Non
         raise refusal(code, what, api=api, message=message, **facts)
 
 
-def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str, **facts: Any) -> BrokerError:
+def recreated_topic(what: str, topic: str, was: object, now: object, *, fix: str, **facts: object) -> BrokerError:
     """Return the error for an offset of a topic that was deleted and created again.
 
     Args:

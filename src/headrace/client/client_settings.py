@@ -79,6 +79,7 @@ def _unescape(text: str) -> str:
 
 
 Kind = Literal["string", "int", "boolean", "list"]
+Default = int | str | bool | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class ClientSetting:
 
     name: str
     kind: Kind
-    default: Any = None
+    default: Default = None
     in_application: int | str | None = None
     meaning: str = ""
     choices: tuple[str, ...] = ()

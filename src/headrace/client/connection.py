@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from headrace.client.deadline import Deadline
 from headrace.client.security import PLAINTEXT, ClientSecurity, authentication_failed, tls_failed
@@ -23,7 +23,7 @@ from headrace.errors import BrokerError, UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import SUPPORTED, ApiKey, VersionRange
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.framing import MalformedResponse
+from headrace.protocol.framing import MalformedResponse, RequestMessage
 from headrace.protocol.kio_units import to_ms
 from headrace.protocol.request_codec import decode_response, encode_request
 from headrace.protocol.sasl import SaslError
@@ -68,6 +68,10 @@ class NotKafka(ConnectionLost):
     """The server at the address does not answer as a Kafka broker."""
 
 
+Response: TypeAlias = Any
+"""The newest class of a response. Callers name it: `response: m.x_response.XResponse = client.call(request)`."""
+
+
 class PendingReply:
     """Response to come to one request."""
 
@@ -77,7 +81,7 @@ class PendingReply:
         self, connection: Connection, api_key: ApiKey, api_version: int, correlation_id: int, deadline: Deadline
     ) -> None:
         self._connection = connection
-        self._response: Any = None
+        self._response: Response = None
         self._error: Exception | None = None
         self.api_key = api_key
         self.api_version = api_version
@@ -90,7 +94,7 @@ class PendingReply:
         """The connection that will deliver the response; closing it abandons everything in flight on it."""
         return self._connection
 
-    def result(self) -> Any:
+    def result(self) -> Response:
         """Wait for the response and return it as the newest class.
 
         Raises:
@@ -104,7 +108,7 @@ class PendingReply:
             raise self._error
         return self._response
 
-    def settle(self, response: Any, error: Exception | None) -> None:
+    def settle(self, response: Response, error: Exception | None) -> None:
         """Set the response or the error."""
         self._response = response
         self._error = error
@@ -172,7 +176,7 @@ class Connection:
         common = VersionRange(max(ours.lowest, theirs.lowest), min(ours.highest, theirs.highest))
         return common if common.lowest <= common.highest else None
 
-    def send(self, request: Any, deadline: Deadline, at_most: int | None = None) -> PendingReply:
+    def send(self, request: RequestMessage, deadline: Deadline, at_most: int | None = None) -> PendingReply:
         """Send a request in the newest common version, but none above `at_most`.
 
         Raises:
@@ -302,7 +306,7 @@ class Connection:
             raise
         self._log_in_again_s = time.monotonic() + lifetime_ms / 1000 * SESSION_SHARE if lifetime_ms > 0 else None
 
-    def _ask(self, request: Any, deadline: Deadline) -> Any:
+    def _ask(self, request: RequestMessage, deadline: Deadline) -> Response:
         api_key = ApiKey(int(request.__api_key__))
         common = self.version_range(api_key)
         if common is None:
@@ -320,13 +324,15 @@ class Connection:
         version = SUPPORTED[ApiKey.API_VERSIONS].highest
         response = self._ask_versions(version, request, deadline)
         if response.error_code == ErrorCode.unsupported_version:
-            offered = [key.max_version for key in response.api_keys if key.api_key == ApiKey.API_VERSIONS]
+            offered = [key.max_version for key in response.api_keys if int(key.api_key) == ApiKey.API_VERSIONS]
             response = self._ask_versions(min([version - 1, *offered]) if offered else 0, request, deadline)
         if response.error_code != ErrorCode.none or not response.api_keys:
             raise NotKafka(self.address, f"it refuses ApiVersions with {response.error_code.name.upper()}")
         return {int(key.api_key): VersionRange(int(key.min_version), int(key.max_version)) for key in response.api_keys}
 
-    def _ask_versions(self, version: int, request: Any, deadline: Deadline) -> Any:
+    def _ask_versions(
+        self, version: int, request: RequestMessage, deadline: Deadline
+    ) -> m.api_versions_response.ApiVersionsResponse:
         pending = self._send(ApiKey.API_VERSIONS, version, request, deadline)
         frame = self._read_frame(deadline, MAX_VERSIONS_BYTES)
         self._pending.clear()
@@ -339,9 +345,9 @@ class Connection:
             raise NotKafka(self.address, "its answer to ApiVersions cannot be decoded") from None
         if correlation_id != pending.correlation_id:
             raise NotKafka(self.address, "its answer to ApiVersions belongs to another request")
-        return response
+        return cast("m.api_versions_response.ApiVersionsResponse", response)
 
-    def _send(self, api_key: ApiKey, version: int, request: Any, deadline: Deadline) -> PendingReply:
+    def _send(self, api_key: ApiKey, version: int, request: RequestMessage, deadline: Deadline) -> PendingReply:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         frame = encode_request(api_key, version, correlation_id, self._client_id, request)

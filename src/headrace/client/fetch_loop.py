@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from kio.schema.types import TopicName
@@ -27,6 +27,7 @@ from headrace.client.transaction_markers import find_open_transaction
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import iter_batch_headers
 
@@ -42,7 +43,7 @@ def fetch_request(
     min_bytes: int,
     max_bytes: int,
     max_partition_bytes: int,
-) -> object:
+) -> RequestMessage:
     """Return a Fetch request.
 
     The broker fills its response from the front, so the order of the partitions is their priority. It is kept: a topic
@@ -103,7 +104,7 @@ class FetchedBytes:
     data: bytes
     start_offset: int
     next_offset: int
-    aborted_transactions: tuple[Any, ...]
+    aborted_transactions: tuple[m.fetch_response.AbortedTransaction, ...]
 
 
 class _Cursor:
@@ -347,7 +348,7 @@ class FetchLoop:
             **about,
         )
 
-    def _request(self, cursors: list[_Cursor], cluster: ClusterMetadata) -> object:
+    def _request(self, cursors: list[_Cursor], cluster: ClusterMetadata) -> RequestMessage:
         return fetch_request(
             ((cursor.topic, cursor.partition, cursor.position) for cursor in cursors),
             cluster,

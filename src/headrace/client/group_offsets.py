@@ -24,6 +24,7 @@ from headrace.client.transaction_markers import GROUP_OFFSETS, OpenTransaction, 
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.partitioner import partition_for_group
 
 __all__ = ["commit_offsets", "fetch_committed", "fetch_offsets", "fetch_offsets_and_metadata"]
@@ -294,7 +295,7 @@ def _commit_request(
     member_epoch: int,
     instance_id: str | None,
     cluster: ClusterMetadata,
-) -> object:
+) -> RequestMessage:
     request = m.offset_commit_request
     return request.OffsetCommitRequest(
         group_id=GroupId(group_id),
@@ -327,7 +328,7 @@ def _fetch_request(
     member_epoch: int,
     require_stable: bool,
     cluster: ClusterMetadata,
-) -> object:
+) -> RequestMessage:
     request = m.offset_fetch_request
     # Null asks for all partitions that have a committed offset.
     topics = None

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from headrace.child_process import ChildProcess, python_module
 from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
@@ -105,7 +105,7 @@ class GuardianLink:
 
         It counts for the newest assignment that `events` or `assignment` returned.
         """
-        command: dict[str, Any] = {
+        command: dict[str, object] = {
             "do": "acknowledge",
             "owned": {name: list(partitions) for name, partitions in owned.items()},
             # Not the newest snapshot: what the driver has not seen it cannot have acknowledged.

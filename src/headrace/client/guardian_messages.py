@@ -7,10 +7,10 @@ Driver to guardian: the settings first, then `acknowledge`, `progress`, `offsets
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from headrace import errors
 from headrace.client.membership import events as e
@@ -63,7 +63,7 @@ def read_settings(line: str | bytes) -> tuple[GuardianSettings, int]:
     return settings, int(document["driver_pid"])
 
 
-_EVENTS: Mapping[str, type[Any]] = {
+_EVENTS: Mapping[str, Callable[..., e.MemberEvent]] = {
     kind.__name__: kind
     for kind in (
         e.Assigned,
@@ -83,9 +83,24 @@ _EVENTS: Mapping[str, type[Any]] = {
 }
 
 
+class _SnapshotDocument(TypedDict):
+    member_id: str
+    member_epoch: int
+    active: Mapping[str, list[int]]
+    standby: Mapping[str, list[int]]
+    warmup: Mapping[str, list[int]]
+    status: list[tuple[int, str]]
+    version: int
+
+
+_ErrorDocument = TypedDict(
+    "_ErrorDocument", {"class": str, "code": str, "message": str, "fix": str, "facts": Mapping[str, object]}
+)
+
+
 def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
     """Return an event and the snapshot after it as one line, without the line end."""
-    body: dict[str, Any] = {}
+    body: dict[str, object] = {}
     # Events are plain dataclasses, so their fields are written generically; only fields that JSON cannot hold are
     # converted. `_from_json` is the inverse, by the name of the field.
     for each in fields(event):
@@ -105,11 +120,10 @@ def read_event(line: str | bytes) -> tuple[e.MemberEvent, AssignmentSnapshot]:
     document = json.loads(line)
     kind = _EVENTS[document["event"]]
     body = {name: _from_json(name, value) for name, value in document["body"].items()}
-    event: e.MemberEvent = kind(**body)
-    return event, _snapshot(document["assignment"])
+    return kind(**body), _snapshot(document["assignment"])
 
 
-def _from_json(name: str, value: Any) -> Any:
+def _from_json(name: str, value: Any) -> object:  # the shape of the value follows from the name
     match name:
         case "assignment":
             return _snapshot(value)
@@ -140,7 +154,7 @@ def _from_json(name: str, value: Any) -> Any:
             return value
 
 
-def _snapshot(document: Mapping[str, Any]) -> AssignmentSnapshot:
+def _snapshot(document: _SnapshotDocument) -> AssignmentSnapshot:
     return AssignmentSnapshot(
         member_id=document["member_id"],
         member_epoch=document["member_epoch"],
@@ -160,7 +174,7 @@ def _status(document: list[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
     return tuple((code, detail) for code, detail in document)
 
 
-def _error_to_json(error: HeadraceError) -> dict[str, Any]:
+def _error_to_json(error: HeadraceError) -> dict[str, object]:
     return {
         "class": type(error).__name__,
         "code": error.code,
@@ -170,7 +184,7 @@ def _error_to_json(error: HeadraceError) -> dict[str, Any]:
     }
 
 
-def _error(document: Mapping[str, Any]) -> HeadraceError:
+def _error(document: _ErrorDocument) -> HeadraceError:
     kind = getattr(errors, document["class"], HeadraceError)
     error: HeadraceError = kind(document["code"], document["message"], document["fix"], **document["facts"])
     return error

@@ -37,6 +37,7 @@ from headrace.client.connection import (
     NotKafka,
     PendingReply,
     RequestTimedOut,
+    Response,
 )
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.security import PLAINTEXT, ClientSecurity
@@ -44,6 +45,7 @@ from headrace.errors import CannotConnect
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey, VersionRange
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 
 __all__ = ["NetworkClient"]
 
@@ -75,7 +77,7 @@ class NetworkClient:
         security: How brokers are reached; or client settings (`security.protocol`, `ssl.*`, `sasl.*`).
         """
         self._security = security if isinstance(security, ClientSecurity) else ClientSecurity.from_settings(security)
-        self._settings: dict[str, Any] = {
+        self._settings: dict[str, object] = {
             "bootstrap_servers": bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
             "client_id": client_id,
             "request_timeout_ms": request_timeout_ms,
@@ -101,7 +103,7 @@ class NetworkClient:
         self._ended = threading.Event()
         self._closes = 0  # calls of `close`
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self._settings,))
 
     def __enter__(self) -> Self:
@@ -132,7 +134,7 @@ class NetworkClient:
 
     # Requests.
 
-    def call(self, request: object, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+    def call(self, request: RequestMessage, *, node: int | None = None, timeout_ms: float | None = None) -> Response:
         """Return the response of `node` (None: any broker).
 
         Raises:
@@ -144,7 +146,7 @@ class NetworkClient:
             deadline = Deadline.after_ms(self.api_timeout_ms if timeout_ms is None else timeout_ms)
             return self._retrying(deadline, node, lambda within: self._exchange(request, node, within))
 
-    def attempt(self, request: object, *, node: int | None = None, timeout_ms: float | None = None) -> Any:
+    def attempt(self, request: RequestMessage, *, node: int | None = None, timeout_ms: float | None = None) -> Response:
         """Like `call` without retries, for callers with a schedule of their own.
 
         Raises:
@@ -155,7 +157,9 @@ class NetworkClient:
             within_ms = self.request_timeout_ms if timeout_ms is None else min(timeout_ms, self.request_timeout_ms)
             return self._exchange(request, node, Deadline.after_ms(within_ms))
 
-    def call_all(self, requests: Iterable[tuple[int | None, object]], *, timeout_ms: float | None = None) -> list[Any]:
+    def call_all(
+        self, requests: Iterable[tuple[int | None, RequestMessage]], *, timeout_ms: float | None = None
+    ) -> list[Response]:
         """Send all requests at the same time and return the responses in their order."""
         self._own_process()
         with self._lock:
@@ -171,7 +175,9 @@ class NetworkClient:
                 for pending, (node, request) in zip(started, listed, strict=True)
             ]
 
-    def attempt_all(self, requests: Iterable[tuple[int, object]], *, timeout_ms: float | None = None) -> list[Any]:
+    def attempt_all(
+        self, requests: Iterable[tuple[int, RequestMessage]], *, timeout_ms: float | None = None
+    ) -> list[Response]:
         """Like `call_all` without retries: the ConnectionLost stands in the place of a missing response.
 
         For requests to leaders, which may have moved: trying the same broker again would mean trying a dead one.
@@ -192,11 +198,11 @@ class NetworkClient:
     def call_coordinator(
         self,
         group_id: str,
-        request: object,
-        error_codes: Callable[[Any], Iterable[ErrorCode]],
+        request: RequestMessage,
+        error_codes: Callable[[Response], Iterable[ErrorCode]],
         *,
         timeout_ms: float | None = None,
-    ) -> Any:
+    ) -> Response:
         """Return the response of a group's coordinator.
 
         Args:
@@ -227,7 +233,12 @@ class NetworkClient:
             backoff.pause(deadline)
 
     def start(
-        self, request: object, *, node: int | None = None, timeout_ms: float | None = None, at_most: int | None = None
+        self,
+        request: RequestMessage,
+        *,
+        node: int | None = None,
+        timeout_ms: float | None = None,
+        at_most: int | None = None,
     ) -> PendingReply:
         """Send a request without waiting; `.result()` waits.
 
@@ -245,7 +256,7 @@ class NetworkClient:
         within = deadline.earlier(self.request_timeout_ms)  # to connect; the answer may take longer
         return self._connection(node, within).send(request, deadline, at_most)
 
-    def finish(self, pending: PendingReply) -> Any:
+    def finish(self, pending: PendingReply) -> Response:
         """Wait for the response to a request of `start`, and update the known brokers from it.
 
         Raises:
@@ -380,7 +391,7 @@ class NetworkClient:
 
     # Connections.
 
-    def _retrying(self, deadline: Deadline, node: int | None, attempt: Callable[[Deadline], Any]) -> Any:
+    def _retrying(self, deadline: Deadline, node: int | None, attempt: Callable[[Deadline], Response]) -> Response:
         # 1. Until the first connection the bootstrap timeout applies: a wrong address is the likeliest cause then, and
         #    a user should not wait a minute for it. Afterwards a broker is restarting, and the API timeout applies.
         # 2. NotKafka is final: waiting does not turn another server into a broker.
@@ -410,12 +421,12 @@ class NetworkClient:
                 before = error
             backoff.pause(overall, self._ended)
 
-    def _exchange(self, request: object, node: int | None, deadline: Deadline) -> Any:
+    def _exchange(self, request: RequestMessage, node: int | None, deadline: Deadline) -> Response:
         response = self._connection(node, deadline).send(request, deadline).result()
         self._learn(response)
         return response
 
-    def _started(self, request: object, node: int | None, deadline: Deadline) -> PendingReply | None:
+    def _started(self, request: RequestMessage, node: int | None, deadline: Deadline) -> PendingReply | None:
         if not self._ever_connected:
             return None
         within = deadline.earlier(self.request_timeout_ms)
@@ -424,13 +435,15 @@ class NetworkClient:
         except ConnectionLost:
             return None
 
-    def _heard(self, pending: PendingReply | ConnectionLost) -> Any:
+    def _heard(self, pending: PendingReply | ConnectionLost) -> Response:
         try:
             return pending if isinstance(pending, ConnectionLost) else pending.result()
         except ConnectionLost as error:
             return error
 
-    def _finished(self, pending: PendingReply | None, request: object, node: int | None, deadline: Deadline) -> Any:
+    def _finished(
+        self, pending: PendingReply | None, request: RequestMessage, node: int | None, deadline: Deadline
+    ) -> Response:
         if pending is not None:
             try:
                 return pending.result()
@@ -486,7 +499,7 @@ class NetworkClient:
         )
         self._cache.replace(read_metadata(self._any_connection(deadline).send(request, deadline).result()), [])
 
-    def _learn(self, response: Any) -> None:
+    def _learn(self, response: object) -> None:
         if isinstance(response, m.find_coordinator_response.FindCoordinatorResponse):
             for found in response.coordinators:
                 if found.error_code == ErrorCode.none:

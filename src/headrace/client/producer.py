@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ import pyarrow as pa
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import ProducerIdentity, Sender
 from headrace.protocol.arrow_batches import encode_from_arrow, murmur2_partitions
+
+if TYPE_CHECKING:
+    from headrace.array_types import Int32Array, Int64Array, IntegerArray
 
 __all__ = ["Producer", "ProducerIdentity", "RecordEncoder"]
 
@@ -53,7 +56,7 @@ class RecordEncoder(ABC):
         keys: pa.Array | None,
         values: pa.Array,
         *,
-        timestamps_ms: Any = None,
+        timestamps_ms: int | pa.Array | Int64Array | None = None,
         headers: pa.Array | None = None,
     ) -> None:
         """Queue the rows of binary (or string) columns; a null value is a tombstone.
@@ -84,7 +87,16 @@ class RecordEncoder(ABC):
         for target, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
             self._encode(topic, target, keys, values, when, headers, rows)
 
-    def _encode(self, topic: str, partition: int, keys: Any, values: Any, when: Any, headers: Any, rows: Any) -> None:
+    def _encode(
+        self,
+        topic: str,
+        partition: int,
+        keys: pa.Array | None,
+        values: pa.Array,
+        when: int | pa.Array | Int64Array,
+        headers: pa.Array | None,
+        rows: IntegerArray | None,
+    ) -> None:
         batches = encode_from_arrow(
             keys,
             values,
@@ -97,7 +109,7 @@ class RecordEncoder(ABC):
         for batch in batches:
             self._add_batch(topic, partition, batch)
 
-    def _targets(self, topic: str, keys: pa.Array | None, rows: int) -> Any:
+    def _targets(self, topic: str, keys: pa.Array | None, rows: int) -> Int32Array:
         partitions = self._partition_count(topic)
         if keys is None:
             return self._spread_over(rows, partitions)
@@ -109,7 +121,7 @@ class RecordEncoder(ABC):
             targets[unkeyed] = self._spread_over(len(unkeyed), partitions)
         return targets
 
-    def _spread_over(self, rows: int, partitions: int) -> Any:
+    def _spread_over(self, rows: int, partitions: int) -> Int32Array:
         """Assign rows to partitions in even blocks, starting at another partition each time, so that small sends spread
         too.
         """

@@ -26,6 +26,7 @@ from headrace.errors import BrokerError, CannotConnect, ConfigError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.record_batches import assign_producer, iter_batch_headers
 
@@ -329,7 +330,7 @@ class Sender:
             first.facts["partitions"] = sorted(self._errors)
             raise first
 
-    def _request(self, batches: dict[TopicPartition, Batch], cluster: ClusterMetadata) -> object:
+    def _request(self, batches: dict[TopicPartition, Batch], cluster: ClusterMetadata) -> RequestMessage:
         request = m.produce_request
         by_topic: dict[str, list[tuple[int, bytes]]] = {}
         for (topic, partition), batch in batches.items():

@@ -23,14 +23,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i32
 
 from headrace.client.broker_errors import missing_topic
 from headrace.client.cluster_metadata import NO_LEADER, ClusterMetadata, read_metadata
-from headrace.client.connection import ConnectionLost, PendingReply
+from headrace.client.connection import ConnectionLost, PendingReply, Response
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.client.transaction_rules import refused
@@ -38,6 +38,7 @@ from headrace.client.transactions import describe_request
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.partitioner import partition_for_group
 
 __all__ = [
@@ -266,7 +267,7 @@ class MarkerCheck:
             leaders=tuple((node, self._start(request, node)) for node in nodes),
         )
 
-    def _start(self, request: object, node: int) -> PendingReply | ConnectionLost:
+    def _start(self, request: RequestMessage, node: int) -> PendingReply | ConnectionLost:
         try:
             return self._client.start(request, node=node)
         except ConnectionLost as error:
@@ -301,7 +302,7 @@ class MarkerCheck:
         self._ended -= complete
         return None
 
-    def _answer(self, reply: PendingReply | ConnectionLost) -> Any:
+    def _answer(self, reply: PendingReply | ConnectionLost) -> Response:
         if isinstance(reply, ConnectionLost):
             raise reply
         # The request's deadline was set before a micro-batch, which may take longer than a request may.

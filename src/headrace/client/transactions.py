@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i64
 
 from headrace.client.admin_cluster import describe_features
 from headrace.client.broker_errors import refusal
-from headrace.client.connection import ConnectionLost, PendingReply
+from headrace.client.connection import ConnectionLost, PendingReply, Response
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import TransactionalIdentity
@@ -29,11 +29,13 @@ from headrace.client.transaction_rules import Round, first_refusal
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = ["TransactionDescription", "Transactions", "describe_request", "transaction_version"]
 
 TopicPartition = tuple[str, int]
+Reply = TypeVar("Reply")
 Result = TypeVar("Result")
 
 TRANSACTION_KEY_TYPE: Final = 1
@@ -52,6 +54,13 @@ class TransactionDescription:
 
     state: str
     identity: TransactionalIdentity
+
+
+class _Identified(Protocol):
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
 
 
 class Transactions:
@@ -82,7 +91,7 @@ class Transactions:
     ) -> dict[str, TransactionalIdentity | HeadraceError]:
         """Return fresh identities. Open transactions of the ids are aborted first, and older identities are fenced."""
 
-        def request(tid: str) -> object:
+        def request(tid: str) -> RequestMessage:
             return m.init_producer_id_request.InitProducerIdRequest(
                 transactional_id=TransactionalId(tid),
                 transaction_timeout=from_ms(self._timeout_ms),
@@ -92,7 +101,9 @@ class Transactions:
                 producer_epoch=i16(-1),
             )
 
-        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionalIdentity]:
+        def read(
+            tid: str, response: m.init_producer_id_response.InitProducerIdResponse
+        ) -> tuple[ErrorCode, TransactionalIdentity]:
             return response.error_code, self._identity(tid, response)
 
         ids = {tid: tid for tid in transactional_ids}
@@ -130,10 +141,10 @@ class Transactions:
             added = self.add_offsets(group_id, by_id.values(), timeout_ms=timeout_ms)
             refused = {tid: outcome for tid, outcome in added.items() if isinstance(outcome, HeadraceError)}
 
-        def request(tid: str) -> object:
+        def request(tid: str) -> RequestMessage:
             return _offsets_request(group_id, by_id[tid], offsets[by_id[tid]], member_id, member_epoch, metadata)
 
-        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+        def read(_tid: str, response: m.txn_offset_commit_response.TxnOffsetCommitResponse) -> tuple[ErrorCode, None]:
             return first_refusal(part.error_code for topic in response.topics for part in topic.partitions), None
 
         rest = {tid: group_id for tid in by_id if tid not in refused}
@@ -163,7 +174,7 @@ class Transactions:
         """
         by_id = {identity.transactional_id: identity for identity in identities}
 
-        def request(tid: str) -> object:
+        def request(tid: str) -> RequestMessage:
             return m.end_txn_request.EndTxnRequest(
                 transactional_id=TransactionalId(tid),
                 producer_id=ProducerId(by_id[tid].producer_id),
@@ -171,7 +182,7 @@ class Transactions:
                 committed=commit,
             )
 
-        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionalIdentity]:
+        def read(tid: str, response: m.end_txn_response.EndTxnResponse) -> tuple[ErrorCode, TransactionalIdentity]:
             # KIP-890: EndTxn bumps the epoch and returns it, so that a late request of the old transaction is fenced.
             # The id itself changes when its epochs are used up.
             renewed = self.renews_identities and int(response.producer_id) >= 0
@@ -192,7 +203,9 @@ class Transactions:
     ) -> dict[str, TransactionDescription | HeadraceError]:
         """Return state and identity of each id, as its coordinator has them."""
 
-        def read(tid: str, response: Any) -> tuple[ErrorCode, TransactionDescription]:
+        def read(
+            tid: str, response: m.describe_transactions_response.DescribeTransactionsResponse
+        ) -> tuple[ErrorCode, TransactionDescription]:
             (state,) = response.transaction_states
             return state.error_code, TransactionDescription(state.transaction_state, self._identity(tid, state))
 
@@ -210,7 +223,7 @@ class Transactions:
         """Send AddOffsetsToTxn: the group's offsets belong to each transaction. Not needed from version 2 on."""
         by_id = {identity.transactional_id: identity for identity in identities}
 
-        def request(tid: str) -> object:
+        def request(tid: str) -> RequestMessage:
             return m.add_offsets_to_txn_request.AddOffsetsToTxnRequest(
                 transactional_id=TransactionalId(tid),
                 producer_id=ProducerId(by_id[tid].producer_id),
@@ -218,7 +231,7 @@ class Transactions:
                 group_id=GroupId(group_id),
             )
 
-        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+        def read(_tid: str, response: m.add_offsets_to_txn_response.AddOffsetsToTxnResponse) -> tuple[ErrorCode, None]:
             return response.error_code, None
 
         ids = {tid: tid for tid in by_id}
@@ -239,7 +252,7 @@ class Transactions:
         for topic, partition in sorted(partitions):
             by_topic.setdefault(topic, []).append(i32(partition))
 
-        def request(_tid: str) -> object:
+        def request(_tid: str) -> RequestMessage:
             transaction = add.AddPartitionsToTxnTransaction(
                 transactional_id=TransactionalId(identity.transactional_id),
                 producer_id=ProducerId(identity.producer_id),
@@ -252,7 +265,9 @@ class Transactions:
             )
             return add.AddPartitionsToTxnRequest(transactions=(transaction,))
 
-        def read(_tid: str, response: Any) -> tuple[ErrorCode, None]:
+        def read(
+            _tid: str, response: m.add_partitions_to_txn_response.AddPartitionsToTxnResponse
+        ) -> tuple[ErrorCode, None]:
             # v4 and later report per transaction; an error of the whole request has no results.
             codes = [response.error_code]
             for transaction in response.results_by_transaction:
@@ -277,8 +292,8 @@ class Transactions:
         api: str,
         what: str,
         keys: Mapping[str, str],  # transactional id → the coordinator's key
-        request: Callable[[str], object],
-        read: Callable[[str, Any], tuple[ErrorCode, Result]],
+        request: Callable[[str], RequestMessage],
+        read: Callable[[str, Reply], tuple[ErrorCode, Result]],
         *,
         key_type: int = TRANSACTION_KEY_TYPE,
         at_most: int | None = None,
@@ -320,7 +335,7 @@ class Transactions:
                 backoff.pause(deadline)
         return round_.outcomes
 
-    def _sent(self, request: object, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
+    def _sent(self, request: RequestMessage, node: int, at_most: int | None, deadline: Deadline) -> PendingReply | None:
         try:
             # At least 100 ms even at the end of the time: an end that was sent and not awaited would be unknown.
             left_ms = min(deadline.remaining_s * 1000, self._client.request_timeout_ms)
@@ -347,7 +362,7 @@ class Transactions:
                 backoff.pause(deadline)
         return {key: self._coordinators[key_type, key] for key in wanted}
 
-    def _identity(self, tid: str, response: Any) -> TransactionalIdentity:
+    def _identity(self, tid: str, response: _Identified) -> TransactionalIdentity:
         return TransactionalIdentity(
             transactional_id=tid,
             producer_id=int(response.producer_id),
@@ -362,7 +377,7 @@ def describe_request(transactional_id: str) -> m.describe_transactions_request.D
     )
 
 
-def _heard(reply: PendingReply | None) -> Any:
+def _heard(reply: PendingReply | None) -> Response:
     try:
         return None if reply is None else reply.result()
     except ConnectionLost:
@@ -380,7 +395,7 @@ def _offsets_request(
     member_id: str,
     member_epoch: int,
     metadata: str,
-) -> object:
+) -> RequestMessage:
     request = m.txn_offset_commit_request
     by_topic: dict[str, list[tuple[int, int]]] = {}
     for (topic, partition), offset in sorted(offsets.items()):

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.protocol import arrow_kernels as kernels
 from headrace.protocol.arrow_encoding import encode_from_arrow, murmur2_partitions
 from headrace.protocol.batch_headers import (
+    Aborted,
     AbortedTransaction,
     BatchHeader,
     Bytes,
@@ -76,7 +77,7 @@ def decode_to_arrow(
     *,
     start_offset: int = 0,
     end_offset: int | None = None,
-    aborted_transactions: Sequence[AbortedTransaction] = (),
+    aborted_transactions: Sequence[Aborted] = (),
     columns: Sequence[str] = ALL_COLUMNS,
     max_bytes: int = MAX_DECODED_BYTES,
 ) -> DecodedBatches:

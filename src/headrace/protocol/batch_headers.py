@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -22,6 +22,7 @@ from headrace.protocol.framing import CorruptBatch
 __all__ = [
     "HEADER_BYTES",
     "NO_PRODUCER",
+    "Aborted",
     "AbortedTransaction",
     "BatchHeader",
     "Bytes",
@@ -57,8 +58,17 @@ _CODEC_BITS = 0x07
 ControlType = Literal["abort", "commit", "other"]
 
 
+class Aborted(Protocol):
+    """An aborted transaction as a Fetch response lists it: kio's class, or `AbortedTransaction`."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
 class AbortedTransaction(NamedTuple):
-    """As a Fetch response lists it. Any object with these two attributes does as well (kio's own)."""
+    """An aborted transaction: its records begin at `first_offset`."""
 
     producer_id: int
     first_offset: int
@@ -286,7 +296,7 @@ def control_record(buffer: Bytes, header: BatchHeader) -> tuple[ControlType, int
 
 
 def surviving_batches(
-    buffer: Bytes, headers: Iterable[BatchHeader], aborted_transactions: Sequence[AbortedTransaction] = ()
+    buffer: Bytes, headers: Iterable[BatchHeader], aborted_transactions: Sequence[Aborted] = ()
 ) -> Iterator[BatchHeader]:
     """The batches with a consumer's records: without control batches and without those of aborted transactions.
 

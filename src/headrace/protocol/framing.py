@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 __all__ = [
     "CorruptBatch",
@@ -16,9 +17,17 @@ __all__ = [
     "MalformedResponse",
     "OversizedRequest",
     "RequestHeader",
+    "RequestMessage",
     "UnsupportedVersion",
     "WireError",
 ]
+
+
+class RequestMessage(Protocol):
+    """A request message: the newest class of its API."""
+
+    @property
+    def __api_key__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

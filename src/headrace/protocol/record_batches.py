@@ -21,6 +21,7 @@ from headrace.protocol import compression as compression_codecs
 from headrace.protocol.batch_headers import (
     HEADER_BYTES,
     NO_PRODUCER,
+    Aborted,
     AbortedTransaction,
     BatchHeader,
     Bytes,
@@ -327,7 +328,7 @@ def decode_records(
     batches: Bytes,
     *,
     start_offset: int = 0,
-    aborted_transactions: Sequence[AbortedTransaction] = (),
+    aborted_transactions: Sequence[Aborted] = (),
     max_batch_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[PlainRecord]:
     """All records from `start_offset` on, ascending; no control batches, no aborted ones, no truncated last batch.

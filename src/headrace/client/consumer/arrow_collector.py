@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from headrace.client.consumer.record_collector import corrupt_batch
 from headrace.client.consumer.subscription_state import PartitionState, Piece, SubscriptionState
 from headrace.protocol.arrow_batches import HEADERS_TYPE, decode_to_arrow
 from headrace.protocol.framing import CorruptBatch
+
+if TYPE_CHECKING:
+    from headrace.array_types import Int32Array
 
 __all__ = ["SCHEMA", "take_batch"]
 
@@ -70,7 +73,7 @@ def _take_from(each: TopicPartition, state: PartitionState, max_rows: int) -> li
     taken = []
     while state.pieces and max_rows > 0:
         piece = state.pieces[0]
-        decoded = piece.face if isinstance(piece.face, _Decoded) else _decode(each, piece)
+        decoded = piece.decoded if isinstance(piece.decoded, _Decoded) else _decode(each, piece)
         # `slice` copies nothing: a batch of 100,000 rows that is returned in tenths is decoded once.
         left = decoded.table.num_rows - decoded.row
         count = min(left, max_rows)
@@ -80,7 +83,7 @@ def _take_from(each: TopicPartition, state: PartitionState, max_rows: int) -> li
             max_rows -= count
         # 1. The piece is finished, and so is its table: memory of a large response is freed now.
         if count == left:
-            piece.position, piece.face = decoded.next_offset, None
+            piece.position, piece.decoded = decoded.next_offset, None
         else:
             # 2. Cut in the middle: the position is behind the last row that was returned, the table is kept.
             piece.position = decoded.table.column(3)[decoded.row - 1].as_py() + 1
@@ -104,7 +107,7 @@ def _decode(each: TopicPartition, piece: Piece) -> _Decoded:
     # Offsets without records at the end (markers, compaction) leave no trace in the bytes: skip to the piece's end.
     behind = found.next_offset if found.next_offset > piece.position else fetched.next_offset
     decoded = _Decoded(found.table, behind)
-    piece.face = decoded
+    piece.decoded = decoded
     return decoded
 
 
@@ -138,5 +141,5 @@ def _batch(parts: list[tuple[TopicPartition, pa.RecordBatch]]) -> pa.RecordBatch
     )
 
 
-def _repeated(values: list[int], counts: list[int]) -> Any:
+def _repeated(values: list[int], counts: list[int]) -> Int32Array:
     return np.repeat(np.array(values, np.int32), counts)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeGuard, TypeVar
 
 from headrace.checked_api import checked_api
 from headrace.client.admin_results import CommittedOffset
@@ -217,7 +217,7 @@ class AsyncConsumer:
         finally:
             self._thread.shutdown(wait=False)
 
-    async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
         # While a listener runs, the consumer's only thread waits for it. Calls from inside the listener would wait for
         # that thread for ever, so they run on one of the loop's default executor.
         thread = None if _in_listener.get() else self._thread
@@ -285,7 +285,7 @@ class _Turn(Generic[Result]):
             return self._finished
 
 
-def _forget(finished: asyncio.Future[Any]) -> None:
+def _forget(finished: asyncio.Future[Result]) -> None:
     """Retrieve the exception of a cancelled poll, so that asyncio does not log it as unretrieved."""
     if not finished.cancelled():
         finished.exception()
@@ -294,7 +294,9 @@ def _forget(finished: asyncio.Future[Any]) -> None:
 class _OnLoop(RebalanceListener):
     """Calls an async listener on the loop from the consumer's thread, and waits for it."""
 
-    def __init__(self, listener: Any, loop: asyncio.AbstractEventLoop, timeout_ms: int | None) -> None:
+    def __init__(
+        self, listener: AsyncRebalanceListener, loop: asyncio.AbstractEventLoop, timeout_ms: int | None
+    ) -> None:
         self._listener = listener
         self._loop = loop
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
@@ -327,7 +329,7 @@ class _OnLoop(RebalanceListener):
             ) from None
 
 
-def _is_async(listener: object) -> bool:
+def _is_async(listener: object) -> TypeGuard[AsyncRebalanceListener]:
     return any(
         inspect.iscoroutinefunction(getattr(listener, name, None)) for name in ("on_assigned", "on_revoked", "on_lost")
     )

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headrace.assignors.assignor import Assignor
 from headrace.assignors.registry import parse_assignors
@@ -460,7 +460,7 @@ class ConsumerCore:
         if self._closed:
             raise ConfigError("wrong-usage", f"{what} of a consumer that was closed", "make a new one")
 
-    def _alone(self) -> Any:
+    def _alone(self) -> _OneThread:
         return _OneThread(self._in_use)
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed, read_properties
+from headrace.client.client_settings import (
+    CLIENT_SETTINGS,
+    SECURITY_SETTINGS,
+    ClientSetting,
+    Default,
+    Kind,
+    parsed,
+    read_properties,
+)
 from headrace.client.configuration import ClientConfiguration, Source
 from headrace.client.security import ClientSecurity, TokenProvider
 from headrace.errors import ConfigError
@@ -24,7 +32,9 @@ __all__ = ["CONSUMER_SETTINGS", "ConsumerConfiguration"]
 log = logging.getLogger("headrace.client")
 
 
-def _row(name: str, kind: Any, default: object, meaning: str, lowest: int | None = None, **more: Any) -> ClientSetting:
+def _row(
+    name: str, kind: Kind, default: Default, meaning: str, lowest: int | None = None, **more: Any
+) -> ClientSetting:
     return ClientSetting(name=name, kind=kind, default=default, meaning=meaning, lowest=lowest, **more)
 
 

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.client.broker_errors import STALE_METADATA, refusal
 from headrace.client.cluster_metadata import ClusterMetadata
@@ -26,7 +25,7 @@ from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import CannotConnect
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
-from headrace.protocol.framing import MalformedResponse
+from headrace.protocol.framing import MalformedResponse, RequestMessage
 from headrace.protocol.record_batches import iter_batch_headers
 
 __all__ = ["FetchStream"]
@@ -240,12 +239,11 @@ class FetchStream:
             self._again()
             return
         where = "a Fetch" if each is None else f"to read {each.topic}-{each.partition} from offset {offset}"
-        facts: dict[str, Any] = (
-            {} if each is None else {"topic": each.topic, "partition": each.partition, "offset": offset}
-        )
-        raise refusal(code, where, api="Fetch", **facts)
+        if each is None:
+            raise refusal(code, where, api="Fetch")
+        raise refusal(code, where, api="Fetch", topic=each.topic, partition=each.partition, offset=offset)
 
-    def _request(self, part: list[tuple[TopicPartition, PartitionState]], cluster: ClusterMetadata) -> object:
+    def _request(self, part: list[tuple[TopicPartition, PartitionState]], cluster: ClusterMetadata) -> RequestMessage:
         """Build a Fetch in the order of the positions, in which partitions served last stand at the end."""
         return fetch_request(
             ((each.topic, each.partition, state.fetch_position) for each, state in part),

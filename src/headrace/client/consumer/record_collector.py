@@ -50,9 +50,9 @@ def _take_from(each: TopicPartition, state: PartitionState, taken: list[Consumer
     while state.pieces and len(taken) < max_records:
         piece = state.pieces[0]
         # New, or left by the Arrow collector: decoding starts at the piece's position.
-        if not isinstance(piece.face, _Rows):
-            piece.face = _Rows(_batches(each, piece))
-        rows = piece.face
+        rows = piece.decoded
+        if not isinstance(rows, _Rows):
+            rows = piece.decoded = _Rows(_batches(each, piece))
         if rows.next == len(rows.records):
             try:
                 rows.records, rows.next = next(rows.batches, []), 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from headrace.client.consumer.consumer_types import TopicPartition
@@ -22,15 +22,15 @@ Start = Literal["committed", "earliest", "latest"] | int
 class Piece:
     """Whole batches as they were fetched, and how far they were returned. Mutable.
 
-    `face` holds what one of the collectors decoded and continues with; the other collector starts again at `position`.
+    `decoded` belongs to the collector that decoded it; the other collector starts again at `position`.
     """
 
-    __slots__ = ("face", "fetched", "position")
+    __slots__ = ("decoded", "fetched", "position")
 
     def __init__(self, fetched: FetchedBytes) -> None:
         self.fetched = fetched
         self.position = fetched.start_offset
-        self.face: Any = None
+        self.decoded: object = None
 
     @property
     def done(self) -> bool:

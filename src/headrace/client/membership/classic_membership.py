@@ -36,6 +36,7 @@ from headrace.client.membership.request_manager import (
 from headrace.errors import UserCodeError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import to_ms
 
 __all__ = ["ClassicMembership"]
@@ -192,12 +193,14 @@ class ClassicMembership(GroupMember):
 
     # Asking.
 
-    def _send_with_deadline(self, kind: str, request: object, now_ms: int, *, any_node: bool = False) -> PollResult:
+    def _send_with_deadline(
+        self, kind: str, request: RequestMessage, now_ms: int, *, any_node: bool = False
+    ) -> PollResult:
         sent = self._send(kind, request, now_ms, any_node=any_node)
         return PollResult(requests=sent.requests, next_poll_ms=min(sent.next_poll_ms, self._deadline_ms()))
 
     def _send_when_due(
-        self, due_ms: int, kind: str, request: Callable[[], object], now_ms: int, *, any_node: bool = False
+        self, due_ms: int, kind: str, request: Callable[[], RequestMessage], now_ms: int, *, any_node: bool = False
     ) -> PollResult:
         if due_ms > now_ms:
             return self._wait(due_ms)
@@ -243,7 +246,7 @@ class ClassicMembership(GroupMember):
             return self._wait(min(self._heartbeat_ms, self._topic_lookup.due_ms))
         return self._send_with_deadline("heartbeat", classic_heartbeat_request(self._group_id, self.identity), now_ms)
 
-    def _join_request(self) -> object:
+    def _join_request(self) -> RequestMessage:
         self._joined_topics = self._resolved.names
         return join_group_request(
             self._group_id,
@@ -254,7 +257,7 @@ class ClassicMembership(GroupMember):
             reason=self._reason,
         )
 
-    def _sync_request(self) -> object:
+    def _sync_request(self) -> RequestMessage:
         return sync_group_request(self._group_id, self.identity, self._protocol_name, self._assignments)
 
     # The steps of a rebalance.

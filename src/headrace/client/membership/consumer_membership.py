@@ -41,6 +41,7 @@ from headrace.client.membership.request_manager import (
 )
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import to_ms
 
 __all__ = ["ConsumerMembership"]
@@ -211,10 +212,12 @@ class ConsumerMembership(GroupMember):
 
     # Asking.
 
-    def _send_with_deadline(self, kind: str, request: object, now_ms: int, *, any_node: bool = False) -> PollResult:
+    def _send_with_deadline(
+        self, kind: str, request: RequestMessage, now_ms: int, *, any_node: bool = False
+    ) -> PollResult:
         return self._send(kind, request, now_ms, until_ms=now_ms + REQUEST_TIMEOUT_MS, any_node=any_node)
 
-    def _request(self, member_epoch: int, *, full: bool) -> object:
+    def _request(self, member_epoch: int, *, full: bool) -> RequestMessage:
         joining = member_epoch == JOIN_EPOCH
         # 1. A member that does not list a partition gives it up: the coordinator assigns it to others at once. So the
         #    lists contain what the application owns, what it is about to begin, and the newest target. Listing only
@@ -241,7 +244,7 @@ class ConsumerMembership(GroupMember):
         self._subscription_due = self._owned_due = self._full_due = False
         return request
 
-    def _leave_request(self, *, for_a_while: bool) -> object:
+    def _leave_request(self, *, for_a_while: bool) -> RequestMessage:
         return consumer_leave_request(self._settings, self.identity, for_a_while=for_a_while)
 
     def _poll_leaving(self, now_ms: int) -> PollResult:

@@ -25,6 +25,7 @@ from headrace.client.membership.group_events import (
 from headrace.client.membership.request_manager import NEVER_MS, CoordinatorLookup, Outgoing, PollResult
 from headrace.errors import BrokerError, Fenced, HeadraceError
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.framing import RequestMessage
 
 __all__ = ["COORDINATOR_GONE", "GroupMember", "GroupMemberState", "group_error"]
 
@@ -278,7 +279,7 @@ class GroupMember:
         self._events.append(Noticed(message=message))
 
     def _send(
-        self, kind: str, request: object, now_ms: int, *, until_ms: int = NEVER_MS, any_node: bool = False
+        self, kind: str, request: RequestMessage, now_ms: int, *, until_ms: int = NEVER_MS, any_node: bool = False
     ) -> PollResult:
         self._in_flight = kind
         self._sent_ms = now_ms

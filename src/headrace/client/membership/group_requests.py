@@ -11,6 +11,7 @@ from kio.static.primitive import i32
 
 from headrace.client.membership.group_events import GroupIdentity, SubscribedTopics
 from headrace.protocol import messages as m
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = [
@@ -41,7 +42,7 @@ def join_group_request(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
     reason: str,
-) -> object:
+) -> RequestMessage:
     """Return a JoinGroup request.
 
     Args:
@@ -69,7 +70,7 @@ def join_group_request(
 
 def sync_group_request(
     group_id: str, identity: GroupIdentity, protocol_name: str, assignments: Mapping[str, bytes]
-) -> object:
+) -> RequestMessage:
     """Return a SyncGroup request; `assignments` holds those of all members if sent by the leader, else none."""
     request = m.sync_group_request
     return request.SyncGroupRequest(
@@ -87,7 +88,7 @@ def sync_group_request(
     )
 
 
-def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> object:
+def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> RequestMessage:
     """Return a Heartbeat request."""
     return m.heartbeat_request.HeartbeatRequest(
         group_id=GroupId(group_id),
@@ -97,7 +98,7 @@ def classic_heartbeat_request(group_id: str, identity: GroupIdentity) -> object:
     )
 
 
-def leave_group_request(group_id: str, identity: GroupIdentity, reason: str) -> object:
+def leave_group_request(group_id: str, identity: GroupIdentity, reason: str) -> RequestMessage:
     """Return a LeaveGroup request for one member."""
     request = m.leave_group_request
     member = request.MemberIdentity(member_id=identity.member_id, group_instance_id=identity.instance_id, reason=reason)
@@ -183,7 +184,7 @@ def consumer_leave_request(
     )
 
 
-def topic_names_request(topic_ids: Iterable[UUID]) -> object:
+def topic_names_request(topic_ids: Iterable[UUID]) -> RequestMessage:
     """Return a Metadata request for topics by id: assignments of consumer groups carry no names."""
     request = m.metadata_request
     return request.MetadataRequest(

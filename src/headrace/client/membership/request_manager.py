@@ -16,6 +16,7 @@ from kio.static.primitive import i8
 
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 
 __all__ = [
     "BURST",
@@ -38,7 +39,7 @@ NEVER_MS = 1 << 62
 class Outgoing:
     """One request, as the newest kio class, for one node; `node` None means any broker."""
 
-    request: object
+    request: RequestMessage
     node: int | None
 
 
@@ -74,7 +75,7 @@ class CoordinatorLookup:
         """The earliest time of the next request while the node is unknown."""
         return self._not_before_ms
 
-    def request(self) -> object:
+    def request(self) -> RequestMessage:
         """Return the request, for any broker."""
         return m.find_coordinator_request.FindCoordinatorRequest(
             key_type=i8(GROUP_KEY_TYPE), coordinator_keys=(self._group_id,)
@@ -142,7 +143,7 @@ class TopicLookup:
         self.due_ms = now_ms + FAILED_RETRY_MS
 
 
-def topics_request(names: Iterable[str] | None) -> object:
+def topics_request(names: Iterable[str] | None) -> RequestMessage:
     """Return a Metadata request for these topics, or for all; it creates none."""
     request = m.metadata_request
     listed = None

@@ -26,6 +26,7 @@ from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
 
 __all__ = [
@@ -435,7 +436,7 @@ class HeartbeatVersion:
         """Forget the version: another node coordinates, or the same one after a restart with maybe another version."""
         self.number = None
 
-    def request(self) -> object:
+    def request(self) -> RequestMessage:
         """Return the ApiVersions request, for the coordinator's node."""
         return m.api_versions_request.ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version="membership"

@@ -33,6 +33,7 @@ from headrace.client.membership.streams_heartbeat import (
 from headrace.client.membership.target_assignment_poller import describe_request, described_group
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
+from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import to_ms
 
 __all__ = ["StreamsMembership"]
@@ -139,7 +140,7 @@ class StreamsMembership(MemberCore):
         outgoing = Outgoing(request=self._request(kind, now_ms), node=None if kind == "lookup" else self._lookup.node)
         return PollResult(requests=(outgoing,), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
 
-    def _request(self, kind: InFlight, now_ms: int) -> object:
+    def _request(self, kind: InFlight, now_ms: int) -> RequestMessage:
         match kind:
             case "lookup":
                 return self._lookup.request()

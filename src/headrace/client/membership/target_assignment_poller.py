@@ -17,6 +17,7 @@ from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_of
 from headrace.client.membership.request_manager import NEVER_MS
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable
+from headrace.protocol.framing import RequestMessage
 
 __all__ = ["LOOKS", "TargetAssignment", "TargetAssignmentPoller", "describe_request", "described_group"]
 
@@ -122,7 +123,7 @@ class TargetAssignmentPoller:
         self._due_ms = now_ms + max(self._pause_ms, members * PAUSE_PER_MEMBER_MS)
 
 
-def describe_request(group_id: str) -> object:
+def describe_request(group_id: str) -> RequestMessage:
     """Return the request, for the coordinator."""
     return m.streams_group_describe_request.StreamsGroupDescribeRequest(
         group_ids=(GroupId(group_id),), include_authorized_operations=False

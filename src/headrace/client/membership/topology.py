@@ -6,9 +6,9 @@ topology in different orders must send the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict, cast
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
@@ -48,6 +48,40 @@ class Subtopology:
     copartition_groups: tuple[CopartitionGroup, ...] = ()
 
 
+class InternalTopicDocument(TypedDict):
+    """An internal topic as JSON."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Sequence[tuple[str, str]]
+
+
+class CopartitionDocument(TypedDict):
+    """A copartition group as JSON."""
+
+    source_topics: Sequence[str]
+    repartition_source_topics: Sequence[str]
+
+
+class SubtopologyDocument(TypedDict):
+    """A subtopology as JSON."""
+
+    subtopology_id: str
+    source_topics: Sequence[str]
+    repartition_source_topics: Sequence[InternalTopicDocument]
+    repartition_sink_topics: Sequence[str]
+    state_changelog_topics: Sequence[InternalTopicDocument]
+    copartition_groups: Sequence[CopartitionDocument]
+
+
+class TopologyDocument(TypedDict):
+    """A topology as JSON."""
+
+    epoch: int
+    subtopologies: Sequence[SubtopologyDocument]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """All subtopologies of an application. `epoch` stays 0 while Kafka refuses topology updates."""
@@ -76,12 +110,12 @@ class Topology:
             subtopologies=tuple(_subtopology(s) for s in sorted(self.subtopologies, key=lambda s: s.subtopology_id)),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> TopologyDocument:
         """Return plain dictionaries and lists, for a pipe to another process."""
-        return asdict(self)
+        return cast("TopologyDocument", asdict(self))
 
     @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Topology:
+    def from_json(document: TopologyDocument) -> Topology:
         """Return the topology of `to_json`, also after JSON turned tuples into lists."""
         return Topology(
             epoch=document["epoch"], subtopologies=tuple(_read_subtopology(s) for s in document["subtopologies"])
@@ -136,7 +170,7 @@ def _internal(topic: InternalTopic) -> m.streams_group_heartbeat_request.TopicIn
     )
 
 
-def _read_subtopology(document: Mapping[str, Any]) -> Subtopology:
+def _read_subtopology(document: SubtopologyDocument) -> Subtopology:
     return Subtopology(
         subtopology_id=document["subtopology_id"],
         source_topics=tuple(document["source_topics"]),
@@ -153,7 +187,7 @@ def _read_subtopology(document: Mapping[str, Any]) -> Subtopology:
     )
 
 
-def _read_internal(document: Mapping[str, Any]) -> InternalTopic:
+def _read_internal(document: InternalTopicDocument) -> InternalTopic:
     return InternalTopic(
         name=document["name"],
         partitions=document["partitions"],

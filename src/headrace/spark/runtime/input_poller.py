@@ -18,7 +18,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, is_readable, wait_for
 from headrace.errors import BrokerError, CannotConnect
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.framing import MalformedResponse
+from headrace.protocol.framing import MalformedResponse, RequestMessage
 from headrace.spark.runtime.tasks import TopicPartition
 
 __all__ = ["InputPoller"]
@@ -137,7 +137,7 @@ class InputPoller:
         return refused or any(entry.records for entry in entries)
 
 
-def _request(places: Places, cluster: ClusterMetadata) -> object:
+def _request(places: Places, cluster: ClusterMetadata) -> RequestMessage:
     return fetch_request(
         places,
         cluster,
