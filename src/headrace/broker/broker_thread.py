@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.faults import Faults
@@ -83,7 +83,7 @@ class BrokerThread:
         if self._clock is not None:
             self._clock.detach()
 
-    def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def _do(self, work: Coroutine[None, None, Result]) -> Result:
         # No timeout: a start may recover large logs, and a stop waits for the disk.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 

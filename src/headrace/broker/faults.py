@@ -13,10 +13,10 @@ import dataclasses
 import struct
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeGuard, TypeVar
 from uuid import UUID
 
 from kio.schema.types import GroupId, TopicName
@@ -297,7 +297,7 @@ class Faults:
         client_id: str | None,
         topic: str | None,
         group: str | None,
-        **more: Any,
+        **more: object,
     ) -> Fault:
         choice = _Choice(api=_api(api), times=times, after=after, client_id=client_id, topic=topic, group=group)
         fault = Fault(self, kind, choice)
@@ -355,7 +355,7 @@ async def answer_with(
     return response
 
 
-def topics_in(request: object, name_of: Callable[[Any], str | None]) -> frozenset[str]:
+def topics_in(request: object, name_of: Callable[[UUID], str | None]) -> frozenset[str]:
     """The names of the topics that a request is about; `name_of` knows the topics' ids."""
     by_id = (name_of(topic_id) for topic_id in named_in(request, UUID, field="topic_id"))
     return named_in(request, TopicName) | frozenset(name for name in by_id if name is not None)
@@ -393,26 +393,27 @@ def _code(given: str | int | ErrorCode) -> ErrorCode:
         raise _unknown("an error code", str(given), {kafka_name(each): each for each in ErrorCode}) from None
 
 
-def _unknown(what: str, given: str, known: dict[str, Any]) -> ConfigError:
+def _unknown(what: str, given: str, known: Mapping[str, object]) -> ConfigError:
     near = nearest(given, known) or nearest(given.upper(), known)
     fix = f"Did you mean {near}?" if near else f"Known are: {', '.join(sorted(known))}."
     return ConfigError("bad-value", f"{given} is not {what} of Kafka's protocol.", fix, given=given, nearest=near or "")
 
 
-_Getter = Callable[[Any], Iterator[Any]]
+_Value = TypeVar("_Value")
+_Getter = Callable[[object], Iterator[Any]]
 
 
-def named_in(request: object, kind: Any, *, field: str | None = None) -> frozenset[Any]:
+def named_in(request: object, kind: type[_Value], *, field: str | None = None) -> frozenset[_Value]:
     """All values declared as `kind` (TopicName, GroupId, …) anywhere in the message; `field`: only of that name."""
     return frozenset(value for value in _of(type(request), kind, field)(request) if value)
 
 
-def _of(schema: Any, kind: Any, only: str | None) -> _Getter:
+def _of(schema: type, kind: object, only: str | None) -> _Getter:
     return _getter(schema, kind, only)
 
 
 @cache
-def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
+def _getter(schema: type, kind: object, only: str | None) -> _Getter:
     steps: list[tuple[str, bool, _Getter | None]] = []
     for name, hint in typing.get_type_hints(schema).items():
         inner, many = _inner(hint)
@@ -421,7 +422,7 @@ def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
         elif _is_message(inner):
             steps.append((name, many, _getter(inner, kind, only)))
 
-    def values(message: Any) -> Iterator[Any]:
+    def values(message: object) -> Iterator[object]:
         for name, many, getter in steps:
             found = getattr(message, name)
             for each in (found or ()) if many else (found,):
@@ -433,11 +434,11 @@ def _getter(schema: Any, kind: Any, only: str | None) -> _Getter:
     return values
 
 
-def _is_message(kind: Any) -> bool:
+def _is_message(kind: object) -> TypeGuard[type]:
     return dataclasses.is_dataclass(kind)
 
 
-def _inner(hint: Any) -> tuple[Any, bool]:
+def _inner(hint: object) -> tuple[object, bool]:
     """Below `| None` and `tuple[…, ...]`: the type, and whether there are several."""
     arguments = typing.get_args(hint)
     if arguments and typing.get_origin(hint) is tuple:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from headrace.broker.clock import Clock, SteadyClock
@@ -304,7 +303,7 @@ class Server:
             self.metrics.server.loop_was_late(self.loop_lag.beat(self.loop_time()))
             await asyncio.sleep(LAG_BEAT_SECONDS)
 
-    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _chore(self, coroutine: Coroutine[None, None, None]) -> None:
         self._chores.append(asyncio.get_running_loop().create_task(coroutine))
 
     def _close_idle_connections(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.broker.clock import Clock
 from headrace.broker.coordinators.coordinator_runtime import CoordinatorRuntime, Outcome, RecordLog
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from headrace.coordinator.shard import GroupCoordinatorShard
 
 __all__ = ["GroupCoordinator", "ShardLogs", "Written"]
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger("headrace.broker")
 
@@ -136,8 +138,8 @@ class GroupCoordinator:
         group_id: str,
         context: RequestContext,
         rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
-        refuse: Callable[[ErrorCode, str], Any],
-    ) -> Any | Awaitable[Any]:
+        refuse: Callable[[ErrorCode, str], Answer],
+    ) -> Answer | Awaitable[Answer]:
         """Run a rule for a request and return its response.
 
         Args:
@@ -164,11 +166,16 @@ class GroupCoordinator:
         if isinstance(written.response, asyncio.Future) or self._logs.wait_for_flush(partition):
             return self._answer_when_flushed(partition, context.token, written.response, refuse)
         context.repeatable = written.repeatable
-        return written.response
+        response: Answer = written.response
+        return response
 
     async def _answer_when_flushed(
-        self, partition: int, token: int, response: Any, refuse: Callable[[ErrorCode, str], Any]
-    ) -> Any:
+        self,
+        partition: int,
+        token: int,
+        response: Answer | asyncio.Future[Answer],
+        refuse: Callable[[ErrorCode, str], Answer],
+    ) -> Answer:
         try:
             answer = await response if isinstance(response, asyncio.Future) else response
             if self._logs.wait_for_flush(partition):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from enum import IntEnum
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kio.static.primitive import i8
 
@@ -81,7 +81,9 @@ def read_acl(asked: m.create_acls_request.AclCreation) -> Acl:
     return acl
 
 
-def read_filter(asked: Any) -> AclFilter:
+def read_filter(
+    asked: m.describe_acls_request.DescribeAclsRequest | m.delete_acls_request.DeleteAclsFilter,
+) -> AclFilter:
     """A DescribeAcls request, or a filter of DeleteAcls. Raises AclRefused."""
     wanted = AclFilter(
         resource_type=_named(ResourceType, asked.resource_type_filter),

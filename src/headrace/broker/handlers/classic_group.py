@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-from headrace.broker.requests.partial_response import (
-    Api,
-    GuardedRequest,
-)
+from headrace.broker.requests.partial_response import Api, GuardedRequest, Message
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import Services
@@ -30,11 +26,11 @@ _NAMES_ITS_PROTOCOL_SINCE = 5
 
 def run_rule(
     key: ApiKey,
-    request: Any,
+    request: Message,
     context: RequestContext,
     broker: Services,
     rule: Callable[[GroupCoordinatorShard, int], CoordinatorResult],
-) -> Any | Awaitable[Any]:
+) -> Message:
     """Run a rule of the group; a refusal becomes the API's response that carries only the error."""
     # One path for the four APIs: shard, rule, append, replay, reply. Only the layout of a refusal differs.
     return broker.coordinator.answer(request.group_id, context, rule, lambda code, _: refuse_member(key, code))
@@ -54,7 +50,7 @@ def refuse_member(key: ApiKey, code: ErrorCode) -> object:
             return heartbeat_reply(code)
 
 
-def names_its_protocol(request: Any, context: RequestContext) -> bool:
+def names_its_protocol(request: m.sync_group_request.SyncGroupRequest, context: RequestContext) -> bool:
     """From version 5 on SyncGroup names protocol type and name, so that no member takes another protocol's bytes for
     its own."""
     named = request.protocol_type is not None and request.protocol_name is not None
@@ -139,14 +135,14 @@ def handle_leave_group(
 # --- access rules ---
 
 
-def authorize_member(guarded: GuardedRequest) -> Any:
+def authorize_member(guarded: GuardedRequest) -> object:
     """READ of the group, of everything that members of classic groups send."""
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
         return guarded.handle()
     return refuse_member(guarded.key, ErrorCode.group_authorization_failed)
 
 
-def authorize_sync_group(guarded: GuardedRequest) -> Any:
+def authorize_sync_group(guarded: GuardedRequest) -> object:
     """The same; a request that does not name what its version must name is refused for that, as in Kafka."""
     return authorize_member(guarded) if names_its_protocol(guarded.request, guarded.context) else guarded.handle()
 

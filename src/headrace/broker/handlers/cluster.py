@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32, i64, u16
@@ -144,7 +143,7 @@ def handle_update_features(
 # --- access rules ---
 
 
-def authorize_describe_cluster(guarded: GuardedRequest) -> Any:
+def authorize_describe_cluster(guarded: GuardedRequest) -> object:
     """Needs no right; the bits are 0 without DESCRIBE."""
     if not guarded.request.include_cluster_authorized_operations:
         return guarded.handle()

@@ -57,7 +57,7 @@ def split_existing(asked: Iterable[_Part], count: int) -> tuple[tuple[_Part, ...
 def merge_topics(topics: Iterable[_Topic]) -> tuple[_Topic, ...]:
     """Each topic once, with the partitions of all its appearances; told apart by name and id."""
     first: dict[object, Any] = {}
-    partitions: dict[object, list[Any]] = {}
+    partitions: dict[object, list[object]] = {}
     # A request may name a topic twice, and answers and refusals of one topic come separately; clients expect it once.
     for topic in topics:
         found: Any = topic
@@ -328,28 +328,30 @@ def _unknown_deletion(
 # --- access rules ---
 
 
-def authorize_offset_commit(guarded: GuardedRequest) -> Any:
+def authorize_offset_commit(guarded: GuardedRequest) -> object:
     """READ of the group, READ of each topic."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     if not allow.on_group(context, Operation.READ, request.group_id):
         return guarded.refuse(ErrorCode.group_authorization_failed)
 
-    def permitted(item: Any) -> bool:
+    def permitted(item: m.offset_commit_request.OffsetCommitRequestTopic) -> bool:
         name = guarded.topic_name(item.name, item.topic_id)
         return name is None or allow.on_topic(context, Operation.READ, name)
 
     return guarded.split("topics", "topics", permitted, ErrorCode.topic_authorization_failed)
 
 
-def authorize_offset_fetch(guarded: GuardedRequest) -> Any:
+def authorize_offset_fetch(guarded: GuardedRequest) -> object:
     """DESCRIBE of the group, DESCRIBE of each topic; without names, what may be seen."""
     allow, context = guarded.allow, guarded.context
     r = m.offset_fetch_response
-    answers: dict[int, Any] = {}
-    asked: list[tuple[int, Any]] = []
-    hidden: dict[int, tuple[Any, ...]] = {}
+    answers: dict[int, m.offset_fetch_response.OffsetFetchResponseGroup] = {}
+    asked: list[tuple[int, m.offset_fetch_request.OffsetFetchRequestGroup]] = []
+    hidden: dict[int, tuple[m.offset_fetch_response.OffsetFetchResponseTopics, ...]] = {}
 
-    def may_see(item: Any) -> bool:
+    def may_see(
+        item: m.offset_fetch_request.OffsetFetchRequestTopics | m.offset_fetch_response.OffsetFetchResponseTopics,
+    ) -> bool:
         name = guarded.topic_name(item.name, item.topic_id)
         return name is None or allow.on_topic(context, Operation.DESCRIBE, name)
 
@@ -365,7 +367,9 @@ def authorize_offset_fetch(guarded: GuardedRequest) -> Any:
             group = dataclasses.replace(group, topics=tuple(filter(may_see, group.topics)))
         asked.append((position, group))
 
-    def merged(answer: Any) -> Any:
+    def merged(
+        answer: m.offset_fetch_response.OffsetFetchResponse,
+    ) -> m.offset_fetch_response.OffsetFetchResponse:
         # 2. The handler's answers go to their places; "all topics" is filtered now that they are known.
         for (position, group), found in zip(asked, answer.groups, strict=True):
             topics = found.topics
@@ -379,8 +383,9 @@ def authorize_offset_fetch(guarded: GuardedRequest) -> Any:
     return map_response(guarded.handle(groups=tuple(group for _, group in asked)), merged)
 
 
-def _hidden_offsets(item: Any) -> Any:
-
+def _hidden_offsets(
+    item: m.offset_fetch_request.OffsetFetchRequestTopics,
+) -> m.offset_fetch_response.OffsetFetchResponseTopics:
     r = m.offset_fetch_response
     return r.OffsetFetchResponseTopics(
         name=item.name,
@@ -397,7 +402,7 @@ def _hidden_offsets(item: Any) -> Any:
     )
 
 
-def authorize_offset_delete(guarded: GuardedRequest) -> Any:
+def authorize_offset_delete(guarded: GuardedRequest) -> object:
     """DELETE of the group, READ of each topic."""
     allow, context = guarded.allow, guarded.context
     if not allow.on_group(context, Operation.DELETE, guarded.request.group_id):

@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Iterator
-from typing import Any
 
 from kio.static.primitive import i32
 
@@ -136,17 +135,19 @@ def _undescribed_group(
 # --- access rules ---
 
 
-def authorize_consumer_group_heartbeat(guarded: GuardedRequest) -> Any:
+def authorize_consumer_group_heartbeat(guarded: GuardedRequest) -> object:
     """READ of the group. The handler asks for DESCRIBE of the topics that the member names or matches."""
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
         return guarded.handle()
     return refuse_heartbeat(ErrorCode.group_authorization_failed, MESSAGES[ErrorCode.group_authorization_failed])
 
 
-def authorize_consumer_group_describe(guarded: GuardedRequest) -> Any:
+def authorize_consumer_group_describe(guarded: GuardedRequest) -> object:
     """A group with a topic that may not be seen, subscribed to or assigned, is refused as a whole."""
 
-    def shown(group: Any) -> Any:
+    def shown(
+        group: m.consumer_group_describe_response.DescribedGroup,
+    ) -> m.consumer_group_describe_response.DescribedGroup:
         # Subscribed, assigned and targeted topics: a regular expression may match one that the client may not see.
         names = dict.fromkeys(name for member in group.members for name in _topics_of_consumer(member))
         if all(guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, name) for name in names):
@@ -159,7 +160,7 @@ def authorize_consumer_group_describe(guarded: GuardedRequest) -> Any:
     )
 
 
-def _topics_of_consumer(member: Any) -> Iterator[str]:
+def _topics_of_consumer(member: m.consumer_group_describe_response.Member) -> Iterator[str]:
     yield from member.subscribed_topic_names
     yield from (each.topic_name for each in member.assignment.topic_partitions)
     yield from (each.topic_name for each in member.target_assignment.topic_partitions)

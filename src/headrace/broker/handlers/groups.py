@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable
-from typing import Any
+from typing import TypeVar
 
 from kio.schema.types import BrokerId, GroupId
 from kio.static.primitive import i32
@@ -12,6 +12,7 @@ from kio.static.primitive import i32
 from headrace.broker.requests.partial_response import (
     Api,
     GuardedRequest,
+    Message,
     map_response,
 )
 from headrace.broker.requests.request_context import RequestContext
@@ -32,6 +33,12 @@ __all__ = [
     "handle_list_groups",
     "hide_group",
 ]
+
+_Group = TypeVar(
+    "_Group",
+    "m.consumer_group_describe_response.DescribedGroup",
+    "m.streams_group_describe_response.DescribedGroup",
+)
 
 # `FindCoordinatorRequest.CoordinatorType`.
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -188,7 +195,7 @@ def _merge_deletions(
 # --- access rules ---
 
 
-def authorize_find_coordinator(guarded: GuardedRequest) -> Any:
+def authorize_find_coordinator(guarded: GuardedRequest) -> object:
     """DESCRIBE of the group or transactional id; of share groups CLUSTER_ACTION."""
     allow, context = guarded.allow, guarded.context
     # DESCRIBE, not READ: tools that only look at a group have to find its coordinator too.
@@ -214,14 +221,13 @@ def authorize_find_coordinator(guarded: GuardedRequest) -> Any:
     return guarded.refuse(ErrorCode.cluster_authorization_failed)
 
 
-def _no_coordinator(key: str, code: ErrorCode) -> Any:
-
+def _no_coordinator(key: str, code: ErrorCode) -> m.find_coordinator_response.Coordinator:
     return m.find_coordinator_response.Coordinator(
         key=key, node_id=BrokerId(-1), host="", port=i32(-1), error_code=code, error_message=""
     )
 
 
-def authorize_list_groups(guarded: GuardedRequest) -> Any:
+def authorize_list_groups(guarded: GuardedRequest) -> object:
     """All with DESCRIBE of the cluster, else those with DESCRIBE of their own."""
     allow, context = guarded.allow, guarded.context
     if allow.on_cluster(context, Operation.DESCRIBE):
@@ -237,16 +243,16 @@ def authorize_list_groups(guarded: GuardedRequest) -> Any:
     )
 
 
-def authorize_describe_groups(guarded: GuardedRequest) -> Any:
+def authorize_describe_groups(guarded: GuardedRequest) -> object:
     """Check DESCRIBE of each named group."""
     return authorize_described_groups(guarded, "groups")
 
 
-def authorize_described_groups(guarded: GuardedRequest, asked: str) -> Any:
+def authorize_described_groups(guarded: GuardedRequest, asked: str) -> object:
     """DESCRIBE of the group; the bits of operations for groups that are described."""
     allow, context = guarded.allow, guarded.context
 
-    def finished(answer: Any) -> Any:
+    def finished(answer: Message) -> object:
         # The handler answers with all operations; the client's own ones are known only here.
         if not guarded.request.include_authorized_operations:
             return answer
@@ -271,7 +277,7 @@ def authorize_described_groups(guarded: GuardedRequest, asked: str) -> Any:
     )
 
 
-def authorize_delete_groups(guarded: GuardedRequest) -> Any:
+def authorize_delete_groups(guarded: GuardedRequest) -> object:
     """Check DELETE of each named group."""
     allow, context = guarded.allow, guarded.context
     return guarded.split(
@@ -282,7 +288,7 @@ def authorize_delete_groups(guarded: GuardedRequest) -> Any:
     )
 
 
-def hide_group(group: Any, message: str) -> Any:
+def hide_group(group: _Group, message: str) -> _Group:
     """Return a described group without what the client may not see: id and refusal alone, no state, no epochs."""
     return dataclasses.replace(
         group,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.types import TopicName
@@ -26,6 +26,12 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = ["APIS", "handle_describe_topic_partitions", "handle_metadata"]
+
+_Described = TypeVar(
+    "_Described",
+    "m.metadata_response.MetadataResponseTopic",
+    "m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic",
+)
 
 
 def handle_metadata(
@@ -250,20 +256,20 @@ def _undescribed_topic(
 # --- access rules ---
 
 
-def authorize_metadata(guarded: GuardedRequest) -> Any:
+def authorize_metadata(guarded: GuardedRequest) -> object:
     """Without a name: what may be seen. By name: a refusal, also for what does not exist, to reveal nothing."""
     request, context, allow = guarded.request, guarded.context, guarded.allow
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
 
-    def finished(answer: Any) -> Any:
+    def finished(answer: m.metadata_response.MetadataResponse) -> m.metadata_response.MetadataResponse:
         topics = [
             _with_operations(guarded, topic) if request.include_topic_authorized_operations else topic
             for topic in answer.topics
-            if not everything or allow.on_topic(context, Operation.DESCRIBE, topic.name)
+            if not everything or allow.on_topic(context, Operation.DESCRIBE, str(topic.name))
         ]
         return dataclasses.replace(answer, topics=(*topics, *denied.values()))
 
-    denied: dict[Any, Any] = {}
+    denied: dict[m.metadata_request.MetadataRequestTopic, m.metadata_response.MetadataResponseTopic] = {}
     if everything:
         return map_response(guarded.handle(), finished)
     # A refused topic and a missing one look alike to a client without DESCRIBE, so that names cannot be probed.
@@ -276,7 +282,7 @@ def authorize_metadata(guarded: GuardedRequest) -> Any:
     return map_response(guarded.handle(topics=rest), finished)
 
 
-def _may_see(guarded: GuardedRequest, item: Any) -> bool:
+def _may_see(guarded: GuardedRequest, item: m.metadata_request.MetadataRequestTopic) -> bool:
     name = guarded.topic_name(item.name, item.topic_id)
     if name is None:
         return True  # the handler answers that it is unknown
@@ -293,7 +299,9 @@ def _may_see(guarded: GuardedRequest, item: Any) -> bool:
     return not creates or guarded.may_create_topic(name)
 
 
-def _metadata_refusal(item: Any) -> Any:
+def _metadata_refusal(
+    item: m.metadata_request.MetadataRequestTopic,
+) -> m.metadata_response.MetadataResponseTopic:
     """Refuse without the name when the request names an id."""
     return m.metadata_response.MetadataResponseTopic(
         error_code=ErrorCode.topic_authorization_failed,
@@ -304,11 +312,13 @@ def _metadata_refusal(item: Any) -> Any:
     )
 
 
-def authorize_describe_topic_partitions(guarded: GuardedRequest) -> Any:
+def authorize_describe_topic_partitions(guarded: GuardedRequest) -> object:
     """Refuse named topics that may not be seen; topics listed without names are filtered by the handler."""
     r = m.describe_topic_partitions_response
 
-    def refuse(item: Any) -> Any:
+    def refuse(
+        item: m.describe_topic_partitions_request.TopicRequest,
+    ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic:
         return r.DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.topic_authorization_failed,
             name=item.name,
@@ -317,10 +327,12 @@ def authorize_describe_topic_partitions(guarded: GuardedRequest) -> Any:
             partitions=(),
         )
 
-    def permitted(item: Any) -> bool:
+    def permitted(item: m.describe_topic_partitions_request.TopicRequest) -> bool:
         return guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, item.name)
 
-    def finished(answer: Any) -> Any:
+    def finished(
+        answer: m.describe_topic_partitions_response.DescribeTopicPartitionsResponse,
+    ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponse:
         return dataclasses.replace(answer, topics=tuple(_with_operations(guarded, topic) for topic in answer.topics))
 
     return map_response(
@@ -328,10 +340,10 @@ def authorize_describe_topic_partitions(guarded: GuardedRequest) -> Any:
     )
 
 
-def _with_operations(guarded: GuardedRequest, topic: Any) -> Any:
+def _with_operations(guarded: GuardedRequest, topic: _Described) -> _Described:
     if topic.error_code is not ErrorCode.none:
         return topic
-    bits = guarded.allow.operations(guarded.context, ResourceType.TOPIC, topic.name)
+    bits = guarded.allow.operations(guarded.context, ResourceType.TOPIC, str(topic.name))
     return dataclasses.replace(topic, topic_authorized_operations=bits)
 
 

@@ -13,7 +13,6 @@ import struct
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
 
 from kio.static.primitive import i32, i64
 
@@ -393,7 +392,7 @@ def _all_failed(response: m.produce_response.ProduceResponse, message: str) -> m
 # --- access rules ---
 
 
-def _in_transaction(request: Any) -> bool:
+def _in_transaction(request: m.produce_request.ProduceRequest) -> bool:
     """Whether a batch is transactional; the id in the request alone means nothing to Kafka."""
     return any(
         part.records
@@ -404,7 +403,7 @@ def _in_transaction(request: Any) -> bool:
     )
 
 
-def authorize_produce(guarded: GuardedRequest) -> Any:
+def authorize_produce(guarded: GuardedRequest) -> object:
     """WRITE of each topic; for transactional batches WRITE of the transactional id too, or all is refused."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     transactional_id = request.transactional_id
@@ -413,7 +412,7 @@ def authorize_produce(guarded: GuardedRequest) -> Any:
     ):
         return guarded.refuse(ErrorCode.transactional_id_authorization_failed) if request.acks else None
 
-    def permitted(item: Any) -> bool:
+    def permitted(item: m.produce_request.TopicProduceData) -> bool:
         name = guarded.topic_name(item.name, item.topic_id)
         return name is None or allow.on_topic(context, Operation.WRITE, name)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from typing import Any
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
@@ -241,7 +240,7 @@ def _move_error(path: str, name: str, partition: int, broker: Services) -> Error
 # --- access rules ---
 
 
-def authorize_alter_replica_log_dirs(guarded: GuardedRequest) -> Any:
+def authorize_alter_replica_log_dirs(guarded: GuardedRequest) -> object:
     """ALTER of the cluster; without it each partition is refused."""
     if guarded.allow.on_cluster(guarded.context, Operation.ALTER):
         return guarded.handle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
 
 from kio.static.primitive import i8, i32
 
@@ -162,7 +161,7 @@ def _change(
 # --- access rules ---
 
 
-def authorize_describe_user_scram_credentials(guarded: GuardedRequest) -> Any:
+def authorize_describe_user_scram_credentials(guarded: GuardedRequest) -> object:
     """DESCRIBE of the cluster; a refusal names no user."""
     if guarded.allow.on_cluster(guarded.context, Operation.DESCRIBE):
         return guarded.handle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Iterator
-from typing import Any, cast
+from typing import cast
 
 from kio.static.primitive import i32
 
@@ -79,8 +79,10 @@ def handle_streams_group_heartbeat(
     )
 
 
-def _topic_names(topology: m.streams_group_heartbeat_request.Topology) -> Iterator[str]:
-    for subtopology in topology.subtopologies:
+def _topic_names(
+    topology: m.streams_group_heartbeat_request.Topology | m.streams_group_describe_response.Topology,
+) -> Iterator[str]:
+    for subtopology in topology.subtopologies or ():
         yield from subtopology.source_topics
         yield from subtopology.repartition_sink_topics
         yield from (topic.name for topic in subtopology.repartition_source_topics)
@@ -102,7 +104,7 @@ def _without_unauthorized_topics(
     reason = f"; Unauthorized to CREATE on topics {', '.join(missing)}."
     # All or none: a group with half of its internal topics cannot run either.
     replies = tuple(
-        dataclasses.replace(reply, response=_with_reason(reply.response, reason)) for reply in result.replies
+        dataclasses.replace(reply, response=_with_reason(_response(reply), reason)) for reply in result.replies
     )
     return dataclasses.replace(result, topics_to_create=(), replies=replies)
 
@@ -126,7 +128,8 @@ def _with_creation_failures(result: CoordinatorResult, topics: TopicAdministrati
         result,
         topics_to_create=tuple(topic for topic in result.topics_to_create if failures[topic.name] is None),
         replies=tuple(
-            dataclasses.replace(reply, response=_with_reason(reply.response, f"{reason}.")) for reply in result.replies
+            dataclasses.replace(reply, response=_with_reason(_response(reply), f"{reason}."))
+            for reply in result.replies
         ),
     )
 
@@ -135,10 +138,12 @@ def _response(reply: Reply) -> m.streams_group_heartbeat_response.StreamsGroupHe
     return cast("m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse", reply.response)
 
 
-def _with_reason(response: Any, reason: str) -> Any:
+def _with_reason(
+    response: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse, reason: str
+) -> m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse:
     statuses = tuple(
         dataclasses.replace(status, status_detail=status.status_detail + reason)
-        if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS
+        if int(status.status_code) == StatusCode.MISSING_INTERNAL_TOPICS
         else status
         for status in response.status or ()
     )
@@ -205,7 +210,7 @@ def handle_streams_group_describe(
 # --- access rules ---
 
 
-def authorize_streams_group_heartbeat(guarded: GuardedRequest) -> Any:
+def authorize_streams_group_heartbeat(guarded: GuardedRequest) -> object:
     """READ of the group. The handler asks for DESCRIBE of every topic in the topology, once that is known to be legal,
     and for CREATE of the internal topics that are missing."""
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
@@ -213,10 +218,12 @@ def authorize_streams_group_heartbeat(guarded: GuardedRequest) -> Any:
     return refuse_heartbeat(ErrorCode.group_authorization_failed, MESSAGES[ErrorCode.group_authorization_failed])
 
 
-def authorize_streams_group_describe(guarded: GuardedRequest) -> Any:
+def authorize_streams_group_describe(guarded: GuardedRequest) -> object:
     """A group with a topic in its topology that may not be seen is refused as a whole."""
 
-    def shown(group: Any) -> Any:
+    def shown(
+        group: m.streams_group_describe_response.DescribedGroup,
+    ) -> m.streams_group_describe_response.DescribedGroup:
         names = _topic_names(group.topology) if group.topology is not None else iter(())
         # One hidden topic hides the whole group, as in Kafka: the topology would reveal its name.
         if all(guarded.allow.on_topic(guarded.context, Operation.DESCRIBE, name) for name in names):

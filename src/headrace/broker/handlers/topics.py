@@ -9,7 +9,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from kio.schema.types import TopicName
@@ -20,6 +19,7 @@ from headrace.broker.metadata.topic_administration import TopicRefused, WantedTo
 from headrace.broker.requests.partial_response import (
     Api,
     GuardedRequest,
+    Message,
     map_response,
     require_topics,
 )
@@ -227,11 +227,11 @@ def _grow_topic(
 # --- access rules ---
 
 
-def authorize_create_topics(guarded: GuardedRequest) -> Any:
+def authorize_create_topics(guarded: GuardedRequest) -> object:
     """The configuration of a new topic is returned with DESCRIBE_CONFIGS only."""
     r = m.create_topics_response
 
-    def refuse(item: Any) -> Any:
+    def refuse(item: m.create_topics_request.CreatableTopic) -> m.create_topics_response.CreatableTopicResult:
         return r.CreatableTopicResult(
             name=item.name,
             topic_id=None,
@@ -240,7 +240,9 @@ def authorize_create_topics(guarded: GuardedRequest) -> Any:
             configs=(),
         )
 
-    def shown(topic: Any) -> Any:
+    def shown(
+        topic: m.create_topics_response.CreatableTopicResult,
+    ) -> m.create_topics_response.CreatableTopicResult:
         if topic.error_code is not ErrorCode.none or guarded.allow.on_topic(
             guarded.context, Operation.DESCRIBE_CONFIGS, topic.name
         ):
@@ -265,11 +267,11 @@ def authorize_create_topics(guarded: GuardedRequest) -> Any:
     )
 
 
-def authorize_delete_topics(guarded: GuardedRequest) -> Any:
+def authorize_delete_topics(guarded: GuardedRequest) -> object:
     """DELETE of the cluster is enough for all. Who asks by id without DESCRIBE does not learn the name."""
     r, allow, context = m.delete_topics_response, guarded.allow, guarded.context
 
-    def permitted(item: Any) -> bool:
+    def permitted(item: m.delete_topics_request.DeleteTopicState) -> bool:
         name = guarded.topic_name(item.name, item.topic_id)
         if name is None or allow.on_cluster(context, Operation.DELETE):
             return True
@@ -277,7 +279,7 @@ def authorize_delete_topics(guarded: GuardedRequest) -> Any:
             return True  # it may know that there is none
         return allow.on_topic(context, Operation.DELETE, name)
 
-    def refuse(item: Any) -> Any:
+    def refuse(item: m.delete_topics_request.DeleteTopicState) -> m.delete_topics_response.DeletableTopicResult:
         name = guarded.topic_name(item.name, item.topic_id)
         seen = name is not None and (item.topic_id is None or allow.on_topic(context, Operation.DESCRIBE, name))
         return r.DeletableTopicResult(
@@ -293,10 +295,10 @@ def authorize_delete_topics(guarded: GuardedRequest) -> Any:
 # --- the quota of topic changes ---
 
 
-def _with_mutation_quota(key: ApiKey, handle: Callable[..., Any]) -> Callable[..., Any]:
+def _with_mutation_quota(key: ApiKey, handle: Callable[..., object]) -> Callable[..., object]:
     """Return the handler behind `controller_mutation_rate` (KIP-599)."""
 
-    def handle_metered(request: Any, context: RequestContext, broker: Services) -> Any:
+    def handle_metered(request: Message, context: RequestContext, broker: Services) -> object:
         if not broker.quotas.active or getattr(request, "validate_only", False):
             return handle(request, context, broker)
         return _limit_mutations(key, request, context, partial(handle, broker=broker), broker)
@@ -305,13 +307,17 @@ def _with_mutation_quota(key: ApiKey, handle: Callable[..., Any]) -> Callable[..
 
 
 def _limit_mutations(
-    key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, RequestContext], Any], broker: Services
-) -> Any:
+    key: ApiKey,
+    request: Message,
+    context: RequestContext,
+    handle: Callable[[Message, RequestContext], object],
+    broker: Services,
+) -> object:
     waited = 0
 
     # The quota is asked topic by topic: those that fit into the burst are made, the rest is refused with
     # THROTTLING_QUOTA_EXCEEDED.
-    def permitted(item: Any) -> bool:
+    def permitted(item: Message) -> bool:
         nonlocal waited
         count = _partition_count(key, item, broker)
         now_ms = broker.clock.now_ms()
@@ -319,7 +325,7 @@ def _limit_mutations(
         waited = max(waited, waiting_ms)
         return not waiting_ms or context.api_version < _STRICT_SINCE[key]
 
-    def with_throttle_time(answer: Any) -> Any:
+    def with_throttle_time(answer: Message) -> object:
         refused = (
             dataclasses.replace(item, error_message=_QUOTA_EXCEEDED)
             if item.error_code is ErrorCode.throttling_quota_exceeded
@@ -334,7 +340,7 @@ def _limit_mutations(
     return map_response(answer, with_throttle_time) if waited else answer
 
 
-def _partition_count(key: ApiKey, item: Any, broker: Services) -> int:
+def _partition_count(key: ApiKey, item: Message, broker: Services) -> int:
     """How many partitions it makes or removes."""
     if key is ApiKey.CREATE_TOPICS:
         default = broker.configuration.integer("num.partitions")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable
-from typing import Any
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i64
@@ -286,15 +285,17 @@ def _write_marker(
 # --- access rules ---
 
 
-def authorize_describe_transactions(guarded: GuardedRequest) -> Any:
+def authorize_describe_transactions(guarded: GuardedRequest) -> object:
     """DESCRIBE of the id; topics that may not be seen are left out."""
     allow, context = guarded.allow, guarded.context
 
-    def refused(transactional_id: str) -> Any:
+    def refused(transactional_id: str) -> m.describe_transactions_response.TransactionState:
         # The same shape as an unknown id, with another code: nothing about the transaction is disclosed.
         return _refused_state(transactional_id, ErrorCode.transactional_id_authorization_failed)
 
-    def shown(state: Any) -> Any:
+    def shown(
+        state: m.describe_transactions_response.TransactionState,
+    ) -> m.describe_transactions_response.TransactionState:
         topics = tuple(each for each in state.topics if allow.on_topic(context, Operation.DESCRIBE, each.topic))
         return dataclasses.replace(state, topics=topics)
 
@@ -310,7 +311,7 @@ def authorize_describe_transactions(guarded: GuardedRequest) -> Any:
     )
 
 
-def authorize_list_transactions(guarded: GuardedRequest) -> Any:
+def authorize_list_transactions(guarded: GuardedRequest) -> object:
     """Those with DESCRIBE of their id."""
     allow, context = guarded.allow, guarded.context
     return map_response(
@@ -326,16 +327,16 @@ def authorize_list_transactions(guarded: GuardedRequest) -> Any:
     )
 
 
-def authorize_describe_producers(guarded: GuardedRequest) -> Any:
+def authorize_describe_producers(guarded: GuardedRequest) -> object:
     """READ of each topic; the refusal of a topic stands in each of its partitions."""
     code = ErrorCode.topic_authorization_failed
 
-    def refuse(item: Any) -> Any:
-        refused = guarded.refuse(code, topics=(item,)).topics[0]
+    def refuse(item: m.describe_producers_request.TopicRequest) -> m.describe_producers_response.TopicResponse:
+        refused: m.describe_producers_response.TopicResponse = guarded.refuse(code, topics=(item,)).topics[0]
         told = tuple(dataclasses.replace(each, error_message=MESSAGES[code]) for each in refused.partitions)
         return dataclasses.replace(refused, partitions=told)
 
-    def permitted(item: Any) -> bool:
+    def permitted(item: m.describe_producers_request.TopicRequest) -> bool:
         return guarded.allow.on_topic(guarded.context, Operation.READ, item.name)
 
     return guarded.split("topics", "topics", permitted, code, refuse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
@@ -337,7 +337,7 @@ def handle_end_txn(
 # --- access rules ---
 
 
-def authorize_init_producer_id(guarded: GuardedRequest) -> Any:
+def authorize_init_producer_id(guarded: GuardedRequest) -> object:
     """WRITE of the transactional id; without one IDEMPOTENT_WRITE of the cluster, or WRITE of any topic (KIP-679)."""
     allow, context, transactional_id = guarded.allow, guarded.context, guarded.request.transactional_id
     if transactional_id is not None:
@@ -354,7 +354,7 @@ def authorize_init_producer_id(guarded: GuardedRequest) -> Any:
     return guarded.refuse(ErrorCode.cluster_authorization_failed)
 
 
-def authorize_add_partitions_to_txn(guarded: GuardedRequest) -> Any:
+def authorize_add_partitions_to_txn(guarded: GuardedRequest) -> object:
     """From producers: WRITE of the id and of each topic; one topic refused keeps the others from being added. From
     brokers (v4): CLUSTER_ACTION."""
     allow, context = guarded.allow, guarded.context
@@ -378,7 +378,7 @@ def authorize_add_partitions_to_txn(guarded: GuardedRequest) -> Any:
     return guarded.handle()
 
 
-def _refuse_partitions(guarded: GuardedRequest, code: Any) -> Any:
+def _refuse_partitions(guarded: GuardedRequest, code: Callable[..., ErrorCode]) -> object:
     r = m.add_partitions_to_txn_response
     refusal = guarded.refuse(ErrorCode.topic_authorization_failed)
     return dataclasses.replace(
@@ -405,7 +405,7 @@ def _refuse_partitions(guarded: GuardedRequest, code: Any) -> Any:
     )
 
 
-def authorize_add_offsets_to_txn(guarded: GuardedRequest) -> Any:
+def authorize_add_offsets_to_txn(guarded: GuardedRequest) -> object:
     """WRITE of the id, READ of the group."""
     if not _may_write(guarded, guarded.request.transactional_id):
         return guarded.refuse(ErrorCode.transactional_id_authorization_failed)
@@ -414,7 +414,7 @@ def authorize_add_offsets_to_txn(guarded: GuardedRequest) -> Any:
     return guarded.handle()
 
 
-def authorize_end_txn(guarded: GuardedRequest) -> Any:
+def authorize_end_txn(guarded: GuardedRequest) -> object:
     """Check WRITE of the transactional id."""
     return (
         guarded.handle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Iterable
-from typing import Any
 
 from headrace.broker.handlers.committed_offsets import merge_topics, split_existing
 from headrace.broker.logs.flusher import FlushFailed
@@ -153,7 +152,7 @@ def _response(
 # --- access rules ---
 
 
-def authorize_txn_offset_commit(guarded: GuardedRequest) -> Any:
+def authorize_txn_offset_commit(guarded: GuardedRequest) -> object:
     """WRITE of the id, READ of the group and of each topic."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     if not allow.on_transactional_id(context, Operation.WRITE, request.transactional_id):

@@ -13,7 +13,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 __all__ = ["LEVELS", "JsonFormatter", "LogFormat", "TextFormatter", "log_to"]
 
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
-        document: dict[str, Any] = {
+        document: dict[str, object] = {
             "time": at.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
@@ -63,7 +63,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(document, default=str)
 
 
-def _facts(record: logging.LogRecord) -> Mapping[str, Any]:
+def _facts(record: logging.LogRecord) -> Mapping[str, object]:
     facts = getattr(record, "facts", None)
     return facts if isinstance(facts, Mapping) else {}
 
@@ -77,7 +77,7 @@ def is_for_machines() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def say(text: str, **facts: Any) -> None:
+def say(text: str, **facts: object) -> None:
     """Print a message for the operator whatever the log level: to standard error, as JSON when the log is."""
     # A supervisor that parses JSON lines gets the banner as one, too.
     if is_for_machines():

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
 
-from headrace.broker.requests.partial_response import Api, Authorize, GuardedRequest
+from headrace.broker.requests.partial_response import Api, Authorize, GuardedRequest, Message
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.protocol.api_keys import ApiKey
@@ -26,7 +25,7 @@ from headrace.protocol.api_keys import ApiKey
 __all__ = ["SERVED", "ApiTable", "answer_once", "most_items"]
 
 
-Handler = Callable[[Any, RequestContext], object]
+Handler = Callable[[Message, RequestContext], object]
 
 # The module in `handlers/` of each API, whose `APIS` has the handler and the access rule. The order is Kafka's, by key.
 SERVED: Mapping[ApiKey, str] = MappingProxyType(
@@ -123,7 +122,7 @@ class ApiTable:
 
 
 def _authorize(
-    key: ApiKey, authorize: Authorize, handle: Handler, broker: Services, request: Any, context: RequestContext
+    key: ApiKey, authorize: Authorize, handle: Handler, broker: Services, request: Message, context: RequestContext
 ) -> object:
     """The handler behind the access rule of its API."""
     return authorize(GuardedRequest(key, request, context, broker, handle))
@@ -167,13 +166,13 @@ def most_items(api_key: int | None, limit: int) -> int:
     return limit // _WEIGHTS.get(api_key, 1) if api_key is not None else limit
 
 
-def answer_once(key: ApiKey, handle: Callable[[Any, RequestContext], Any]) -> Callable[[Any, RequestContext], Any]:
+def answer_once(key: ApiKey, handle: Handler) -> Handler:
     """The handler, which sees each thing that a question names once, in the order of its first appearance."""
     field = _NAMED_ONCE.get(key)
     if field is None:
         return handle
 
-    def handle_each_once(request: Any, call: RequestContext) -> Any:
+    def handle_each_once(request: Message, call: RequestContext) -> object:
         items = getattr(request, field)
         if items is not None and len(items) > 1:
             different = tuple(dict.fromkeys(items))

@@ -13,11 +13,14 @@ import datetime as dt
 import types
 import typing
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.version_conversion import message_class, newest_class
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["error_answer", "refusal_of_whole"]
 
@@ -59,7 +62,7 @@ def refusal_of_whole(api_key: ApiKey, api_version: int, code: ErrorCode) -> obje
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
     name: str
-    kind: Any
+    kind: object
     kafka_type: str
     optional: bool
     many: bool
@@ -68,12 +71,12 @@ class _Field:
 
 # Resolving type hints takes milliseconds per schema; classes do not change.
 @cache
-def _fields(schema: Any) -> tuple[_Field, ...]:
+def _fields(schema: type[DataclassInstance]) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(schema)
     return tuple(_field(each, hints[each.name]) for each in dataclasses.fields(schema))
 
 
-def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:
+def _field(field: dataclasses.Field[object], hint: object) -> _Field:
     optional = many = False
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         optional = True
@@ -88,16 +91,16 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:
 
 
 @cache
-def _carries_code(kind: Any) -> bool:
+def _carries_code(kind: object) -> bool:
     """Whether an error code is in there somewhere."""
     return kind is ErrorCode or (_is_message(kind) and any(_carries_code(field.kind) for field in _fields(kind)))
 
 
-def _is_message(kind: Any) -> bool:
+def _is_message(kind: object) -> TypeGuard[type[DataclassInstance]]:
     return dataclasses.is_dataclass(kind)
 
 
-def _filled(schema: Any, source: object, code: ErrorCode) -> Any:
+def _filled(schema: type[DataclassInstance], source: object, code: ErrorCode) -> DataclassInstance:
     """An instance of `schema`; what it shares with `source` (a part of the request) is taken from there."""
     return schema(**{field.name: _value(field, source, code) for field in _fields(schema)})
 
@@ -123,7 +126,7 @@ def _value(field: _Field, source: object, code: ErrorCode) -> object:
 
 
 def _nothing(field: _Field) -> object:
-    if dataclasses.is_dataclass(field.kind):
+    if _is_message(field.kind):
         return _filled(field.kind, None, ErrorCode.none)
     match field.kafka_type:
         case "string":
@@ -142,7 +145,7 @@ def _nothing(field: _Field) -> object:
             return -1 if field.name.endswith(_NONE_IS_MINUS_ONE) else 0
 
 
-def _item(schema: Any, source: object, code: ErrorCode) -> object:
+def _item(schema: type[DataclassInstance], source: object, code: ErrorCode) -> object:
     if dataclasses.is_dataclass(source):
         return _filled(schema, source, code)
     names = _NAMES if isinstance(source, str) else _NUMBERS
@@ -152,7 +155,7 @@ def _item(schema: Any, source: object, code: ErrorCode) -> object:
     return dataclasses.replace(item, **{name: source}) if name is not None else item
 
 
-def _matching_list(schema: Any, source: object) -> tuple[object, ...]:
+def _matching_list(schema: type[DataclassInstance], source: object) -> tuple[object, ...]:
     """The request's list that these items answer: the one that shares most names with them, else the first."""
     best: tuple[object, ...] = ()
     most = -1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from headrace.broker.requests.error_responses import error_answer
@@ -27,6 +27,7 @@ __all__ = [
     "Api",
     "Authorize",
     "GuardedRequest",
+    "Message",
     "map_response",
     "require_cluster",
     "require_resources",
@@ -42,14 +43,18 @@ MESSAGES = {
 }
 
 
-def map_response(answer: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of an answer that is there, or will be; None (no response is expected) stays None."""
+Message: TypeAlias = Any
+"""The newest request or response class of an API. The access rules of an API name their class."""
+
+
+def map_response(answer: object, change: Callable[..., object]) -> object:
+    """Apply `change` to a response or to that of an awaitable; None (no response is expected) stays None."""
     if isinstance(answer, Awaitable):
         return _later(answer, change)
     return None if answer is None else change(answer)
 
 
-async def _later(answer: Awaitable[Any], change: Callable[[Any], Any]) -> Any:
+async def _later(answer: Awaitable[object], change: Callable[..., object]) -> object:
     found = await answer
     return None if found is None else change(found)
 
@@ -62,10 +67,10 @@ class GuardedRequest:
     def __init__(
         self,
         key: ApiKey,
-        request: Any,
+        request: Message,
         context: RequestContext,
         broker: Services,
-        handle: Callable[[Any, RequestContext], Any],
+        handle: Callable[[Message, RequestContext], object],
     ) -> None:
         self.key = key
         self.request = request
@@ -86,14 +91,14 @@ class GuardedRequest:
         allow, context = self.allow, self.context
         return allow.on_cluster(context, Operation.CREATE) or allow.on_topic(context, Operation.CREATE, name)
 
-    def handle(self, **changes: Any) -> Any:
+    def handle(self, **changes: object) -> object:
         """The handler's answer, to the request with these changes."""
         return self._handle(dataclasses.replace(self.request, **changes) if changes else self.request, self.context)
 
-    def refuse(self, code: ErrorCode, **changes: Any) -> Any:
+    def refuse(self, code: ErrorCode, **changes: object) -> Message:
         """The answer that refuses all of it (with these changes)."""
         request = dataclasses.replace(self.request, **changes) if changes else self.request
-        answer: Any = error_answer(self.key, request, code)
+        answer: Message = error_answer(self.key, request, code)
         if getattr(answer, "error_message", "") is None:
             answer = dataclasses.replace(answer, error_message=MESSAGES.get(code))
         return answer
@@ -102,16 +107,16 @@ class GuardedRequest:
         self,
         asked: str,
         answered: str,
-        permitted: Callable[[Any], bool],
+        permitted: Callable[..., bool],
         code: ErrorCode,
-        refuse: Callable[[Any], Any] | None = None,
-    ) -> Any:
+        refuse: Callable[..., object] | None = None,
+    ) -> object:
         """Refuses items of the request's list `asked`; their answers stand in the response's list `answered`.
 
         `refuse` makes the answer to one item where `error_answer` would not be Kafka's.
         """
-        allowed: list[Any] = []
-        denied: list[Any] = []
+        allowed: list[object] = []
+        denied: list[object] = []
         # 1. Items are asked one by one; the order within each half is the request's.
         for item in getattr(self.request, asked) or ():
             (allowed if permitted(item) else denied).append(item)
@@ -131,10 +136,10 @@ class GuardedRequest:
         )
 
 
-def _no_code(answer: Any) -> dict[str, Any]:
+def _no_code(answer: object) -> dict[str, object]:
     """Items are refused one by one, not the request as a whole."""
     # APIs differ in whether their responses carry a code for the whole request.
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if hasattr(answer, "error_code"):
         changes["error_code"] = ErrorCode.none
     if hasattr(answer, "error_message"):
@@ -142,9 +147,7 @@ def _no_code(answer: Any) -> dict[str, Any]:
     return changes
 
 
-Check = Callable[[GuardedRequest], Any]
-
-Authorize = Callable[[GuardedRequest], Any]
+Authorize = Callable[[GuardedRequest], object]
 """An access rule: returns the response, from the handler (`handle`), as a refusal (`refuse`), or of both (`split`)."""
 
 
@@ -156,7 +159,7 @@ class Api:
     needed, or the handler itself checks item by item.
     """
 
-    handle: Callable[..., Any]
+    handle: Callable[..., object]
     authorize: Authorize | None = None
 
 
@@ -166,7 +169,7 @@ _TOPIC, _GROUP = 2, 32  # resource types of the configuration APIs
 def require_cluster(*operations: Operation) -> Authorize:
     """Return the rule that refuses the whole request unless one of the operations is allowed on the cluster."""
 
-    def check(guarded: GuardedRequest) -> Any:
+    def check(guarded: GuardedRequest) -> object:
         if any(guarded.allow.on_cluster(guarded.context, operation) for operation in operations):
             return guarded.handle()
         return guarded.refuse(ErrorCode.cluster_authorization_failed)
@@ -179,7 +182,7 @@ def require_topics(
 ) -> Authorize:
     """Return the rule that refuses each topic of the list `asked` on which the operation is not allowed."""
 
-    def check(guarded: GuardedRequest) -> Any:
+    def check(guarded: GuardedRequest) -> object:
         return guarded.split(
             asked,
             answered,
@@ -190,10 +193,19 @@ def require_topics(
     return check
 
 
+class _Resource(Protocol):
+    """A resource in a request of the configuration APIs."""
+
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
 def require_resources(operation: Operation, asked: str = "resources") -> Authorize:
     """Return the rule for settings: of topics and groups by their own names, of all else by the cluster."""
 
-    def permitted(guarded: GuardedRequest, item: Any) -> bool:
+    def permitted(guarded: GuardedRequest, item: _Resource) -> bool:
         allow, context, name = guarded.allow, guarded.context, item.resource_name
         if item.resource_type == _TOPIC:
             return allow.on_topic(context, operation, name)
@@ -201,17 +213,17 @@ def require_resources(operation: Operation, asked: str = "resources") -> Authori
             return allow.on_group(context, operation, name)
         return allow.on_cluster(context, operation)
 
-    def code(item: Any) -> ErrorCode:
+    def code(item: _Resource) -> ErrorCode:
         return {
             _TOPIC: ErrorCode.topic_authorization_failed,
             _GROUP: ErrorCode.group_authorization_failed,
         }.get(int(item.resource_type), ErrorCode.cluster_authorization_failed)
 
-    def check(guarded: GuardedRequest) -> Any:
+    def check(guarded: GuardedRequest) -> object:
         # The two configuration APIs that alter answer in `responses`, the one that describes in `results`.
         field = "results" if guarded.key is ApiKey.DESCRIBE_CONFIGS else "responses"
 
-        def refuse(item: Any) -> Any:
+        def refuse(item: _Resource) -> object:
             refused = getattr(guarded.refuse(code(item), **{asked: (item,)}), field)[0]
             return dataclasses.replace(refused, error_message=MESSAGES[code(item)])
 
