@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cli.commands.verify import ending, sink_lines
+from headrace.cli.commands.verify import sink_lines, verdict_line
 from headrace.cli.demo.replay import Departures, FlightYear
 from headrace.cli.demo.steps import figures, kept_guarantee, shortfalls
 from headrace.spark.verdict import SinkVerdict, Verdict
@@ -29,7 +29,7 @@ def test_equal() -> None:
     lines = sink_lines(document())
     assert lines[1].split() == ["by-origin", "table,", "keys", "3", "3", "3", "0", "0"]
     assert "0 lost   0 repeated" in lines[2]
-    assert ending(document()).startswith("EQUAL:")
+    assert verdict_line(document()).startswith("EQUAL:")
     assert shortfalls(document(), YEAR, {"JFK": {"flights": 10, "mean_delay": 2.5}}) == []
 
 
@@ -39,7 +39,7 @@ def test_repeated_records_are_counted_and_reported() -> None:
     assert lines[1].split()[-2:] == ["1", "0"]
     assert "0 lost   7 repeated" in lines[2]
     assert lines[3] == "  by-origin: JFK: 7 counted again"
-    assert "7 repeated, allowed after a kill: at least once" in ending(repeated)
+    assert "7 repeated, allowed after a kill: at least once" in verdict_line(repeated)
     assert repeated["passed"]
     assert shortfalls(repeated, YEAR, {"JFK": {"flights": 17, "mean_delay": 2.6}}) == []
     assert figures(YEAR, {"JFK": {"flights": 17}})[0].endswith("the stream counted 17 (+7)")
@@ -48,7 +48,7 @@ def test_repeated_records_are_counted_and_reported() -> None:
 def test_a_repeat_breaks_exactly_once() -> None:
     repeated = document("exactly_once_v2", equal=2, repeated=7)
     assert not repeated["passed"]
-    assert ending(repeated).startswith("DIFFERS")
+    assert verdict_line(repeated).startswith("DIFFERS")
     assert kept_guarantee(repeated, passed=False) == "exactly_once_v2: broken, 7 repeated"
 
 
@@ -63,7 +63,7 @@ def test_the_guarantee_is_claimed_when_it_was_seen() -> None:
 def test_lost_or_wrong_results_fail_the_proof() -> None:
     wrong = document(equal=1, differ=1, missing=1, lost=2, examples=("a", "b", "c", "d"))
     assert not wrong["passed"]
-    assert ending(wrong).startswith("DIFFERS")
+    assert verdict_line(wrong).startswith("DIFFERS")
     assert [line for line in sink_lines(wrong) if line.startswith("  by-origin: ")] == [
         f"  by-origin: {x}" for x in "abc"
     ]
@@ -94,4 +94,4 @@ def test_cannot_tell() -> None:
         sinks=(),
         undecided="input is gone",
     )
-    assert ending(verdict.as_document()) == "CANNOT TELL: input is gone."
+    assert verdict_line(verdict.as_document()) == "CANNOT TELL: input is gone."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cli.command_lines import GROUP, Command, Worker, flight_topology
 
-from headrace.cli.upgrade.group_state import look_at
+from headrace.cli.upgrade.group_state import read_group_state
 from headrace.cli.upgrade.plan import carry_out, plan_upgrade, with_state
 from headrace.cli.upgrade.saved_state import SaveFile
 from headrace.cli.upgrade.state_plan import plan_state
@@ -141,7 +141,7 @@ def test_after_a_crash_the_same_command_goes_on(
     upgrade: Command, admin: Admin, old_version: None, tmp_path: Path, last_step: str
 ) -> None:
     file = tmp_path / "saved.json"
-    for step in carry_out(admin, plan_upgrade(look_at(admin, GROUP), None, file, at=AT)):
+    for step in carry_out(admin, plan_upgrade(read_group_state(admin, GROUP), None, file, at=AT)):
         if step == last_step:
             break
     shown = upgrade(GROUP, "--file", str(file), "--dry-run")
@@ -160,7 +160,7 @@ def test_going_on_over_somebodys_work_is_refused(
     upgrade: Command, admin: Admin, old_version: None, tmp_path: Path
 ) -> None:
     file = tmp_path / "saved.json"
-    next(carry_out(admin, plan_upgrade(look_at(admin, GROUP), None, file, at=AT)))
+    next(carry_out(admin, plan_upgrade(read_group_state(admin, GROUP), None, file, at=AT)))
     admin.alter_offsets(GROUP, {("flights", 0): 9})
     refused = upgrade(GROUP, "--file", str(file))
     assert (refused.code, "error[positions-changed]" in refused.err) == (1, True)
@@ -172,7 +172,7 @@ def test_a_member_that_joins_before_the_positions_are_back_is_told(
     admin: Admin, start: Callable[[Topology], Worker], old_version: None, tmp_path: Path
 ) -> None:
     file = tmp_path / "saved.json"
-    steps = carry_out(admin, plan_upgrade(look_at(admin, GROUP), None, file, at=AT))
+    steps = carry_out(admin, plan_upgrade(read_group_state(admin, GROUP), None, file, at=AT))
     assert [next(steps), next(steps)] == ["save", "delete"]
     assert start(changed_topology()).has_tasks.wait(20)
     with pytest.raises(BrokerError, match="a member joined flight-delays before") as caught:
@@ -243,7 +243,7 @@ def test_resumed_recompute_reads_a_recreated_source_from_the_beginning(
 ) -> None:
     """The file names the first offset of the deleted topic; the new one has records before it."""
     file = tmp_path / "saved.json"
-    before = look_at(admin, GROUP)
+    before = read_group_state(admin, GROUP)
     first = {("flights", number): 30 + number for number in range(4)}
     saved = plan_state(before, (), "recompute", directory=str(tmp_path / "state"), first=first)
     assert saved is not None
@@ -257,7 +257,7 @@ def test_resumed_recompute_reads_a_recreated_source_from_the_beginning(
 
 def test_positions_without_a_topic_do_not_stop_the_restoring(admin: Admin, old_version: None, tmp_path: Path) -> None:
     """A broker may keep them for a while; they are saved, and left out before anything is deleted."""
-    state = look_at(admin, GROUP)
+    state = read_group_state(admin, GROUP)
     state = replace(state, topics={name: topic for name, topic in state.topics.items() if name != "flights"})
     plan = plan_upgrade(state, None, tmp_path / "saved.json", at=AT)
     assert list(plan.restore) == [("by-origin-repartition", 0)]
@@ -295,7 +295,7 @@ def test_a_file_that_is_none_is_told(upgrade: Command, tmp_path: Path, text: str
 def test_a_file_of_another_group_or_cluster_is_refused(
     upgrade: Command, admin: Admin, old_version: None, tmp_path: Path
 ) -> None:
-    saved = look_at(admin, GROUP).saved(at=AT)
+    saved = read_group_state(admin, GROUP).saved(at=AT)
     for other, message in (
         (replace(saved, group="x"), "the positions of x"),
         (replace(saved, cluster_id="x"), "cluster x"),

@@ -25,7 +25,7 @@ class RoundTranscript:
         self.verbs: dict[str, Callable[[Command], object]] = {
             "round": self.begin,
             "answer": self.answer,
-            "unheard": lambda command: self.round.unheard(command.word(0)),
+            "unanswered": lambda command: self.round.unanswered(command.word(0)),
             "found": lambda command: self.round.moved.discard(command.word(0)),
             "give-up": lambda _: self.round.give_up(CannotConnect("broker-unreachable", "no answer")),
         }

@@ -102,11 +102,11 @@ def test_a_round_ends_with_an_outcome_for_each():
     round_.answered("a", ErrorCode.none, 1)
     round_.answered("b", ErrorCode.concurrent_transactions, 2)
     round_.answered("c", ErrorCode.producer_fenced, 3)
-    round_.unheard("d")
+    round_.unanswered("d")
     assert round_.due == ("b", "d")
     assert round_.moved == {"d"}
     round_.answered("d", ErrorCode.not_coordinator, 4)
-    round_.unheard("d")
+    round_.unanswered("d")
     round_.give_up(CannotConnect("broker-unreachable", "no answer"))
     assert round_.due == ()
     assert round_.outcomes["a"] == 1

@@ -1,6 +1,6 @@
 """Transcripts of rounds of transactional requests, readable without Python.
 
-`round a b` begins one for two transactional ids. `answer a CODE`, `unheard a` (the connection broke), `found a` (its
+`round a b` begins one for two transactional ids. `answer a CODE`, `unanswered a` (the connection broke), `found a` (its
 coordinator was looked up) and `give-up` (the time is up) are what the client meets. Rewritten by `--rewrite`.
 """
 

@@ -13,13 +13,13 @@ from rich.console import Console
 from tests.docs.picture_text import DEMO, frames_of, live_part, shape
 
 import headrace.cli.demo.steps
-from headrace.cli.demo.screen import Screen, Sight
+from headrace.cli.demo.screen import DemoSnapshot, Screen
 from headrace.cli.group_table import Row
 from headrace.cli.group_view import GroupView
 
 COLUMNS = 124
 LATE = {"flights": 1_000, "mean_delay": 12.3}
-SIGHT = Sight(
+SIGHT = DemoSnapshot(
     view=GroupView(
         group_id="flight-delays",
         state="Stable",
@@ -52,10 +52,10 @@ SIGHT = Sight(
 )
 
 
-def drawn(screen: Screen, sight: Sight) -> list[str]:
+def drawn(screen: Screen, sight: DemoSnapshot) -> list[str]:
     """The live part on a terminal."""
     console = Console(width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system=None, record=True)
-    console.print(screen._drawn(sight))
+    console.print(screen._render(sight))
     return console.export_text().splitlines()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from headrace.broker.config.broker_configuration import BrokerConfiguration
-from headrace.broker.monitoring.log_format import say
+from headrace.broker.monitoring.log_format import print_message
 from headrace.broker.security.credentials import AddedUser
 from headrace.broker.server import Server
 from headrace.version import __version__
@@ -59,7 +59,7 @@ def run_broker(
 
 async def serve(server: Server, ready_callback: Callable[[Server], None] | None) -> None:
     """Run the broker until a signal stops it."""
-    _allow_many_files()
+    _raise_file_limit()
     loop = asyncio.get_running_loop()
     asked_to_stop: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -76,7 +76,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
         loop.add_signal_handler(number, stop, number)
     notify_service("STATUS=Reading the logs.")
     await server.start()
-    _say_hello(server)
+    _print_banner(server)
     if ready_callback is not None:
         ready_callback(server)
     # From the loop itself, not from a thread: a loop that is stuck must not feed its watchdog.
@@ -93,9 +93,9 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
         logger.info("Stopped; everything is on the disk.")
 
 
-def _say_hello(server: Server) -> None:
+def _print_banner(server: Server) -> None:
     configuration = server.configuration
-    say(
+    print_message(
         banner(server),
         address=f"{configuration.host}:{server.port}",
         data_dir=str(configuration.data_dir.resolve()),
@@ -114,7 +114,7 @@ async def _feed_watchdog() -> None:
         await asyncio.sleep(interval)
 
 
-def _allow_many_files() -> None:
+def _raise_file_limit() -> None:
     """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Not without end: some tools walk all possible descriptors when they fork.

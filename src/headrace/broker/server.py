@@ -87,7 +87,7 @@ class Server:
         # Bound once: both are called for every request.
         self.next_token: Callable[[], int] = itertools.count(1).__next__
         self.now_ms: Callable[[], int] = self.clock.now_ms
-        self._chores: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._everybody_left: asyncio.Event | None = None
 
@@ -114,7 +114,7 @@ class Server:
             self._metrics_server.close()
             self._abandon_services()
             raise
-        self._start_chores(self.services)
+        self._start_background_tasks(self.services)
 
     async def stop(self) -> None:
         """Graceful: waits at most a moment for the connections, and as long as it takes for the disk."""
@@ -128,7 +128,7 @@ class Server:
         if self.faults is not None:
             self.faults.release()
         # 2. Requests in progress get their responses, for at most headrace.shutdown.drain.ms.
-        await self._say_goodbye()
+        await self._log_stop()
         # 3. Nothing wakes any more that could write.
         services.coordinator.stop()
         services.transactions.stop()
@@ -217,11 +217,11 @@ class Server:
 
         return encode_response(header, answer_versions(0, code=ErrorCode.unsupported_version))
 
-    def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
+    def refuse_request(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
         """The answer with one error code and no items; None where an answer of this version has no such code."""
-        from headrace.broker.requests.error_responses import refusal_of_whole
+        from headrace.broker.requests.error_responses import request_refusal
 
-        answer = refusal_of_whole(ApiKey(header.api_key), header.api_version, code)
+        answer = request_refusal(ApiKey(header.api_key), header.api_version, code)
         # Some layouts cannot be written without items; then the connection is closed instead.
         try:
             return encode_response(header, answer) if answer is not None else None
@@ -254,10 +254,10 @@ class Server:
     def _stop_listening(self) -> None:
         self._metrics_server.close()
         self.listeners.close()
-        for chore in self._chores:
+        for chore in self._background_tasks:
             chore.cancel()
 
-    async def _say_goodbye(self) -> None:
+    async def _log_stop(self) -> None:
         if not self._connections:
             return
         self._everybody_left = asyncio.Event()
@@ -282,29 +282,29 @@ class Server:
             services.logs.abandon()
             self.fair_queue.close()
 
-    def _start_chores(self, services: Services) -> None:
+    def _start_background_tasks(self, services: Services) -> None:
         configuration = self.configuration
         retention_ms = configuration.integer("log.retention.check.interval.ms")
         # On the broker's clock, so that tests can move retention and compaction; what protects the process itself stays
         # on real time.
-        self._chore(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
+        self._start_background_task(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
         if configuration.flag("log.cleaner.enable"):
             cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
-            self._chore(self.clock.every(cleaning_ms, _told(services.logs.compact)))
-        self._chore(self._measure_lag())
+            self._start_background_task(self.clock.every(cleaning_ms, _told(services.logs.compact)))
+        self._start_background_task(self._measure_lag())
         steady = SteadyClock()
-        self._chore(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
-        self._chore(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
+        self._start_background_task(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
+        self._start_background_task(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
         if configuration.flush_policy == "interval":
-            self._chore(services.flusher.run_every(configuration.flush_interval_ms()))
+            self._start_background_task(services.flusher.run_every(configuration.flush_interval_ms()))
 
     async def _measure_lag(self) -> None:
         while True:
             self.metrics.server.loop_was_late(self.loop_lag.beat(self.loop_time()))
             await asyncio.sleep(LAG_BEAT_SECONDS)
 
-    def _chore(self, coroutine: Coroutine[None, None, None]) -> None:
-        self._chores.append(asyncio.get_running_loop().create_task(coroutine))
+    def _start_background_task(self, coroutine: Coroutine[None, None, None]) -> None:
+        self._background_tasks.append(asyncio.get_running_loop().create_task(coroutine))
 
     def _close_idle_connections(self) -> None:
         oldest = self.loop_time() - self.configuration.integer("connections.max.idle.ms") / 1000

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.terminal import talk
+from headrace.cli.terminal import echo_err
 from headrace.errors import ConfigError, HeadraceError, UserCodeError
 from headrace.suggestions import nearest
 from headrace.temporary_directories import OwnedDirectory
@@ -56,7 +56,7 @@ def announce_spark(application: str, *, as_json: bool) -> None:
     """
     check_application_path(application)
     if not as_json:
-        talk(f"Starting Spark for {application} …")
+        echo_err(f"Starting Spark for {application} …")
 
 
 def load_application(application: str) -> StreamsApp:
@@ -195,7 +195,7 @@ def _find(module: ModuleType, target: str, attribute: str | None) -> StreamsApp:
 def _unloadable(target: str, error: Exception) -> UserCodeError:
     # The last frame in the user's own files: below it are frames of Spark or of this package, above it those of the
     # import system, and none of them is a place that the user can change.
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_code(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}  {frames[-1].line or ''}".rstrip() if frames else target
     # A file with a syntax error has no frame of its own; the exception carries the place.
     if isinstance(error, SyntaxError) and error.filename:
@@ -209,7 +209,7 @@ def _unloadable(target: str, error: Exception) -> UserCodeError:
     )
 
 
-def _is_theirs(filename: str) -> bool:
+def _is_user_code(filename: str) -> bool:
     return (
         "site-packages" not in filename
         and not filename.startswith("<")
@@ -220,7 +220,7 @@ def _is_theirs(filename: str) -> bool:
 
 @contextlib.contextmanager
 def spark_quietly() -> Iterator[None]:
-    """File descriptor 2 goes to a temporary file inside the block; sys.stderr (Python's own talk) does not."""
+    """File descriptor 2 goes to a temporary file inside the block; sys.stderr (Python's own echo_err) does not."""
     if os.environ.get("HEADRACE_DEBUG"):
         yield
         return
@@ -247,8 +247,8 @@ def spark_quietly() -> Iterator[None]:
         keep = True
         raise
     finally:
-        # 4. Descriptor 2 points to the terminal again before `talk` below prints the path; the duplicate is closed only
-        #    when `sys.stderr` no longer refers to it.
+        # 4. Descriptor 2 points to the terminal again before `echo_err` below prints the path. The duplicate is closed
+        #    only when `sys.stderr` no longer refers to it.
         sys.stderr = python_stderr
         os.dup2(terminal, 2)
         ours.close()
@@ -256,5 +256,5 @@ def spark_quietly() -> Iterator[None]:
         os.close(handle)
         if keep:
             directory.keep()
-            talk(f"what Spark wrote: {path}")
+            echo_err(f"what Spark wrote: {path}")
         directory.remove()

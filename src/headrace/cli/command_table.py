@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.extras import require_extra
 from headrace.suggestions import nearest
 
-__all__ = ["COMMANDS", "CommandEntry", "CommandTable", "ReaderGone"]
+__all__ = ["COMMANDS", "CommandEntry", "CommandTable", "OutputClosed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ COMMANDS: dict[str, CommandEntry] = {
 }
 
 
-class ReaderGone(Exception):
+class OutputClosed(Exception):
     """The reader of stdout (head, grep -q) closed the pipe."""
 
 
@@ -107,7 +107,7 @@ class CommandTable(click.Group):
         except BrokenPipeError:
             # `headrace topics --list | head -1` is not a failure. The exception is a class of our own, because click's
             # `main` ends the process on every OSError with EPIPE, before `main.run` could see it.
-            raise ReaderGone from None  # click would end the process with exit code 1
+            raise OutputClosed from None  # click would end the process with exit code 1
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for family in dict.fromkeys(entry.family for entry in COMMANDS.values()):

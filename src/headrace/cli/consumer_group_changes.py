@@ -51,7 +51,7 @@ def delete_groups(
             ]
         )
     else:
-        _tell(list(outcomes.done), outcomes.errors)
+        _print_result(list(outcomes.done), outcomes.errors)
     for group_id, error in outcomes.errors.items():
         missing = error.code == "group-missing"
         listed = admin.list_groups() if missing else ()
@@ -65,7 +65,7 @@ def _code(error: BrokerError | None) -> str | None:
     return None if error is None else error.code
 
 
-def _tell(deleted: list[str], refused: Mapping[str, BrokerError]) -> None:
+def _print_result(deleted: list[str], refused: Mapping[str, BrokerError]) -> None:
     names = ", ".join(f"'{group_id}'" for group_id in deleted)
     if not refused:
         data(f"Deletion of requested consumer groups ({names}) was successful.")

@@ -105,8 +105,8 @@ def offset_lines(group_id: str, rows: Sequence[PartitionRow], verbose: bool) -> 
             group_id,
             row.topic,
             row.partition,
-            *([_or_nothing(row.leader_epoch)] if verbose else []),
-            *map(_or_nothing, (row.committed, row.end, row.lag, row.member_id, row.client_host, row.client_id)),
+            *([_or_dash(row.leader_epoch)] if verbose else []),
+            *map(_or_dash, (row.committed, row.end, row.lag, row.member_id, row.client_host, row.client_id)),
         )
         for row in rows
     ]
@@ -135,9 +135,9 @@ def member_lines(group: ConsumerGroupDescription, verbose: bool) -> list[str]:
         row += [member.instance_id or ""] if static else []
         row += [member.client_host, member.client_id, len(member.assignment)]
         if verbose:
-            row += [_or_nothing(member.member_epoch), _partition_text(member.assignment)]
-            row += [_or_nothing(group.assignment_epoch), _partition_text(member.target_assignment or ())]
-            row += [_truth(member.uses_consumer_protocol)] if mixed else []
+            row += [_or_dash(member.member_epoch), _partition_text(member.assignment)]
+            row += [_or_dash(group.assignment_epoch), _partition_text(member.target_assignment or ())]
+            row += [_boolean_text(member.uses_consumer_protocol)] if mixed else []
         rows.append(row)
     grow = ("GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "CURRENT-ASSIGNMENT", "TARGET-ASSIGNMENT")
     lines = kafka_table(columns, rows, grow=grow)
@@ -169,16 +169,16 @@ def state_lines(group: ConsumerGroupDescription, coordinator: str, verbose: bool
     row: list[object] = [group.group_id, coordinator, group.assignor or NOTHING, group.state]
     if verbose:
         columns += [("GROUP-EPOCH", 15), ("TARGET-ASSIGNMENT-EPOCH", 25)]
-        row += [_or_nothing(group.group_epoch), _or_nothing(group.assignment_epoch)]
+        row += [_or_dash(group.group_epoch), _or_dash(group.assignment_epoch)]
     columns.append(("#MEMBERS", 0))
     return kafka_table(columns, [[*row, len(group.members)]], grow=("GROUP", "COORDINATOR (ID)"))
 
 
-def _or_nothing(value: object) -> object:
+def _or_dash(value: object) -> object:
     return NOTHING if value is None else value
 
 
-def _truth(value: bool | None) -> str:
+def _boolean_text(value: bool | None) -> str:
     return NOTHING if value is None else str(value).lower()
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from headrace.cli.instances import BrokerProcess, answers
-from headrace.cli.terminal import talk
+from headrace.cli.terminal import echo_err
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DevBroker:
             raise
         assert process.pid is not None
         _note_path().write_text(json.dumps({"pid": process.pid, "address": process.address}))
-        talk(f"Started a development broker at {process.address}, data in {process.data_dir}.")
+        echo_err(f"Started a development broker at {process.address}, data in {process.data_dir}.")
         return cls(process.address, process.pid, lock, started=True)
 
     @classmethod
@@ -87,9 +87,9 @@ class DevBroker:
         # working directory, no other run owns it (the lock), and it listens at the port that was asked for.
         left = _running_broker()
         if left is None or lock < 0 or left[1].rpartition(":")[2] != bootstrap_servers.rpartition(":")[2]:
-            talk(f"Using the broker at {bootstrap_servers}.")
+            echo_err(f"Using the broker at {bootstrap_servers}.")
             return cls(bootstrap_servers, None, lock, started=False)
-        talk(f"Using the development broker at {bootstrap_servers} (process {left[0]}), left by an earlier run.")
+        echo_err(f"Using the development broker at {bootstrap_servers} (process {left[0]}), left by an earlier run.")
         return cls(bootstrap_servers, left[0], lock, started=False)
 
     def stop(self) -> None:
@@ -102,15 +102,15 @@ class DevBroker:
                 os.kill(self._pid, signal.SIGTERM)
                 _await_end(self._pid)
             _note_path().unlink(missing_ok=True)
-            talk(f"Stopped the development broker; its data stays in {DIRECTORY / 'broker'}.")
+            echo_err(f"Stopped the development broker; its data stays in {DIRECTORY / 'broker'}.")
         self._release()
 
     def leave_running(self) -> None:
         """Leave the broker up, and say how to reach and to stop it."""
         if self._pid is not None:
-            talk(f"The development broker still runs at {self.address} (process {self._pid}) and keeps its data:")
-            talk("  headrace run … --dev     uses it again, and stops it at its end")
-            talk(f"  kill {self._pid:<20} stops it now")
+            echo_err(f"The development broker still runs at {self.address} (process {self._pid}) and keeps its data:")
+            echo_err("  headrace run … --dev     uses it again, and stops it at its end")
+            echo_err(f"  kill {self._pid:<20} stops it now")
         self._release()
 
     def _release(self) -> None:
@@ -196,7 +196,7 @@ class SampleFeed:
         which = "336,776 flights of 2013" if _has_year() else f"{GENERATED_DAYS * FLIGHTS_PER_DAY:,} generated flights"
         behind = f"; the first {self._held:,} are there" if self._held else ""
         pace = "all before the application starts" if self._at_once else "a day every 0.25 s once tasks are assigned"
-        talk(f"Sample records for the topic {TOPIC}: {which}, {pace}{behind}.")
+        echo_err(f"Sample records for the topic {TOPIC}: {which}, {pace}{behind}.")
 
     def start(self) -> None:
         """Send records in the background. Does nothing when called again, or after `send_all`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.error_fixes import report_error
-from headrace.cli.terminal import Column, data, kafka_table, print_json, talk
+from headrace.cli.terminal import Column, data, echo_err, kafka_table, print_json
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import BrokerError, ConfigError
 
@@ -343,7 +343,7 @@ def print_reset(
                 data(line)
     for result in results:
         for warning in result.warnings:
-            talk(f"note   {warning}")
+            echo_err(f"note   {warning}")
         if result.error is not None:
             report_error(result.error, as_json=as_json)
     return 1 if any(result.error is not None for result in results) else 0

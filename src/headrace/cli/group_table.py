@@ -77,7 +77,7 @@ def _of_member(member: MemberView, name: str) -> Row:
     return Row(
         name=name,
         tasks=member.tasks,
-        which=_which(member),
+        which=_tasks_cell(member),
         records_per_s=member.records_per_s,
         lag=member.lag,
         note=_note(member),
@@ -90,7 +90,7 @@ def _note(member: MemberView) -> str:
     return "" if member.active == member.target else _moving(member)
 
 
-def _which(member: MemberView) -> str:
+def _tasks_cell(member: MemberView) -> str:
     """The active tasks, and the copies it keeps of others."""
     active, standby = tasks_text(member.active), tasks_text(member.standby)
     return f"{active}   standby {standby}".strip() if standby else active
@@ -123,7 +123,7 @@ def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView 
         name=instance.name,
         pid=instance.pid,
         tasks=member.tasks,
-        which=_which(member),
+        which=_tasks_cell(member),
         records_per_s=member.records_per_s,
         lag=member.lag,
         batch_ms=status.batch_ms,

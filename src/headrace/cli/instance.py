@@ -73,8 +73,10 @@ def command(
             app.config["client.id"] = f"{app.name}-{name}"
         # 4. Report to the parent before anything can wait: it watches the group with these settings while the
         #    application starts.
-        _tell_access(app.security.to_settings())
-        _tell(report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers})
+        _send_access(app.security.to_settings())
+        _report(
+            report, {"group": app.name, "state_dir": str(app.state_dir), "bootstrap_servers": app.bootstrap_servers}
+        )
         if create_topics is not None:
             _create_topics(app, create_topics)
         _run(app, until, report)
@@ -82,14 +84,14 @@ def command(
         traceback.print_exc()
         # The class does not survive JSON; it decides the parent's exit code (3 or 1).
         kind = "no-connection" if isinstance(error, CannotConnect) else "failed"
-        _tell(report, {"error": error.render(), "code": error.code, "kind": kind})
+        _report(report, {"error": error.render(), "code": error.code, "kind": kind})
         end_with(1)
     except KeyboardInterrupt:
         end_with(130)
     except Exception as error:  # noqa: BLE001 - reported to the parent, which shows it
         traceback.print_exc()
         missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        _tell(
+        _report(
             report,
             {
                 "error": "",
@@ -118,12 +120,12 @@ def _run(app: StreamsApp, until: str, report: Path) -> None:
     from headrace.spark.foreground import run_in_foreground
 
     def waiting(missing: Sequence[BrokerError]) -> None:
-        _tell(report, {"waiting": [f"{error.message}; {error.fix}" for error in missing]})
+        _report(report, {"waiting": [f"{error.message}; {error.fix}" for error in missing]})
 
     run_in_foreground(app, "caught-up" if until == "caught-up" else "stopped", start=app.start, on_waiting=waiting)
 
 
-def _tell(report: Path, document: dict[str, object]) -> None:
+def _report(report: Path, document: dict[str, object]) -> None:
     """Adds to the report, which is replaced as a whole."""
     # One writer, which never runs twice at the same time for one name, hence no lock; the parent reads at any moment,
     # hence the rename: it sees the old document or the new one.
@@ -133,7 +135,7 @@ def _tell(report: Path, document: dict[str, object]) -> None:
     aside.replace(report)
 
 
-def _tell_access(settings: Mapping[str, str]) -> None:
+def _send_access(settings: Mapping[str, str]) -> None:
     """How brokers are reached, to the parent alone, which watches the group: no file and no log has it."""
     with contextlib.suppress(OSError):  # no socket: started by hand
         socket.socket(fileno=os.dup(0)).sendall(json.dumps(settings).encode() + b"\n")

@@ -80,7 +80,7 @@ class Instance:
         self.started_at = time.time()
         command = python_module("headrace.cli.instance", *self._arguments)
         command += ["--name", self.name, "--report", str(self._report)]
-        self._hang_up()
+        self._close_lifeline()
         self._lifeline, other_end = socket.socketpair()
         self._lifeline.setblocking(False)
         # 3. A session of its own: a Ctrl-C in the terminal goes to the foreground process group, and children in it
@@ -109,7 +109,7 @@ class Instance:
             self.killed = True
             self._process.kill()
             self._process.wait()
-            self._hang_up()
+            self._close_lifeline()
 
     def terminate(self) -> None:
         """Asks it to stop: finish the micro-batch, commit, leave."""
@@ -125,7 +125,7 @@ class Instance:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        self._hang_up()
+        self._close_lifeline()
         return True
 
     def report(self) -> dict[str, Any]:
@@ -179,7 +179,9 @@ class Instance:
         report = self.report()
         text = str(report.get("error", ""))
         if text:
-            return _told(text, str(report.get("code", "unexpected")), connection=report.get("kind") == "no-connection")
+            return _read_error(
+                text, str(report.get("code", "unexpected")), connection=report.get("kind") == "no-connection"
+            )
         if report.get("missing"):
             # Raised here although the import failed in the child: `main` turns it into the error with the pip command.
             raise ModuleNotFoundError(f"No module named {report['missing']!r}", name=str(report["missing"]))
@@ -191,7 +193,7 @@ class Instance:
             why=last_line(self.log),
         )
 
-    def _hang_up(self) -> None:
+    def _close_lifeline(self) -> None:
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
                 self._lifeline.close()
@@ -239,7 +241,7 @@ class BrokerProcess:
                 # A broker that ended by an error has printed it in the form of `print_error`: the user gets that error
                 # instead of "did not start".
                 if said.startswith("error["):
-                    raise _told(said, said[6 : said.index("]")])
+                    raise _read_error(said, said[6 : said.index("]")])
                 raise HeadraceError(
                     "broker-not-started", f"the broker at {self.address} did not start", f"its log: {self.log}"
                 )
@@ -302,7 +304,7 @@ def _kill_session(pid: int | None) -> None:
             os.killpg(pid, signal.SIGKILL)  # its own session: only its own processes
 
 
-def _told(rendered: str, code: str, *, connection: bool = False) -> HeadraceError:
+def _read_error(rendered: str, code: str, *, connection: bool = False) -> HeadraceError:
     """An error that a child rendered, as an error again."""
     lines = rendered.splitlines()
     # The inverse of `HeadraceError.render`: a first line `error[code]: message`, then labelled lines. Text is enough as

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace import __version__
-from headrace.cli.command_table import CommandTable, ReaderGone
-from headrace.cli.terminal import end_with, print_error, talk
+from headrace.cli.command_table import CommandTable, OutputClosed
+from headrace.cli.terminal import echo_err, end_with, print_error
 from headrace.errors import CannotConnect, HeadraceError
 from headrace.extras import EXTRAS, missing_package
 
@@ -62,9 +62,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         return _fail_usage(error, arguments)
     except (KeyboardInterrupt, click.Abort):
-        talk("interrupted")
+        echo_err("interrupted")
         return INTERRUPTED
-    except ReaderGone:
+    except OutputClosed:
         # Python must not complain when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -89,7 +89,7 @@ def _fail_usage(error: click.UsageError, arguments: Sequence[str]) -> int:
     #    usage all the same, so that a script whose variables are empty stops.
     context = error.ctx
     if context is not None and _is_bare(context, arguments):
-        talk(context.get_help())
+        echo_err(context.get_help())
         return WRONG_USAGE
     # 2. One line: messages of several lines would break `grep` and the one-line JSON form.
     message = " ".join(error.format_message().split())
@@ -123,7 +123,7 @@ def _print_traceback(error: Exception, *, debug: bool) -> None:
         described = traceback.TracebackException.from_exception(error)
         if isinstance(error, HeadraceError):
             described.__notes__ = []
-        talk("".join(described.format()).rstrip())
+        echo_err("".join(described.format()).rstrip())
 
 
 def _as_headrace_error(error: Exception) -> HeadraceError:

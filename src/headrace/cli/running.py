@@ -13,7 +13,7 @@ from headrace.cli.dev_broker import STATE_DIRECTORY, DevBroker, SampleFeed
 from headrace.cli.group_table import Row, clock_text, group_line, instance_rows, short_line, table
 from headrace.cli.group_view import GroupPoller, GroupView
 from headrace.cli.instances import Instance, stop_all
-from headrace.cli.terminal import console, is_terminal, keys, print_error, talk
+from headrace.cli.terminal import console, echo_err, is_terminal, keys, print_error
 from headrace.errors import CannotConnect, HeadraceError
 from headrace.temporary_directories import OwnedDirectory
 
@@ -146,7 +146,7 @@ def _watch(session: _Session, instances: Sequence[Instance]) -> None:
             instance.start()
         session.watch()
     except KeyboardInterrupt:
-        talk("Stopping: each instance finishes its micro-batch, commits and leaves. Ctrl-C again kills them.")
+        echo_err("Stopping: each instance finishes its micro-batch, commits and leaves. Ctrl-C again kills them.")
     finally:
         try:
             # Also after a normal end, when there is nothing to stop: one instance may have failed while others run.
@@ -187,36 +187,36 @@ class _Session:
     def watch(self) -> None:
         """Returns when every instance has ended, or on q."""
         if is_terminal():
-            self._watch_drawn()
+            self._watch_live()
         else:
             self._watch_plain()
 
-    def _watch_drawn(self) -> None:
+    def _watch_live(self) -> None:
         from rich.live import Live
 
         with keys() as pressed, Live(console=console(), auto_refresh=False) as live:
             while self._going():
-                live.update(self._drawn(self._rows()), refresh=True)
-                if not self._obey(pressed.wait(LOOK_SECONDS)):
+                live.update(self._render(self._rows()), refresh=True)
+                if not self._handle_key(pressed.wait(LOOK_SECONDS)):
                     return
 
     def _watch_plain(self) -> None:
         said = 0.0
         while self._going():
             rows = self._rows()
-            waits = self._waits()
+            waits = self._waiting_texts()
             if waits != self._shown_waits:
                 for text in waits:
-                    talk(f"Waiting: {text}")
+                    echo_err(f"Waiting: {text}")
                 self._shown_waits = waits
             if time.monotonic() - said >= PLAIN_SECONDS:
                 said = time.monotonic()
                 state = self._view.state if self._view is not None else "starting"
-                talk(f"{clock_text(said - self._began)}  {state}: " + " · ".join(short_line(row) for row in rows))
+                echo_err(f"{clock_text(said - self._began)}  {state}: " + " · ".join(short_line(row) for row in rows))
             # Waiting on a process instead of sleeping: the run ends the moment the last instance does.
             self._wait_for_an_end(LOOK_SECONDS)
 
-    def _waits(self) -> list[str]:
+    def _waiting_texts(self) -> list[str]:
         """Return what the instances wait for, without duplicates."""
         return list(dict.fromkeys(text for instance in self._instances for text in instance.waiting()))
 
@@ -257,7 +257,7 @@ class _Session:
                 if self._sample is not None and self._view.state == "Stable":
                     self._sample.start()
 
-    def _obey(self, key: str) -> bool:
+    def _handle_key(self, key: str) -> bool:
         """False ends the run."""
         if key == "k":
             # The last one: A, which the user started with, survives until it is alone.
@@ -270,7 +270,7 @@ class _Session:
                     instance.start()
         return key != "q"
 
-    def _drawn(self, rows: Sequence[Row]) -> RenderableType:
+    def _render(self, rows: Sequence[Row]) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
@@ -280,7 +280,7 @@ class _Session:
             for o in (self._view.obstacles if self._view else ())
             for label, text in (("why", o.why), ("do", o.do))
         ]
-        why += [Text(f"  waits  {text}", style="yellow") for text in self._waits()]
+        why += [Text(f"  waits  {text}", style="yellow") for text in self._waiting_texts()]
         failed = [Text(error.render(), style="red") for i in self._instances if (error := i.failure()) is not None]
         hint = Text(
             f"k kills one (SIGKILL)   s starts it again   q stops all      logs: {self._directory}", style="dim"

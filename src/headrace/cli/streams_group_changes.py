@@ -125,7 +125,7 @@ def delete_groups(
     if as_json:
         print_json(_document(chosen, refused, internal, failures))
     else:
-        _tell(list(outcomes.done), refused)
+        _print_result(list(outcomes.done), refused)
         _tell_internal_topics(list(outcomes.done), internal, failures)
     for refusal in refused.values():
         report_error(refusal.error, as_json=as_json)
@@ -177,7 +177,7 @@ def _internal_topics(admin: Admin, group_ids: list[str], *, quiet: bool) -> dict
     return found
 
 
-def _tell(deleted: list[str], refused: Mapping[str, Refusal]) -> None:
+def _print_result(deleted: list[str], refused: Mapping[str, Refusal]) -> None:
     names = "', '".join(deleted)
     if not refused:
         data(f"Deletion of requested streams groups ('{names}') was successful.")

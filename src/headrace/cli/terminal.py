@@ -36,13 +36,13 @@ __all__ = [
     "align",
     "console",
     "data",
+    "echo_err",
     "end_with",
     "is_terminal",
     "kafka_table",
     "keys",
     "print_error",
     "print_json",
-    "talk",
     "width",
 ]
 
@@ -52,7 +52,7 @@ def data(line: str = "") -> None:
     click.echo(line)
 
 
-def talk(line: str = "") -> None:
+def echo_err(line: str = "") -> None:
     """One line for the person, to stderr."""
     click.echo(line, err=True)
 

@@ -274,7 +274,7 @@ class Connection:
         except ssl.SSLError as error:
             raise tls_failed(self.address, error) from None
         except OSError as error:
-            raise ConnectionLost(self.address, f"the TLS handshake was broken off: {_phrase(error)}") from None
+            raise ConnectionLost(self.address, f"the TLS handshake was broken off: {_reason(error)}") from None
 
     def _log_in(self, deadline: Deadline) -> None:
         """Send SaslHandshake, then the mechanism's tokens in SaslAuthenticate; also again on an open connection
@@ -359,7 +359,7 @@ class Connection:
         except TimeoutError:
             raise self._fail(RequestTimedOut(self.address, "the broker does not take the request")) from None
         except OSError as error:
-            raise self._fail(ConnectionLost(self.address, _phrase(error))) from None
+            raise self._fail(ConnectionLost(self.address, _reason(error))) from None
         return pending
 
     def _read_frame(self, deadline: Deadline, max_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
@@ -385,7 +385,7 @@ class Connection:
         except ConnectionLost:
             raise
         except OSError as error:
-            lost = self._fail(ConnectionLost(self.address, _phrase(error)))
+            lost = self._fail(ConnectionLost(self.address, _reason(error)))
             if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
                 # In TLS 1.3 the handshake ends before the broker checks the client's certificate; its refusal arrives
                 # as an alert with the first read.
@@ -401,7 +401,7 @@ class Connection:
         return error
 
 
-def _phrase(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 

@@ -122,7 +122,7 @@ class _Cursor:
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _InFlightFetch:
     node: int
     reply: PendingReply
     cursors: list[_Cursor]
@@ -160,7 +160,7 @@ class FetchLoop:
         self._max_partition_bytes = max_partition_bytes
         self._timeout_ms = client.api_timeout_ms if timeout_ms is None else timeout_ms
         self._waiting = deque(_Cursor(t, p, start, end) for (t, p), (start, end) in ranges.items() if start < end)
-        self._under_way: deque[_UnderWay] = deque()
+        self._under_way: deque[_InFlightFetch] = deque()
         self._stale = False
         self._deadline = Deadline.after_ms(self._timeout_ms)
         self._backoff = Backoff()
@@ -203,9 +203,9 @@ class FetchLoop:
             except ConnectionLost as error:
                 self._again(cursors, error)
             else:
-                self._under_way.append(_UnderWay(node, reply, cursors, cluster))
+                self._under_way.append(_InFlightFetch(node, reply, cursors, cluster))
 
-    def _receive(self, exchange: _UnderWay) -> list[FetchedBytes]:
+    def _receive(self, exchange: _InFlightFetch) -> list[FetchedBytes]:
         try:
             response = exchange.reply.result()
         except ConnectionLost as error:
@@ -241,7 +241,7 @@ class FetchLoop:
             self._deadline = Deadline.after_ms(self._timeout_ms)
             self._backoff = Backoff()
         elif left and self._deadline.passed:
-            raise self._stuck(left[0])
+            raise self._no_progress_error(left[0])
         return fetched
 
     def _advance(
@@ -325,7 +325,7 @@ class FetchLoop:
         # The pause also bounds the rate of metadata requests, since each pass refreshes them (`_stale`).
         self._backoff.pause(self._deadline)
 
-    def _stuck(self, cursor: _Cursor) -> BrokerError:
+    def _no_progress_error(self, cursor: _Cursor) -> BrokerError:
         # The error names the transaction that holds the reader back, if there is one: without it a user sees only that
         # a range makes no progress. The lookup is best effort.
         found = None

@@ -109,7 +109,7 @@ class Guardian:
             member_id=settings.member_id,
             process_id=settings.process_id,
             topology=settings.topology,
-            listener=self._say,
+            listener=self._send_event,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
@@ -170,10 +170,10 @@ class Guardian:
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = bytearray(rest)
         for line in lines:
-            self._obey(json.loads(line))
+            self._execute(json.loads(line))
         return True
 
-    def _obey(self, command: dict[str, Any]) -> None:
+    def _execute(self, command: dict[str, Any]) -> None:
         match command["do"]:
             # An acknowledgement is progress too: it is sent between micro-batches, while a rebalance holds them up.
             case "acknowledge":
@@ -215,13 +215,13 @@ class Guardian:
         """
         if not self._transactional_ids:
             return
-        with self._client_for_endings() as client:
+        with self._transaction_client() as client:
             ends = Transactions(client, transaction_timeout_ms=self._transaction_timeout_ms)
             undecided = note_decisions(ends, self._transactional_ids, self._decided, timeout_ms=END_WAIT_MS)
             ids = [tid for tid in self._transactional_ids if tid not in undecided]
             # InitProducerId erases the coordinator's record of the last decision. While a partition lacks a leader its
             # marker may be missing, and the decision is needed to write it again (`transaction_resolution`).
-            if self._lacks_leaders(client, ends, ids):
+            if self._lack_leader(client, ends, ids):
                 return
             ended = ends.initialise(ids, timeout_ms=END_WAIT_MS)
         for tid, outcome in {**undecided, **ended}.items():
@@ -234,7 +234,7 @@ class Guardian:
         """
         if self._closing or not self._transactional_ids:
             return
-        with suppress(HeadraceError), self._client_for_endings() as client:
+        with suppress(HeadraceError), self._transaction_client() as client:
             resolve_transactions(
                 client,
                 self._transactional_ids,
@@ -246,7 +246,7 @@ class Guardian:
                 leader_wait_ms=LEADER_WAIT_MS,
             )
 
-    def _lacks_leaders(self, client: NetworkClient, ends: Transactions, transactional_ids: list[str]) -> bool:
+    def _lack_leader(self, client: NetworkClient, ends: Transactions, transactional_ids: list[str]) -> bool:
         """Return whether a written partition has no leader, as the coordinators know it."""
         try:
             nodes = ends.coordinators(transactional_ids, timeout_ms=END_WAIT_MS).values()
@@ -257,7 +257,7 @@ class Guardian:
             return True
         return any(view.leaderless for view in views.values())
 
-    def _client_for_endings(self) -> NetworkClient:
+    def _transaction_client(self) -> NetworkClient:
         return NetworkClient(
             self._settings.bootstrap_servers, client_id=self._settings.client_id, security=self._settings.security
         )
@@ -272,9 +272,9 @@ class Guardian:
             group_id=self._settings.group_id,
         )
         self._runner.leave()
-        self._say(Fatal(error=error), AssignmentSnapshot(member_id=self._settings.member_id))
+        self._send_event(Fatal(error=error), AssignmentSnapshot(member_id=self._settings.member_id))
 
-    def _say(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
+    def _send_event(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
         line = write_event(event, snapshot).encode() + b"\n"
         with self._write_lock, suppress(OSError):  # a dead driver does not read; the main thread notices it
             # A pipe accepts part of a long line; `os.write` returns how much.

@@ -171,10 +171,10 @@ class MemberRunner:
                 # Commands and `poll` under one lock: a command that comes during an exchange is applied before the next
                 # request is built.
                 result = self._membership.poll(now_ms)
-            self._tell()
+            self._log_events()
             for outgoing in result.requests:
                 self._exchange(outgoing, result.next_poll_ms)
-                self._tell()
+                self._log_events()
             if not result.requests:
                 self._sleep_until(result.next_poll_ms)
 
@@ -229,7 +229,7 @@ class MemberRunner:
             return fatal_error(ErrorCode.unsupported_version, str(error), group_id=self._group_id, joining=True)
         return error
 
-    def _tell(self) -> None:
+    def _log_events(self) -> None:
         for event in self._membership.take_events():
             if isinstance(event, SettingIgnored):
                 log.warning("%s: %s; %s", self._group_id, event.message, event.fix)

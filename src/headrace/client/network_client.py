@@ -193,7 +193,7 @@ class NetworkClient:
                 except ConnectionLost as error:
                     self._cache.brokers.pop(node, None)  # it may have come back elsewhere
                     started.append(error)
-            return [self._heard(pending) for pending in started]
+            return [self._result_or_error(pending) for pending in started]
 
     def call_coordinator(
         self,
@@ -264,7 +264,7 @@ class NetworkClient:
             MalformedResponse: The response cannot be decoded.
         """
         response = pending.result()
-        self._learn(response)
+        self._update_brokers(response)
         return response
 
     def supported_range(self, api_key: ApiKey, node: int | None = None) -> VersionRange | None:
@@ -423,7 +423,7 @@ class NetworkClient:
 
     def _exchange(self, request: RequestMessage, node: int | None, deadline: Deadline) -> Response:
         response = self._connection(node, deadline).send(request, deadline).result()
-        self._learn(response)
+        self._update_brokers(response)
         return response
 
     def _started(self, request: RequestMessage, node: int | None, deadline: Deadline) -> PendingReply | None:
@@ -435,7 +435,7 @@ class NetworkClient:
         except ConnectionLost:
             return None
 
-    def _heard(self, pending: PendingReply | ConnectionLost) -> Response:
+    def _result_or_error(self, pending: PendingReply | ConnectionLost) -> Response:
         try:
             return pending if isinstance(pending, ConnectionLost) else pending.result()
         except ConnectionLost as error:
@@ -499,7 +499,7 @@ class NetworkClient:
         )
         self._cache.replace(read_metadata(self._any_connection(deadline).send(request, deadline).result()), [])
 
-    def _learn(self, response: object) -> None:
+    def _update_brokers(self, response: object) -> None:
         if isinstance(response, m.find_coordinator_response.FindCoordinatorResponse):
             for found in response.coordinators:
                 if found.error_code == ErrorCode.none:

@@ -78,7 +78,7 @@ class ProcessTree:
     def watch(self, pid: int) -> bool:
         """Watch a process; False if it does not exist."""
         entry = process_table().get(pid)
-        if entry is None or pid in _untouchable():
+        if entry is None or pid in _never_killed():
             return False
         self._known[pid] = entry
         return True
@@ -100,7 +100,7 @@ class ProcessTree:
         # is new. Descendants are found by parent, or by process group: a daemon that was orphaned has init as its
         # parent.
         found: list[int] = []
-        spared = _untouchable()
+        spared = _never_killed()
         growing = True
         while growing:
             growing = False
@@ -141,7 +141,7 @@ def _is_same(entry: ProcessEntry, now: ProcessEntry | None) -> bool:
     return now is not None and now.started == entry.started
 
 
-def _untouchable() -> frozenset[int]:
+def _never_killed() -> frozenset[int]:
     return frozenset({0, 1, os.getpid(), os.getppid()})
 
 

@@ -112,16 +112,16 @@ class RecordEncoder(ABC):
     def _targets(self, topic: str, keys: pa.Array | None, rows: int) -> Int32Array:
         partitions = self._partition_count(topic)
         if keys is None:
-            return self._spread_over(rows, partitions)
+            return self._spread_rows(rows, partitions)
         # Kafka's default partitioner: murmur2 of the key's bytes, so keys of other clients are in the same partitions.
         # -1 stands for rows without a key.
         targets = murmur2_partitions(keys, partitions)
         unkeyed = np.flatnonzero(targets < 0)
         if len(unkeyed):
-            targets[unkeyed] = self._spread_over(len(unkeyed), partitions)
+            targets[unkeyed] = self._spread_rows(len(unkeyed), partitions)
         return targets
 
-    def _spread_over(self, rows: int, partitions: int) -> Int32Array:
+    def _spread_rows(self, rows: int, partitions: int) -> Int32Array:
         """Assign rows to partitions in even blocks, starting at another partition each time, so that small sends spread
         too.
         """

@@ -48,7 +48,7 @@ def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: flo
     # Replies that `poll` would not report come first: those read ahead with another reply of the same connection, and
     # bytes that TLS decrypted already. Waiting for their sockets could wait for ever.
     listed = list(replies)
-    ready = [reply for reply in listed if _is_here(reply)]
+    ready = [reply for reply in listed if _has_arrived(reply)]
     if ready:
         return ready
     poller = select.poll()
@@ -65,12 +65,12 @@ def wait_for(replies: Iterable[PendingReply], wake: WakeupSignal, timeout_s: flo
 
 def is_readable(reply: PendingReply) -> bool:
     """Return whether the response, or the end of its connection, can be read without waiting."""
-    if _is_here(reply):
+    if _has_arrived(reply):
         return True
     poller = select.poll()
     poller.register(reply.connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))
 
 
-def _is_here(reply: PendingReply) -> bool:
+def _has_arrived(reply: PendingReply) -> bool:
     return reply.done or reply.connection.closed or reply.connection.has_read_ahead

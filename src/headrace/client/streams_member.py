@@ -97,7 +97,7 @@ class StreamsMember:
             member_id=member,
             process_id=process_id or _random_id(),
             topology=topology,
-            listener=self._hear,
+            listener=self._on_event,
             rebalance_timeout_ms=settings["rebalance.timeout.ms"],
             session_timeout_ms=session_timeout_ms,
             heartbeat_max_interval_ms=settings["headrace.heartbeat.max.interval.ms"],
@@ -218,7 +218,7 @@ class StreamsMember:
             self._runner.stop()
             self._topics.close()
 
-    def _hear(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
+    def _on_event(self, event: MemberEvent, snapshot: AssignmentSnapshot) -> None:
         if isinstance(event, EndpointsChanged):
             self._endpoints = event.endpoints
         # Set before the event is queued: a reader of the event finds its snapshot or a newer one.

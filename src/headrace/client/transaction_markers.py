@@ -240,7 +240,7 @@ class MarkerCheck:
             if moved is not None:
                 return f"the coordinator of {moved} moved"
             asked, self._asked = self._asked or self._send(), None
-            reason = self._hear(asked)
+            reason = self._read_state(asked)
             left = self._ended & wanted
             if reason is not None or not left:
                 return reason
@@ -273,7 +273,7 @@ class MarkerCheck:
         except ConnectionLost as error:
             return error
 
-    def _hear(self, asked: _Asked) -> str | None:
+    def _read_state(self, asked: _Asked) -> str | None:
         """Read the responses and return the reason for doubt; complete transactions need no further check."""
         try:
             states = [(tid, self._answer(reply).transaction_states[0]) for tid, reply in asked.states]

@@ -103,7 +103,7 @@ def resolve_transactions(
         undecided = note_decisions(new, ids, known, timeout_ms=timeout_ms)
         outcomes = {tid: undecided.get(tid) for tid in ids}
         asked = [tid for tid in ids if tid not in undecided]
-        look = _Look(new, asked, written, group_id, timeout_ms)
+        look = _OutcomeLookup(new, asked, written, group_id, timeout_ms)
         # Steps 2 and 3.
         before = _await_leaders(client, look, leader_wait_ms)
         begun = new.initialise(asked, timeout_ms=timeout_ms)
@@ -177,7 +177,7 @@ def note_decisions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _OutcomeLookup:
     """Request for the leaders of written partitions, as the coordinators of these ids know them."""
 
     transactions: Transactions
@@ -191,7 +191,7 @@ class _Look:
         return read_leader_views(client, nodes, self.topics, self.group_id, timeout_ms=self.timeout_ms)
 
 
-def _await_leaders(client: NetworkClient, look: _Look, wait_ms: float) -> dict[int, LeaderView]:
+def _await_leaders(client: NetworkClient, look: _OutcomeLookup, wait_ms: float) -> dict[int, LeaderView]:
     """Return the views of all coordinators once every partition has a leader in each. Raises `no_leader`."""
     deadline, backoff, said = Deadline.after_ms(wait_ms), Backoff(), False
     while True:

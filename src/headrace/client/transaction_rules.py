@@ -78,7 +78,7 @@ def refused(code: ErrorCode, what: str, *, api: str, transactional_id: str) -> H
 class Round(Generic[Answer]):
     """Requests to coordinators that are sent together, by transactional id, until each has an outcome. Mutable.
 
-    The caller sends the requests of the ids in `due` and reports `answered` or `unheard` for each, or `give_up` when
+    The caller sends the requests of the ids in `due` and reports `answered` or `unanswered` for each, or `give_up` when
     the time is up.
 
     Attributes:
@@ -113,15 +113,15 @@ class Round(Generic[Answer]):
             case _:
                 self.outcomes[tid] = refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
 
-    def unheard(self, tid: str) -> None:
+    def unanswered(self, tid: str) -> None:
         """Note a broken connection. The request may be sent twice: all of these requests are idempotent."""
         self.moved.add(tid)
         self.reasons.pop(tid, None)
 
-    def give_up(self, unheard: HeadraceError) -> None:
-        """End all ids without an outcome: with their last error, or with `unheard` if none was answered."""
+    def give_up(self, unanswered: HeadraceError) -> None:
+        """End all ids without an outcome: with their last error, or with `unanswered` if none was answered."""
         for tid in self.due:
             code = self.reasons.get(tid)
             self.outcomes[tid] = (
-                unheard if code is None else refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
+                unanswered if code is None else refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
             )

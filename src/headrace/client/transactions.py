@@ -318,9 +318,9 @@ class Transactions:
                 break
             sent = [(tid, self._sent(request(tid), nodes[keys[tid]], at_most, deadline)) for tid in round_.due]
             for tid, reply in sent:
-                response = _heard(reply)
+                response = _result_or_none(reply)
                 if response is None:
-                    round_.unheard(tid)
+                    round_.unanswered(tid)
                 else:
                     round_.answered(tid, *read(tid, response))
             # Refused by a node that does not coordinate the id, or not answered: looked up again before the next
@@ -330,7 +330,7 @@ class Transactions:
             round_.moved.clear()
             if round_.due:
                 if deadline.passed:
-                    round_.give_up(_unheard(api))
+                    round_.give_up(_no_answer_error(api))
                     break
                 backoff.pause(deadline)
         return round_.outcomes
@@ -377,14 +377,14 @@ def describe_request(transactional_id: str) -> m.describe_transactions_request.D
     )
 
 
-def _heard(reply: PendingReply | None) -> Response:
+def _result_or_none(reply: PendingReply | None) -> Response:
     try:
         return None if reply is None else reply.result()
     except ConnectionLost:
         return None
 
 
-def _unheard(api: str) -> CannotConnect:
+def _no_answer_error(api: str) -> CannotConnect:
     return CannotConnect("broker-unreachable", f"no answer to {api} in time", "check that the broker runs")
 
 

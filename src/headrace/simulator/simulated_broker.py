@@ -121,7 +121,7 @@ class SimulatedBroker:
         self._note(f"the broker starts with {len(self.log.entries)} records")
         outcome = runner.load(now_ms=self._events.now_ms)
         self._runner = runner
-        self._took_effect(outcome)
+        self._report_outcome(outcome)
 
     def crash(self) -> None:
         self._runner = None
@@ -179,7 +179,7 @@ class SimulatedBroker:
             del self._unanswered[token]
             answer(refusal(request, error))
             return
-        self._took_effect(outcome)
+        self._report_outcome(outcome)
 
     # Not over the simulated network: a position is read until it succeeds, and a lost OffsetFetch only repeats.
     def committed(self, group_id: str, topic: str, partition: int) -> int:
@@ -201,7 +201,7 @@ class SimulatedBroker:
                 outcome = runner.run(
                     lambda: self.shard.delete_groups([group_id], context, now_ms=now_ms), now_ms=now_ms
                 )
-                self._took_effect(outcome)
+                self._report_outcome(outcome)
             except CoordinatorError as error:
                 self._note(f"the group is not deleted: {error.message}")
 
@@ -232,7 +232,7 @@ class SimulatedBroker:
     def _drain(self, outcomes: Iterator[Outcome]) -> None:
         try:
             for outcome in outcomes:
-                self._took_effect(outcome)
+                self._report_outcome(outcome)
         except AppendFailed:
             # The log refused a record, as a full disk would. Timers stay due until an append succeeds; one retry is
             # enough for all of them.
@@ -246,7 +246,7 @@ class SimulatedBroker:
         if self._runner is not None:
             self._drain(self._runner.catch_up(self._image, now_ms=self._events.now_ms))
 
-    def _took_effect(self, outcome: Outcome) -> None:
+    def _report_outcome(self, outcome: Outcome) -> None:
         for event in outcome.events:
             self._note(f"{event.name} {' '.join(f'{name}={value}' for name, value in event.details)}")
         # Created some time later, as by a controller: heartbeats in between carry MISSING_INTERNAL_TOPICS, and a crash

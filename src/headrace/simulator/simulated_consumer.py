@@ -19,7 +19,7 @@ from headrace.client.membership.group_events import (
     GroupEvent,
     GroupFatal,
     GroupLeft,
-    Noticed,
+    GroupWarning,
     PartitionsLost,
     Rebalance,
     SubscribedTopics,
@@ -248,7 +248,7 @@ class SimulatedConsumer:
     def _publish(self) -> None:
         for event in self.membership.take_events():
             match event:
-                case Noticed(message=message):
+                case GroupWarning(message=message):
                     self._note(f"notices: {message}")
                     continue
                 case GroupLeft():

@@ -58,7 +58,7 @@ def data(
     )
 
 
-def told(response: Any) -> list[int]:
+def note_sent(response: Any) -> list[int]:
     return [part.partition_index for topic in response.responses for part in topic.partitions]
 
 
@@ -79,7 +79,7 @@ def test_a_session_begins_with_a_full_answer_and_goes_on_by_epochs(sessions: Fet
         context = sessions.context(request(session, epoch), by_id=True, now_ms=0)
         assert context.incremental
         answer = context.answer([data(part) for part in context.partitions])
-        assert (told(answer), answer.session_id, answer.error_code) == ([], session, ErrorCode.none)
+        assert (note_sent(answer), answer.session_id, answer.error_code) == ([], session, ErrorCode.none)
 
 
 def test_incremental_fetch_returns_changed_partitions(sessions: FetchSessions) -> None:
@@ -93,11 +93,11 @@ def test_incremental_fetch_returns_changed_partitions(sessions: FetchSessions) -
     }
     context = sessions.context(request(session, 1), by_id=True, now_ms=0)
     answer = context.answer([data(part, **news.get(part.asked.partition, {})) for part in context.partitions])
-    assert told(answer) == [1, 2, 3, 4]
+    assert note_sent(answer) == [1, 2, 3, 4]
     context = sessions.context(request(session, 2), by_id=True, now_ms=0)
     assert [part.asked.partition for part in context.partitions] == [0, 1, 2, 4, 5, 3], "who gave records waits"
     answer = context.answer([data(part) for part in context.partitions])
-    assert told(answer) == [1, 2, 4], "changed back, and the end of the error"
+    assert note_sent(answer) == [1, 2, 4], "changed back, and the end of the error"
 
 
 def test_partitions_come_and_go_with_requests(sessions: FetchSessions) -> None:
@@ -118,7 +118,7 @@ def test_unfitting_session_request_is_refused_without_effect(sessions: FetchSess
         (request(session, 1), False, ErrorCode.fetch_session_topic_id_error),
     ):
         answer = sessions.context(wrong, by_id=by_id, now_ms=0).answer([])
-        assert (answer.error_code, answer.session_id, told(answer)) == (code, 0, [])
+        assert (answer.error_code, answer.session_id, note_sent(answer)) == (code, 0, [])
     assert len(sessions.context(request(session, 1), by_id=True, now_ms=0).partitions) == 1
 
 
@@ -165,7 +165,7 @@ def test_no_slots_no_sessions() -> None:
 
 
 class Reader:
-    """A client that believes what it is told, by full answers or by increments."""
+    """A client that believes what it is note_sent, by full answers or by increments."""
 
     def __init__(self) -> None:
         self.session, self.epoch = 0, 0
@@ -246,7 +246,7 @@ def test_a_session_over_the_wire(client: Any, broker: EmbeddedBroker, connect: C
     waiting = client.send(ApiKey.FETCH, request(session, 5, max_wait=from_ms(20_000), min_bytes=1), 12)
     produce(connect(broker), 7)
     woken = client.receive(waiting)
-    assert told(woken) == [7]
+    assert note_sent(woken) == [7]
     stale = client.call(ApiKey.FETCH, request(session, 5), 12)
     assert (stale.error_code, stale.session_id) == (ErrorCode.invalid_fetch_session_epoch, 0)
     other = client.call(ApiKey.FETCH, request(session, 6), 13)

@@ -67,7 +67,7 @@ def test_requests_counted_together_are_told_as_those_counted_one_by_one() -> Non
         version = 12 if number % 300 < 20 else 13
         seconds, queued = chance.choice((0.0, 1e-7, 2e-4, chance.random())), chance.choice((0.0, 1e-5, 0.003))
         apart.answered(ApiKey.PRODUCE, version, None, seconds=seconds, queue_seconds=queued)
-        together.went_well(ApiKey.PRODUCE, version, seconds, queued)
+        together.answered_without_error(ApiKey.PRODUCE, version, seconds, queued)
         if number % 100 == 0:
             for each in (apart, together):
                 each.answered(ApiKey.FETCH, 12, SimpleNamespace(error_code=ErrorCode.unknown_topic_id), seconds=0.1)
@@ -106,10 +106,10 @@ def test_offset_metrics_by_outcome_and_a_leave_is_no_rebalance() -> None:
         return CoordinatorEvent(name=name, group_id="g")
 
     metrics = BrokerMetrics()
-    metrics.took_effect(Outcome(records=(offset(1), offset(2), offset(None))))
-    metrics.took_effect(Outcome(records=(offset(None), offset(None)), events=(event("OffsetsExpired"),)))
-    metrics.took_effect(Outcome(events=(event("MemberJoined"), event("GroupEpochBumped"))))
-    metrics.took_effect(Outcome(events=(event("MemberFenced"), event("GroupEpochBumped"))))
+    metrics.on_outcome(Outcome(records=(offset(1), offset(2), offset(None))))
+    metrics.on_outcome(Outcome(records=(offset(None), offset(None)), events=(event("OffsetsExpired"),)))
+    metrics.on_outcome(Outcome(events=(event("MemberJoined"), event("GroupEpochBumped"))))
+    metrics.on_outcome(Outcome(events=(event("MemberFenced"), event("GroupEpochBumped"))))
     samples = parsed(prometheus_text(metrics.families(Sizes())))
     counts = {name: samples[f"{GROUPS}{name}_count"] for name in ("offset_commit", "offset_deletion")}
     assert counts == {"offset_commit": 2, "offset_deletion": 1}

@@ -315,14 +315,14 @@ def test_buffered_bytes_are_sent_first(tmp_path: Path) -> None:
         pair = Pair()
         pair.transport.held = 5
         pair.sending.send([b"head", span(tmp_path / "f", b"x" * 1000), b"tail"])
-        assert pair.sending.under_way
+        assert pair.sending.is_sending
         await asyncio.sleep(0.05)
         with pytest.raises(BlockingIOError):
             pair.other.recv(1)
         pair.transport.held = 0
         assert await pair.read(1008) == b"head" + b"x" * 1000 + b"tail"
         await asyncio.wait_for(pair.done.wait(), PATIENCE_SECONDS)
-        assert not pair.sending.under_way
+        assert not pair.sending.is_sending
         pair.close()
 
     asyncio.run(run())
@@ -349,7 +349,7 @@ def test_a_file_that_ends_early_ends_the_connection(tmp_path: Path, caplog: pyte
         pair = Pair()
         pair.sending.send([b"head", span(tmp_path / "f", b"x" * 100, 1000), b"tail"])
         assert pair.transport.aborted
-        assert not pair.sending.under_way
+        assert not pair.sending.is_sending
         pair.close()
 
     asyncio.run(run())

@@ -84,7 +84,7 @@ def test_polls_heartbeats_commits_and_lags() -> None:
     metrics.heartbeat_answered(12.0)
     metrics.committed(4.0)
     metrics.committed(8.0)
-    metrics.listener_told("on_revoked", 30)
+    metrics.record_callback("on_revoked", 30)
     clock.now += 2.0
     found = metrics.values()
     assert found["time-between-poll-max"] == 4000

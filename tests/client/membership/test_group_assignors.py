@@ -19,7 +19,7 @@ from headrace.assignors.consumer_protocol import (
 )
 from headrace.client.membership.group_events import (
     GroupFatal,
-    Noticed,
+    GroupWarning,
     Rebalance,
 )
 from headrace.errors import UserCodeError
@@ -27,7 +27,7 @@ from headrace.errors import UserCodeError
 
 def test_a_member_that_sends_nonsense_gets_nothing_and_the_others_all() -> None:
     leader = lead(members={"m1": encode_subscription(Subscription(topics=("flights",))), "evil": b"\0\1\xff\xff\xff"})
-    assert any(isinstance(event, Noticed) and "evil" in event.message for event in leader.events)
+    assert any(isinstance(event, GroupWarning) and "evil" in event.message for event in leader.events)
     leader.sent()
     leader.answer(metadata({"flights": 2}))
     given = {each.member_id: decode_assignment(each.assignment) for each in not_none(leader.sent()).assignments}
@@ -132,7 +132,7 @@ def test_assignments_to_unknown_members_are_ignored() -> None:
     member.sent()
     wrong = (*BOTH, ("delays", 0), ("flights", -1), ("flights", 0))
     notice, event = member.answer(synced(encode_assignment(Assignment(partitions=wrong))))
-    assert isinstance(notice, Noticed)
+    assert isinstance(notice, GroupWarning)
     assert "delays-0" in notice.message
     assert isinstance(event, Rebalance)
     assert event.assigned == BOTH

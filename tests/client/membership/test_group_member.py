@@ -12,7 +12,7 @@ from tests.harness.values import not_none
 from headrace.client.membership.group_events import (
     GroupFatal,
     GroupLeft,
-    Noticed,
+    GroupWarning,
 )
 from headrace.protocol.error_codes import ErrorCode
 
@@ -43,7 +43,7 @@ def test_a_held_instance_id_is_waited_for_and_then_given_up() -> None:
         request = member.next_sent()
         code = ErrorCode.unreleased_instance_id if request.member_epoch == 0 else ErrorCode.none
         events += member.answer(assigned(None, code=code))
-    assert isinstance(events[0], Noticed)
+    assert isinstance(events[0], GroupWarning)
     assert events[-1].error.code == "instance-taken"
     assert 50_000 < member.now_ms - began < 60_000
 

@@ -30,15 +30,15 @@ def begun(**settings: Any) -> ScriptedCoordinator:
 
 def drain(script: ScriptedCoordinator, until_ms: int, target: Tasks, *, assignment_epoch: int = 2) -> list[int]:
     """Answers everything until then; the times of the looks."""
-    looked = []
+    request_sent = []
     while script.now_ms < until_ms:
         request = script.next_sent()
         if is_look(request):
-            looked.append(script.now_ms)
+            request_sent.append(script.now_ms)
             script.describe(("m-1", None, target), assignment_epoch=assignment_epoch)
         else:
             script.answer()
-    return looked
+    return request_sent
 
 
 def test_disabled_poller_sends_no_describe() -> None:
@@ -73,17 +73,17 @@ def test_a_target_is_told_when_it_changes() -> None:
 
 def test_looks_are_few_and_end_with_the_rebalance() -> None:
     script = begun()
-    looked = drain(script, script.now_ms + 120_000, HALF)
-    assert len(looked) == LOOKS
-    pauses = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    request_sent = drain(script, script.now_ms + 120_000, HALF)
+    assert len(request_sent) == LOOKS
+    pauses = [later - earlier for earlier, later in itertools.pairwise(request_sent)]
     assert pauses == sorted(pauses)
     script.next_sent()
     script.answer(epoch=2, active=HALF)
     script.member.acknowledge(HALF, script.now_ms)
     script.next_sent()
     script.answer(epoch=2)
-    looked = drain(script, script.now_ms + 60_000, HALF)
-    assert looked == [], "it has what it is to have"
+    request_sent = drain(script, script.now_ms + 60_000, HALF)
+    assert request_sent == [], "it has what it is to have"
 
 
 def test_a_large_group_is_looked_at_less_often() -> None:

@@ -326,13 +326,13 @@ class CoordinatorRuntime(Generic[ShardType]):
         except AppendFailed as failure:
             # All records are replayed; only what loading wanted to write is missing.
             self._shards[partition] = shard, runner
-            self._fall_behind(runner, failure)
+            self._retry_append_later(runner, failure)
             return self._shards[partition]
         if self._on_loaded is not None:
             self._on_loaded(time.perf_counter() - started)
         self._unreadable.pop(partition, None)
         self._shards[partition] = shard, runner
-        self._took_effect(outcome)
+        self._report_outcome(outcome)
         self._timer.arm(runner.next_deadline_ms())
         self._settled(shard)
         return self._shards[partition]
@@ -378,21 +378,21 @@ class CoordinatorRuntime(Generic[ShardType]):
         """Apply outcomes one by one. The iterator is lazy: each takes effect before the next rule runs."""
         try:
             for outcome in outcomes:
-                self._took_effect(outcome)
+                self._report_outcome(outcome)
         except AppendFailed as failure:
-            self._fall_behind(runner, failure)
+            self._retry_append_later(runner, failure)
         else:
             self._behind.pop(runner, None)
             self._timer.arm(runner.next_deadline_ms())
         # Also after a failure: outcomes before it have taken effect.
         self._settled(shard)
 
-    def _fall_behind(self, runner: ShardRunner, failure: AppendFailed) -> None:
+    def _retry_append_later(self, runner: ShardRunner, failure: AppendFailed) -> None:
         logger.error("The %s coordinator could not write its log, and tries again: %s", self._kind, failure)
         self._behind[runner] = None
         self._timer.arm(self._clock.now_ms() + APPEND_RETRY_MS)
 
-    def _took_effect(self, outcome: Outcome) -> None:
+    def _report_outcome(self, outcome: Outcome) -> None:
         if self._on_outcome is not None:
             self._on_outcome(outcome)
 

@@ -264,7 +264,7 @@ class GroupCoordinator:
 
     def _publish(self, outcome: Outcome) -> None:
         if outcome.records:
-            self._metrics.took_effect(outcome)
+            self._metrics.on_outcome(outcome)
         for event in outcome.events:
             details = ", ".join(f"{name}={value}" for name, value in event.details)
             logger.log(_level(event), "group %s: %s %s", event.group_id, event.name, details)

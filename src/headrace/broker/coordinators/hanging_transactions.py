@@ -56,20 +56,20 @@ class HangingTransactions:
             # One look for all logs that are opened in this turn: a start opens many, and each look searches all
             # transactional ids.
             if not self._waiting:
-                self._loop.call_soon(self._look)
+                self._loop.call_soon(self._resolve_waiting)
             self._waiting[log] = None
 
     def stop(self) -> None:
         self._stopped = True
 
-    def _look(self) -> None:
+    def _resolve_waiting(self) -> None:
         for log in () if self._stopped else tuple(self._waiting):
             # Keep the log in the list while one of its transactions could not be resolved: the next look tries again.
             left = [each for each in tuple(log.producers.open_transactions()) if not self._resolved(log, *each)]
             if not left or not log.is_usable:
                 del self._waiting[log]
         if self._waiting and not self._stopped:
-            self._clock.call_later(RETRY_MS, self._look)
+            self._clock.call_later(RETRY_MS, self._resolve_waiting)
 
     def _resolved(self, log: PartitionLog, producer_id: int, producer_epoch: int, first_offset: int) -> bool:
         """Whether nothing is left to do about it."""

@@ -56,11 +56,11 @@ def handle_describe_configs(
     of the event loop, and those beyond the bound of one request are refused one by one.
     """
     if len(request.resources) > RESOURCES_A_TURN:
-        return _over_turns(request, broker)
+        return _describe_in_steps(request, broker)
     return _describe_response([_describe_resource(asked, request, broker) for asked in request.resources])
 
 
-async def _over_turns(
+async def _describe_in_steps(
     request: m.describe_configs_request.DescribeConfigsRequest, broker: Services
 ) -> m.describe_configs_response.DescribeConfigsResponse:
     results: list[m.describe_configs_response.DescribeConfigsResult] = []

@@ -106,7 +106,7 @@ def handle_consumer_group_describe(
             found = broker.coordinator.shard_of(group_id).consumer_group_describe((group_id,), context.coordinator)
             groups += found
         except CoordinatorError as error:
-            groups.append(_undescribed_group(group_id, error.code, error.message))
+            groups.append(_refused_group(group_id, error.code, error.message))
     if request.include_authorized_operations:
         groups = [
             dataclasses.replace(group, authorized_operations=ON_GROUP) if group.error_code is ErrorCode.none else group
@@ -117,9 +117,7 @@ def handle_consumer_group_describe(
     )
 
 
-def _undescribed_group(
-    group_id: str, code: ErrorCode, message: str
-) -> m.consumer_group_describe_response.DescribedGroup:
+def _refused_group(group_id: str, code: ErrorCode, message: str) -> m.consumer_group_describe_response.DescribedGroup:
     return m.consumer_group_describe_response.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -103,7 +103,7 @@ class _Reading:
         read = []
         for partition in self.session.partitions:
             # Nearly all partitions of a large session have no news, and this check is much cheaper than a read.
-            if incremental and not partition.has_news(version):
+            if incremental and not partition.may_have_changed(version):
                 self.partitions.append(partition.parked_as)
             else:
                 read.append((partition, self._partition(partition)))

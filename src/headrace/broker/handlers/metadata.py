@@ -164,7 +164,7 @@ def handle_describe_topic_partitions(
     if cursor is not None and (
         first_partition < 0 or (request.topics and first not in {asked.name for asked in request.topics})
     ):
-        refused = (_undescribed_topic(asked.name, ErrorCode.invalid_request, UNKNOWN) for asked in request.topics)
+        refused = (_refused_topic(asked.name, ErrorCode.invalid_request, UNKNOWN) for asked in request.topics)
         return r.DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=tuple(refused))
     asked_for = {asked.name for asked in request.topics} or _visible_topics(context, broker)
     # Sorted, so that a page can begin where the last one ended although topics were created or deleted in between.
@@ -197,7 +197,7 @@ def _page(
         if topic is None:
             legal = illegal_topic_name(name) is None
             code = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
-            topics.append(_undescribed_topic(name, code))
+            topics.append(_refused_topic(name, code))
             continue
         # Only the first topic of a page continues; the others begin at their first partition.
         begin = first_partition if name == first else 0
@@ -240,7 +240,7 @@ def _described_topic(
     )
 
 
-def _undescribed_topic(
+def _refused_topic(
     name: TopicName, code: ErrorCode, operations: i32 = ON_TOPIC
 ) -> m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic:
     return m.describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic(

@@ -237,7 +237,7 @@ class _Appending:
         try:
             batch = sole_batch(part.records, self._context.api_version)
             look = self._broker.logs.validation(topic, part.index, batch, rest)
-            validated = await asyncio.get_running_loop().run_in_executor(_looking_threads(), look)
+            validated = await asyncio.get_running_loop().run_in_executor(_validation_thread(), look)
         except AppendRefused as refused:
             self._answers.append(refused_part(part.index, refused))
         else:
@@ -312,7 +312,7 @@ class _Appending:
 
 
 @cache
-def _looking_threads() -> ThreadPoolExecutor:
+def _validation_thread() -> ThreadPoolExecutor:
     """One thread: several would alternately take the interpreter from the event loop."""
     return ThreadPoolExecutor(1, thread_name_prefix="headrace-look")
 

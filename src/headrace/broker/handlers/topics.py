@@ -98,14 +98,18 @@ class _DefaultConfigs:
     """The form of settings that a new topic does not set itself: the same for all topics of a request."""
 
     def __init__(self, broker: Services) -> None:
-        self._told = {name: _default_config(name, broker) for name in TOPIC_SETTINGS}
-        self._all = tuple(self._told.values())
+        self._defaults = {name: _default_config(name, broker) for name in TOPIC_SETTINGS}
+        self._all = tuple(self._defaults.values())
 
-    def told(self, configs: Mapping[str, str | None]) -> tuple[m.create_topics_response.CreatableTopicConfigs, ...]:
+    def effective(
+        self, configs: Mapping[str, str | None]
+    ) -> tuple[m.create_topics_response.CreatableTopicConfigs, ...]:
         """All settings of a topic with these of its own."""
         if not configs:
             return self._all
-        return tuple(_own_config(name, configs[name]) if name in configs else told for name, told in self._told.items())
+        return tuple(
+            _own_config(name, configs[name]) if name in configs else default for name, default in self._defaults.items()
+        )
 
 
 def _created_topic(
@@ -119,7 +123,7 @@ def _created_topic(
         error_message=None,
         num_partitions=i32(partitions),
         replication_factor=i16(1),
-        configs=defaults.told(wanted.configs),
+        configs=defaults.effective(wanted.configs),
     )
 
 
@@ -200,7 +204,7 @@ def handle_create_partitions(
     """
     results = []
     for asked in request.topics:
-        code, message = _grow_topic(asked, broker, validate_only=request.validate_only)
+        code, message = _create_partitions(asked, broker, validate_only=request.validate_only)
         results.append(
             m.create_partitions_response.CreatePartitionsTopicResult(
                 name=TopicName(asked.name), error_code=code, error_message=message
@@ -209,7 +213,7 @@ def handle_create_partitions(
     return m.create_partitions_response.CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
-def _grow_topic(
+def _create_partitions(
     asked: m.create_partitions_request.CreatePartitionsTopic, broker: Services, *, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
     topic = broker.metadata.topic(asked.name)

@@ -4,7 +4,7 @@ Pure but for the session ids' chance. Rules, as in Kafka's FetchSession.scala:
 - epoch 0 asks for a new session, -1 for none; both end the session that is named. Any other epoch must be the next
   one of the session, or the client begins anew.
 - An incremental answer holds a partition that has records, an error, or another high watermark or log start than
-  the client was last told. Partitions that gave records go to the end, so that each has its turn.
+  the client was last note_sent. Partitions that gave records go to the end, so that each has its turn.
 - The cache is bounded (`max.incremental.fetch.session.cache.slots`). A new session takes the place of one that was
   not used for two minutes, or of a smaller one that is older than that; else the client gets none, and lives with
   full answers.
@@ -48,7 +48,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class AskedPartition:
-    """Mutable: one partition of a fetch; in a session also what the client was last told.
+    """Mutable: one partition of a fetch; in a session also what the client was last note_sent.
 
     `topic` is "" where the client speaks of ids, `topic_id` None where it speaks of names. `log` is the fetch
     handler's note of where the partition lies, good as long as the metadata has `metadata_version`.
@@ -75,7 +75,7 @@ class AskedPartition:
         self.metadata_version = -1
         self.parked_as = ("", -1)
 
-    def has_news(self, metadata_version: int) -> bool:
+    def may_have_changed(self, metadata_version: int) -> bool:
         """False when it is certain that an incremental answer would leave this partition out."""
         log = self.log
         # Only attributes of the log, no look into it: this runs for every partition of every fetch.
@@ -87,7 +87,7 @@ class AskedPartition:
             or not log.is_usable
         )
 
-    def told(self, data: m.fetch_response.PartitionData) -> bool:
+    def note_sent(self, data: m.fetch_response.PartitionData) -> bool:
         """Whether `data` belongs in an incremental answer; remembers it as sent."""
         # An error is repeated in every response while it lasts, as in Kafka.
         if data.error_code is not ErrorCode.none:
@@ -296,10 +296,10 @@ def _asked_for(request: Request) -> Iterable[AskedPartition]:
 def _incremental(session: _Session, expected_epoch: int, answered: Answered) -> Response:
     if session.epoch != expected_epoch:  # the same request came twice, and the other one was faster
         return _response([], session_id=session.session_id, code=ErrorCode.invalid_fetch_session_epoch)
-    told = [(partition, data) for partition, data in answered if partition.told(data)]
+    note_sent = [(partition, data) for partition, data in answered if partition.note_sent(data)]
     # Partitions that gave records move to the end: the response's limit cuts off the tail, and each gets its turn at
     # the front.
-    for partition, data in told:
+    for partition, data in note_sent:
         if data.records:
             session.move_to_end(partition)
-    return _response(told, session_id=session.session_id)
+    return _response(note_sent, session_id=session.session_id)

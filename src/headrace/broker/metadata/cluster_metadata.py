@@ -137,7 +137,7 @@ class ClusterMetadata:
         finally:
             self._refresh()
 
-    def grow_topic(self, topic: TopicDescription, partitions: int) -> None:
+    def add_partitions(self, topic: TopicDescription, partitions: int) -> None:
         try:
             self._directory.add_partitions(topic.name, partitions)
         finally:

@@ -152,13 +152,13 @@ class TopicAdministration:
         except TopicRefused as refusal:
             # 4. The catalog was written and a directory was not: take the topics back, so that a retry is not told that
             #    they exist.
-            reason = self._remove_half_made(added) or refusal
+            reason = self._remove_incomplete_topics(added) or refusal
             return [reason if isinstance(outcome, int) else outcome for outcome in outcomes]
         # 5. The coordinators see the new image before the response is sent.
         self._changed()
         return outcomes
 
-    def _remove_half_made(self, names: Iterable[str]) -> TopicRefused | None:
+    def _remove_incomplete_topics(self, names: Iterable[str]) -> TopicRefused | None:
         """Remove topics that are in the catalog and whose directories the disk refused; return why one stays."""
         try:
             for name in names:
@@ -244,7 +244,7 @@ class TopicAdministration:
         if validate_only:
             return
         with _disk_refusals():
-            self._metadata.grow_topic(topic, count)
+            self._metadata.add_partitions(topic, count)
         self._changed()
 
     def alter_configs(

@@ -64,7 +64,7 @@ class BrokerMetrics:
 
     # --- what happened ---
 
-    def took_effect(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """A result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
         from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
         from headrace.coordinator.records.schemas import OffsetCommitKey

@@ -77,7 +77,7 @@ def is_for_machines() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def say(text: str, **facts: object) -> None:
+def print_message(text: str, **facts: object) -> None:
     """Print a message for the operator whatever the log level: to standard error, as JSON when the log is."""
     # A supervisor that parses JSON lines gets the banner as one, too.
     if is_for_machines():

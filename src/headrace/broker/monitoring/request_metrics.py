@@ -54,7 +54,7 @@ class _Times:
         self.throttle = Distribution(clock)
         self.noughts = [0, 0, 0]  # of queue, remote, throttle
 
-    def told(self) -> Iterator[tuple[str, Distribution]]:
+    def distributions(self) -> Iterator[tuple[str, Distribution]]:
         # Zeros that were only counted are booked now, all at once.
         for index, found in enumerate((self.queue, self.remote, self.throttle)):
             if self.noughts[index]:
@@ -116,7 +116,7 @@ class RequestMetrics:
         else:
             noughts[2] += 1
 
-    def went_well(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
+    def answered_without_error(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
         """`answered` for one without an error and a wait. Counted some hundreds at a time, each with its own times."""
         if api_key != self._well_api[0] or api_version != self._well_api[1] or len(self._well) >= MOST_UNCOUNTED:
             self._count_well()
@@ -140,7 +140,7 @@ class RequestMetrics:
         times = [
             (distribution, {"name": name, "request": _name(key)})
             for key, each in sorted(self._times.items())
-            for name, distribution in each.told()
+            for name, distribution in each.distributions()
         ]
         yield counter(
             REQUESTS,
@@ -285,7 +285,7 @@ class RequestLog:
         if self._each or seconds > _NEVER_SLOW_SECONDS:
             self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
         else:
-            self._metrics.went_well(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
+            self._metrics.answered_without_error(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
 
 
 # The threshold is never set lower in practice, and looking it up costs more than comparing with this.

@@ -132,7 +132,7 @@ class ClientSocket(asyncio.Protocol):
         """After the answers that are already written."""
         self._hand_over()
         # `sendfile` writes beside the transport: closing now would cut the response in two.
-        if self._files is not None and self._files.under_way:
+        if self._files is not None and self._files.is_sending:
             self._leaving = True  # see `_files_sent`
         elif self._transport is not None:
             self._transport.close()

@@ -108,7 +108,7 @@ class ConnectionServices(SocketServices, Protocol):
     def api_name(self, api_key: int) -> str: ...
     def topics_in(self, request: object) -> frozenset[str]: ...
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
-    def refuse_whole(self, header: RequestHeader, code: ErrorCode) -> bytes | None: ...
+    def refuse_request(self, header: RequestHeader, code: ErrorCode) -> bytes | None: ...
 
 
 class ClientConnection(ClientSocket):
@@ -265,7 +265,7 @@ class ClientConnection(ClientSocket):
     @property
     def ready(self) -> bool:
         """Whether the next request may be looked at."""
-        sending = self._files is not None and self._files.under_way
+        sending = self._files is not None and self._files.is_sending
         return self._at_work is None and self._writable and self._muted is None and not sending
 
     def _advance(self) -> None:
@@ -510,10 +510,10 @@ class ClientConnection(ClientSocket):
             self.write(whole)
         else:
             self._send_files(self._transport, encoded)
-        self._told(header, response)
+        self._log_response(header, response)
         return whole
 
-    def _told(self, header: RequestHeader, response: object) -> None:
+    def _log_response(self, header: RequestHeader, response: object) -> None:
         self.last_active = time.monotonic()
         self._server.request_log.answered(
             header,
@@ -602,7 +602,7 @@ class ClientConnection(ClientSocket):
         """INVALID_REQUEST for all of the request where its answer can say so, in a few bytes. Else the end of the
         connection, as for a request that cannot be parsed: an answer without the items that were asked about would
         be taken for success, and one with them costs what the bound is there to save."""
-        answer = self._server.refuse_whole(error.header, ErrorCode.invalid_request)
+        answer = self._server.refuse_request(error.header, ErrorCode.invalid_request)
         if answer is None:
             self._close_because(f"{error} (headrace.request.max.items)")
         else:

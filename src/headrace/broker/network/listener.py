@@ -249,11 +249,11 @@ class TlsAcceptor:
                 logger.error("A connection could not be taken in: %s.", error.strerror or error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            handshake = loop.create_task(self._shake_hands(accepted))
+            handshake = loop.create_task(self._do_handshake(accepted))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket) -> None:
+    async def _do_handshake(self, accepted: socket.socket) -> None:
         connection = self._newcomer()
         accepted.setblocking(False)
         try:

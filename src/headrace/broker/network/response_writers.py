@@ -50,11 +50,11 @@ class SendfileWriter:
         self._waits = False
 
     @property
-    def under_way(self) -> bool:
+    def is_sending(self) -> bool:
         return bool(self._left)
 
     def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
-        """Begins with what the socket takes now; see `under_way`."""
+        """Begins with what the socket takes now; see `is_sending`."""
         if self._socket is None:
             # A duplicate of the descriptor, because event loops refuse `add_writer` on a transport's own.
             whole: socket.socket = self._transport.get_extra_info("socket")
@@ -155,11 +155,11 @@ class ChunkedWriter:
         self._turn: asyncio.Handle | None = None
 
     @property
-    def under_way(self) -> bool:
+    def is_sending(self) -> bool:
         return bool(self._left)
 
     def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
-        """Begins with what the transport takes now; see `under_way`."""
+        """Begins with what the transport takes now; see `is_sending`."""
         self._left.extend(pieces)
         self._go_on()
 

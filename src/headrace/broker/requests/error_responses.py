@@ -22,7 +22,7 @@ from headrace.protocol.version_conversion import message_class, newest_class
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["error_answer", "refusal_of_whole"]
+__all__ = ["error_answer", "request_refusal"]
 
 # Spellings of the same thing in requests and responses.
 # Kafka's schemas name one thing in several ways, for historical reasons: `PartitionIndex` in Produce, `Partition` in
@@ -50,7 +50,7 @@ def error_answer(api_key: ApiKey, request: object, code: ErrorCode) -> object:
     return _filled(newest_class(api_key, "response"), None if api_key in _AS_A_WHOLE else request, code)
 
 
-def refusal_of_whole(api_key: ApiKey, api_version: int, code: ErrorCode) -> object | None:
+def request_refusal(api_key: ApiKey, api_version: int, code: ErrorCode) -> object | None:
     """A response of the newest class with `code` and without items; None where `api_version` has no code for all."""
     spoken = message_class(api_key, api_version, "response")
     if not any(field.name == "error_code" for field in dataclasses.fields(spoken)):

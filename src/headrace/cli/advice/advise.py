@@ -117,14 +117,14 @@ def situation_words(situation: Situation) -> str:
 
 def advice_lines(advice: Advice) -> list[str]:
     """Return the findings as aligned lines, each with its reason below it."""
-    rows = [(_what(finding), finding.word, finding.rule, _change(finding)) for finding in advice.findings]
+    rows = [(_setting_text(finding), finding.word, finding.rule, _change(finding)) for finding in advice.findings]
     lines = []
     for head, finding in zip(align(rows, indent="  "), advice.findings, strict=True):
         lines += [head, f"      {finding.reason}"]
     return lines
 
 
-def _what(finding: Finding) -> str:
+def _setting_text(finding: Finding) -> str:
     return finding.setting if finding.given is None else f"{finding.setting}={finding.given.replace(_PACKAGE, '')}"
 
 

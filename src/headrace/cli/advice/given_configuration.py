@@ -197,7 +197,7 @@ def read_configuration(
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, str(error)) from error
     form: Form = "json" if path.suffix == ".json" or text.lstrip().startswith("{") else "properties"
-    values, twice = _json_values(path, text) if form == "json" else (parse_properties(text), _twice(text))
+    values, twice = _json_values(path, text) if form == "json" else (parse_properties(text), _repeated_names(text))
     kind = client or _client(values)
     return GivenConfiguration(client=kind, values=values, version=version, form=form, twice=twice), text
 
@@ -236,7 +236,7 @@ def _json_values(path: Path, text: str) -> tuple[dict[str, str], tuple[str, ...]
     return values, tuple(twice)
 
 
-def _twice(text: str) -> tuple[str, ...]:
+def _repeated_names(text: str) -> tuple[str, ...]:
     """By line: what Java's format allows beyond `name=value` lines is rare, and only this hint would miss it."""
     seen: set[str] = set()
     twice = []

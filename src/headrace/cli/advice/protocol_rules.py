@@ -108,7 +108,7 @@ def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterat
     known = {*DEFAULTS["java"], *DEFAULTS["librdkafka"], "group.instance.id", "group.remote.assignor", "group.id"}
     for setting, text in given.values.items():
         meant = nearest(setting, known) if setting not in known else None
-        if meant is not None and _only_slipped(setting, meant):
+        if meant is not None and _is_misspelling(setting, meant):
             known_already = given.given(meant) is not None
             yield Finding(
                 rule="mistyped-setting",
@@ -122,7 +122,7 @@ def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterat
             )
 
 
-def _only_slipped(setting: str, meant: str) -> bool:
+def _is_misspelling(setting: str, meant: str) -> bool:
     """The same letters but for punctuation, case, or one of them."""
     # Stricter than `nearest`, which finds names that merely look alike. Client configurations are full of settings that
     # this command does not know, and each false alarm would be an error in a build that uses --check.

@@ -17,7 +17,7 @@ from headrace.cli.options import (
     open_admin,
     timeout_option,
 )
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, echo_err, print_json
 from headrace.suggestions import nearest
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _remove(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, 
         ]
     if not given["force"]:
         click.confirm("Are you sure you want to remove these ACLs?", abort=True, err=True)
-    talk(f"{delete_acls(admin.client, filters)} rules removed.")
+    echo_err(f"{delete_acls(admin.client, filters)} rules removed.")
 
 
 def _list(admin: Admin, resources: list[tuple[str, str]], given: Mapping[str, Any], *, as_json: bool) -> None:

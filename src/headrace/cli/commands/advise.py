@@ -19,7 +19,7 @@ from headrace.cli.advice.given_configuration import (
 )
 from headrace.cli.advice.situation import Deploy, GroupKind, Situation, duration_ms, size_bytes
 from headrace.cli.options import json_option
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, echo_err, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,7 @@ def _kind(given: GivenConfiguration) -> GroupKind:
             "Which kind of group is it for", type=click.Choice(_KINDS), default="classic", err=True
         )
         return asked
-    talk("It does not say which kind of group it is for: taken for a classic one (--group says otherwise).")
+    echo_err("It does not say which kind of group it is for: taken for a classic one (--group says otherwise).")
     return "classic"
 
 
@@ -176,7 +176,7 @@ def _advise(
             data("  Nothing to say against it.")
         data(f"Stage {advice.stage} of 4 (docs/reference/advice.md says what the next one buys you).")
         if written is not None:
-            talk(f"Wrote {written}.")
+            echo_err(f"Wrote {written}.")
     serious = any(finding.level != "hint" for finding in advice.findings)
     return ADVICE_TO_FOLLOW if check and serious else 0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options import bootstrap_option, console_config_option, json_option, key_value_pairs, open_admin
-from headrace.cli.terminal import talk
+from headrace.cli.terminal import echo_err
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.suggestions import nearest
 
@@ -97,7 +97,7 @@ def command(
         except KeyboardInterrupt:
             pass  # how one ends it
         sys.stdout.flush()
-    talk(f"Processed a total of {printed} messages")
+    echo_err(f"Processed a total of {printed} messages")
 
 
 def _start(

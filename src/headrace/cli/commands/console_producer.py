@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options import bootstrap_option, client_settings, console_config_option, key_value_pairs
-from headrace.cli.terminal import talk
+from headrace.cli.terminal import echo_err
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol.record_batches import PlainRecord
@@ -129,7 +129,7 @@ def _chunks() -> Iterator[list[bytes]]:
             if rest:
                 yield [rest]
             if prompt:
-                talk()
+                echo_err()
             return
         # The last piece has no line end yet, or is empty. At the end of the input a line without a line end is a record
         # too.

@@ -23,7 +23,7 @@ from headrace.cli.group_options import (
     reset_options,
 )
 from headrace.cli.options import open_admin
-from headrace.cli.terminal import Column, data, kafka_table, print_json, talk
+from headrace.cli.terminal import Column, data, echo_err, kafka_table, print_json
 from headrace.client.admin_groups import plain_name
 from headrace.client.broker_errors import unknown_group_error
 
@@ -201,9 +201,9 @@ def _describe(admin: Admin, group: ConsumerGroupDescription, options: ConsumerGr
     )
 
     if group.state == "Empty":
-        talk(f"\nConsumer group '{group.group_id}' has no active members.")
+        echo_err(f"\nConsumer group '{group.group_id}' has no active members.")
     elif group.state in REBALANCING:
-        talk(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
+        echo_err(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
     if options.view == "state":
         address, node = coordinator_address(admin, group.group_id)
         lines = state_lines(group, f"{address}  ({node})", options.verbose)
@@ -258,7 +258,7 @@ def _reset(admin: Admin, options: ConsumerGroupOptions) -> int:
     from headrace.cli.group_offsets import print_reset
 
     if not options.execute and not options.dry_run:
-        talk("note   nothing is changed: --execute is missing; say --dry-run to plan only")
+        echo_err("note   nothing is changed: --execute is missing; say --dry-run to plan only")
     return print_reset(
         reset_offsets(admin, _chosen(admin, options), options, now_ms=int(time.time() * 1000)),
         executed=options.execute,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
-from headrace.cli.terminal import data, print_error, print_json, talk
+from headrace.cli.terminal import data, echo_err, print_error, print_json
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def _levels(
     # Collected for one request: since version 2, UpdateFeatures changes all named features or none (KIP-1022).
     levels: dict[str, int] = {}
     if metadata is not None:
-        talk("note: --metadata is deprecated in Kafka's tool; use --release-version or --feature metadata.version=N.")
+        echo_err(
+            "note: --metadata is deprecated in Kafka's tool; use --release-version or --feature metadata.version=N."
+        )
         levels[_METADATA_VERSION] = _of_release(metadata)[_METADATA_VERSION]
     for text in features:
         name, level = (text, 0) if action == "disable" else _parsed(text)
@@ -141,16 +143,16 @@ def _update(admin: Admin, action: str, levels: dict[str, int], *, unsafe: bool, 
         print_json({"action": action, "dry_run": dry_run, "levels": levels, "error": reason})
     else:
         for name, level in levels.items():
-            data(_told(action, name, level, reason, dry_run=dry_run))
+            data(_result_text(action, name, level, reason, dry_run=dry_run))
     if reason is not None and as_json:
         print_error(BrokerError("broker-refused", reason, "headrace features describe"), as_json=True)
     elif reason is not None:
         # All or none, see `_levels`: the broker's one error stands beside each feature, and each counts as failed.
-        talk(f"{len(levels)} out of {len(levels)} operation(s) failed.")
+        echo_err(f"{len(levels)} out of {len(levels)} operation(s) failed.")
     return 0 if reason is None else 1
 
 
-def _told(action: str, name: str, level: int, reason: str | None, *, dry_run: bool) -> str:
+def _result_text(action: str, name: str, level: int, reason: str | None, *, dry_run: bool) -> str:
     to = "" if action == "disable" else f" to {level}"
     if reason is not None:
         return f"{'Can not' if dry_run else 'Could not'} {action} {name}{to}. {reason}"

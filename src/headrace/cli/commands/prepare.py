@@ -6,7 +6,7 @@ import time
 
 import click
 
-from headrace.cli.terminal import data, talk
+from headrace.cli.terminal import data, echo_err
 
 __all__ = ["command"]
 
@@ -30,5 +30,5 @@ def command(if_missing: bool) -> None:
     if not (if_missing and path.exists()):
         began = time.monotonic()
         make_archive(path)
-        talk(f"prepared in {time.monotonic() - began:.0f} s: {path.stat().st_size / 1e6:.0f} MB")
+        echo_err(f"prepared in {time.monotonic() - began:.0f} s: {path.stat().st_size / 1e6:.0f} MB")
     data(str(path))

@@ -21,7 +21,7 @@ from headrace.cli.group_options import (
 )
 from headrace.cli.options import open_admin
 from headrace.cli.streams_group_report import member_lines, offset_lines, state_lines
-from headrace.cli.terminal import data, kafka_table, print_json, talk
+from headrace.cli.terminal import data, echo_err, kafka_table, print_json
 from headrace.client.admin_groups import plain_name
 from headrace.client.broker_errors import unknown_group_error
 
@@ -138,7 +138,7 @@ def _describe(admin: Admin, group: StreamsGroupDescription, options: StreamsGrou
     """Kafka's tool is silent about an empty group but for its state; the sentence goes to stderr then."""
     if group.state == "Empty":
         sentence = f"\nError: Streams group '{group.group_id}' has no active members."
-        data(sentence) if options.view == "state" else talk(sentence)
+        data(sentence) if options.view == "state" else echo_err(sentence)
     lines: list[str] = []
     if options.view == "state":
         address, node = coordinator_address(admin, group.group_id)

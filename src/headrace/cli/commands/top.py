@@ -83,7 +83,7 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
     raise click.UsageError(f"There are {len(listed)} streams groups; name one: {', '.join(listed)}.")
 
 
-def _looks(watch: GroupPoller, once: bool, interval: float) -> GroupView:
+def _poll(watch: GroupPoller, once: bool, interval: float) -> GroupView:
     view = watch.look(now_ms=_now_ms())
     if once and view.members:  # a rate needs two looks
         # A second at most: `--once` is used in scripts, and the offsets of a running group move several times a second.
@@ -94,7 +94,7 @@ def _looks(watch: GroupPoller, once: bool, interval: float) -> GroupView:
 
 def _print_documents(watch: GroupPoller, once: bool, interval: float) -> None:
     while True:
-        print_json(asdict(_looks(watch, once, interval)))
+        print_json(asdict(_poll(watch, once, interval)))
         if once:
             return
         time.sleep(interval)
@@ -102,7 +102,7 @@ def _print_documents(watch: GroupPoller, once: bool, interval: float) -> None:
 
 def _print_texts(watch: GroupPoller, once: bool, interval: float) -> None:
     while True:
-        for line in view_lines(_looks(watch, once, interval)):
+        for line in view_lines(_poll(watch, once, interval)):
             data(line)
         if once:
             return
@@ -123,11 +123,11 @@ def _draw(watch: GroupPoller, interval: float) -> None:
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_drawn(watch.look(now_ms=_now_ms())), refresh=True)
+            live.update(_render(watch.look(now_ms=_now_ms())), refresh=True)
             time.sleep(interval)
 
 
-def _drawn(view: GroupView) -> RenderableType:
+def _render(view: GroupView) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 

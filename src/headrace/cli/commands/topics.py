@@ -17,7 +17,7 @@ from headrace.cli.options import (
     key_value_pairs,
     open_admin,
 )
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, echo_err, print_json
 from headrace.client.broker_errors import unknown_topic_error
 
 if TYPE_CHECKING:
@@ -113,12 +113,12 @@ def _create(
     existing = set(admin.describe_topics(topics)) if if_not_exists else set()
     for topic in topics:
         if topic in existing:
-            talk(f"Topic {topic} exists already.")
+            echo_err(f"Topic {topic} exists already.")
             continue
         # Kafka replaces `.` by `_` in metric names, so `a.b` and `a_b` would share theirs; a broker refuses the second
         # of two such topics.
         if "." in topic or "_" in topic:
-            talk("note: '.' and '_' in a topic's name collide in Kafka's metrics; better use only one of them.")
+            echo_err("note: '.' and '_' in a topic's name collide in Kafka's metrics; better use only one of them.")
         admin.create_topics(
             # -1 asks the broker for its num.partitions and default.replication.factor (KIP-464). A default here would
             # override the cluster's.
@@ -136,7 +136,7 @@ def _delete(admin: Admin, topics: tuple[str, ...], if_exists: bool) -> None:
     if chosen:
         admin.delete_topics(chosen)
     for topic in chosen:
-        talk(f"Deleted topic {topic}.")
+        echo_err(f"Deleted topic {topic}.")
 
 
 def _alter(
@@ -151,7 +151,7 @@ def _alter(
     for topic in chosen:
         if configs:
             admin.alter_configs("topic", topic, dict(configs))
-        talk(f"Altered topic {topic}.")
+        echo_err(f"Altered topic {topic}.")
 
 
 def _chosen(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin, timeout_option
-from headrace.cli.terminal import data, print_json, talk
+from headrace.cli.terminal import data, echo_err, print_json
 
 if TYPE_CHECKING:
     from headrace.cli.upgrade.group_state import GroupState
@@ -137,7 +137,7 @@ def _upgrade(admin: Admin, group: str, path: Path, wait: float) -> tuple[GroupSt
     from headrace.cli.upgrade.saved_state import SaveFile
 
     found = SaveFile.read(path)
-    state = wait_until_empty(admin, group, wait, talk)
+    state = wait_until_empty(admin, group, wait, echo_err)
     if found is None and state.kind not in ("streams", "consumer"):
         raise no_such_group(admin, group)
     return state, plan_upgrade(state, found, path, at=utc_now())
@@ -185,7 +185,7 @@ def _rollback(admin: Admin, path: Path, wait: float) -> tuple[GroupState, Plan]:
 
     found = SaveFile.read(path)
     assert found is not None
-    state = wait_until_empty(admin, found.group, wait, talk)
+    state = wait_until_empty(admin, found.group, wait, echo_err)
     return state, plan_rollback(state, found, path, at=utc_now())
 
 

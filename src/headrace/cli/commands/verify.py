@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.verdict import Verdict
 
-__all__ = ["command", "ending", "repeats", "sink_lines"]
+__all__ = ["command", "repeats", "sink_lines", "verdict_line"]
 
 
 @click.command("verify")
@@ -81,14 +81,14 @@ def _dev_broker(bootstrap_servers: str | None) -> Iterator[str]:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """The verdict for a person."""
-    from headrace.cli.commands.verify import ending, sink_lines
+    from headrace.cli.commands.verify import sink_lines, verdict_line
 
     document = verdict.as_document()
     lines = sink_lines(document)
     lines += [f"  cannot claim   {reason}" for reason in verdict.cannot_claim]
     if verdict.waiting:
         lines.append(f"  note           {verdict.waiting:,} records of the input are not processed yet")
-    lines += ["", f"  {ending(document)}"]
+    lines += ["", f"  {verdict_line(document)}"]
     return lines
 
 
@@ -103,7 +103,7 @@ def sink_lines(document: Mapping[str, Any], *, examples: bool = True) -> list[st
         *([s["topic"], f"{s['kind']}, {_unit(s)}", *(f"{count:,}" for count in _counts(s))] for s in sinks),
     ]
     lost = sum(sink["lost"] for sink in sinks)
-    lines = align(_right(rows), indent="  ")
+    lines = align(_align_right(rows), indent="  ")
     lines.append(f"  records   {document['records']:,} counted   {lost:,} lost   {repeats(document):,} repeated")
     if document["bad_records"]:
         lines.append(f"  records   {document['bad_records']:,} could not be decoded and were left out on both sides")
@@ -127,7 +127,7 @@ def _unit(sink: Mapping[str, Any]) -> str:
     return "keys" if sink["kind"] == "table" else "records"
 
 
-def _right(rows: list[list[str]]) -> list[list[str]]:
+def _align_right(rows: list[list[str]]) -> list[list[str]]:
     """Numbers stand right, names left."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return [row[:2] + [text.rjust(size) for text, size in zip(row[2:], widths[2:], strict=True)] for row in rows]
@@ -139,7 +139,7 @@ def repeats(document: Mapping[str, Any]) -> int:
     return max((int(sink["repeated"]) for sink in document["sinks"]), default=0)
 
 
-def ending(document: Mapping[str, Any]) -> str:
+def verdict_line(document: Mapping[str, Any]) -> str:
     """The last line: what it means."""
     status = document["status"]
     if status == "equal":

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from headrace.cli.demo.replay import Play
 
-__all__ = ["Observer", "Results", "Screen", "Sight", "Step"]
+__all__ = ["DemoSnapshot", "Observer", "Results", "Screen", "Step"]
 
 LOOK_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class DemoSnapshot:
     """A snapshot of the demo's observations. Replaced as a whole."""
 
     view: GroupView | None = None
@@ -54,7 +54,7 @@ class Observer:
     """Mutable: `sight`, and how many looks in a row found nothing left to do."""
 
     def __init__(self, stage: Stage, play: Play | None = None) -> None:
-        self.sight = Sight()
+        self.sight = DemoSnapshot()
         self.quiet_looks = 0
         self.play = play
         self._stage = stage
@@ -73,7 +73,7 @@ class Observer:
         self._watch.close()
         self._results.close()
 
-    def wait_for(self, reached: Callable[[Sight], bool], timeout_s: float, what: str) -> Sight:
+    def wait_for(self, reached: Callable[[DemoSnapshot], bool], timeout_s: float, what: str) -> DemoSnapshot:
         """The first sight that `reached` accepts. Raises when a process dies, or when it takes too long."""
         deadline = time.monotonic() + timeout_s
         while not reached(self.sight):
@@ -100,7 +100,7 @@ class Observer:
         # caught up with the replay, and repartition topics are filled behind the sources.
         idle = view is not None and view.lag == 0 and play is not None and play.over and view.done >= play.total
         self.quiet_looks = self.quiet_looks + 1 if idle else 0
-        self.sight = Sight(
+        self.sight = DemoSnapshot(
             view=view,
             rows=instance_rows(view, self._stage.instances.values()),
             airports=dict(self._results.rows),
@@ -193,12 +193,12 @@ class Screen:
         self.line(f"{head}{what:<{TEXT_WIDTH}} {end:>8}".rstrip())
 
     @contextlib.contextmanager
-    def live(self, sight: Callable[[], Sight]) -> Iterator[None]:
+    def live(self, sight: Callable[[], DemoSnapshot]) -> Iterator[None]:
         """The live part: drawn four times a second, or a plain line every five seconds."""
         if self._terminal:
             from rich.live import Live
 
-            with Live(console=self._console, refresh_per_second=4, get_renderable=lambda: self._drawn(sight())):
+            with Live(console=self._console, refresh_per_second=4, get_renderable=lambda: self._render(sight())):
                 yield
             return
         stop = threading.Event()
@@ -210,14 +210,14 @@ class Screen:
             stop.set()
             printer.join()
 
-    def _print_lines(self, sight: Callable[[], Sight], stop: threading.Event) -> None:
+    def _print_lines(self, sight: Callable[[], DemoSnapshot], stop: threading.Event) -> None:
         while not stop.wait(PLAIN_SECONDS):
             seen = sight()
             state = seen.view.state if seen.view is not None else "no group yet"
             rows = " · ".join(short_line(row) for row in seen.rows)
             self.event(f"{day_text(seen.date)}  {seen.done:,} of {self.total:,} read · {state} · {rows}")
 
-    def _drawn(self, seen: Sight) -> RenderableType:
+    def _render(self, seen: DemoSnapshot) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -249,7 +249,7 @@ def day_text(date: str) -> str:
     return dt.date.fromisoformat(date).strftime("%d %b %Y").lstrip("0")
 
 
-def _so_far(seen: Sight) -> str:
+def _so_far(seen: DemoSnapshot) -> str:
     airports = sorted(seen.airports.items())
     if not airports:
         return "no results yet"

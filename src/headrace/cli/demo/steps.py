@@ -18,10 +18,10 @@ from headrace.child_process import python_module
 from headrace.cli.commands.verify import repeats, sink_lines
 from headrace.cli.demo.environment import GROUP, PARTITIONS, TOPIC, Stage, example_path, machine_line, spark_environment
 from headrace.cli.demo.replay import DAY_SECONDS, FlightYear, Play, load_year
-from headrace.cli.demo.screen import Observer, Screen, Sight
+from headrace.cli.demo.screen import DemoSnapshot, Observer, Screen
 from headrace.cli.instances import stop_all
 from headrace.cli.running import terminable
-from headrace.cli.terminal import talk
+from headrace.cli.terminal import echo_err
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
 
@@ -189,15 +189,15 @@ def run_demo(options: DemoOptions) -> int:
         with terminable(), stage:
             return _Demo(screen, stage, options).play()
     except KeyboardInterrupt:
-        talk(f"interrupted; everything is ended{'' if options.keep else ' and removed'}")
+        echo_err(f"interrupted; everything is ended{'' if options.keep else ' and removed'}")
         return INTERRUPTED
     except Exception:
         if stage.log.exists():
-            talk(f"the log of all processes: {stage.log}")
+            echo_err(f"the log of all processes: {stage.log}")
         raise
     finally:
         if options.keep:
-            talk(f"kept: {stage.directory}")
+            echo_err(f"kept: {stage.directory}")
 
 
 def _read_aside() -> Future[FlightYear]:
@@ -283,7 +283,7 @@ class _Demo:
 
     # Act 2: the year, with a kill in the middle.
 
-    def _play_year(self, year: FlightYear) -> Sight:
+    def _play_year(self, year: FlightYear) -> DemoSnapshot:
         observer = self.observer
         assert observer is not None
         hold = int(FLIGHTS * HOLD_AT) if self.options.fast else None
@@ -345,7 +345,7 @@ class _Demo:
             style="green",
         )
 
-    def _all_at_work(self, seen: Sight, instances: int) -> bool:
+    def _all_at_work(self, seen: DemoSnapshot, instances: int) -> bool:
         """Every instance owns its share of the tasks, and runs it."""
         if seen.view is None or not seen.view.settled:
             return False
@@ -397,7 +397,7 @@ class _Demo:
 def _joined(instances: int) -> Any:
     """Whether so many members are in the group."""
 
-    def reached(seen: Sight) -> bool:
+    def reached(seen: DemoSnapshot) -> bool:
         return seen.view is not None and len(seen.view.members) >= instances
 
     return reached

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.client.admin_results import CommittedOffset, StreamsGroupDescription, StreamsMemberDescription
     from headrace.client.cluster_metadata import TopicMetadata
 
-__all__ = ["GroupState", "look_at"]
+__all__ = ["GroupState", "read_group_state"]
 
 TopicPartition = tuple[str, int]
 
@@ -40,7 +40,7 @@ class GroupState:
         return bool(self.kind)
 
     @property
-    def in_the_way(self) -> bool:
+    def blocks_members(self) -> bool:
         """Whether it must be deleted before a streams member with another topology may join.
 
         An empty classic group gives way by itself; an empty consumer group (KIP-848) does not.
@@ -68,7 +68,7 @@ class GroupState:
         members = self.described.members if self.described is not None else ()
         # Members are named by client and host, because the next step of the operator is to find and stop their
         # processes.
-        who = ", ".join(_who(member) for member in members)
+        who = ", ".join(_member_text(member) for member in members)
         raise BrokerError(
             "group-not-empty",
             f"the {self.kind} group {self.group_id} is {self.state}: it has {_count(len(members))}"
@@ -124,12 +124,12 @@ def _count(members: int) -> str:
     return "members" if not members else f"{members} member" + ("s" if members > 1 else "")
 
 
-def _who(member: StreamsMemberDescription) -> str:
+def _member_text(member: StreamsMemberDescription) -> str:
     name = f"{member.client_id} ({member.client_host.removeprefix('/')})"
     return f"{name}, away for a while" if member.member_epoch == AWAY_EPOCH else name
 
 
-def look_at(admin: Admin, group_id: str) -> GroupState:
+def read_group_state(admin: Admin, group_id: str) -> GroupState:
     """Waits for positions of open transactions (BrokerError `offsets-unstable` when they stay open)."""
     listed = next((group for group in admin.list_groups() if group.group_id == group_id), None)
     kind = "" if listed is None else listed.group_type.lower()

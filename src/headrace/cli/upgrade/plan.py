@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.cli.upgrade.group_state import GroupState, look_at
+from headrace.cli.upgrade.group_state import GroupState, read_group_state
 from headrace.client.admin_results import CommittedOffset
 from headrace.errors import BrokerError, HeadraceError
 
@@ -102,7 +102,7 @@ def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: s
         file=found,
         path=path,
         save=False,
-        delete=state.in_the_way,
+        delete=state.blocks_members,
         restore=restore,
         resumed=True,
         notes=notes,
@@ -127,7 +127,7 @@ def plan_rollback(state: GroupState, found: SaveFile, path: Path, *, at: str) ->
     else:
         _check_counted_once(state, found, restore)
     differs = state.exists and dict(state.positions) != restore
-    delete = state.in_the_way or differs
+    delete = state.blocks_members or differs
     return Plan(
         group_id=state.group_id,
         file=found,
@@ -172,7 +172,7 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
         for key, now in state.positions.items()
         if now.offset not in {targets.get(key), saved[key].offset if key in saved else None}
     ]
-    if state.in_the_way:
+    if state.blocks_members:
         changed += [key for key in saved if key not in state.positions and key[0] in state.topics]
     if changed:
         topic, partition = min(changed)
@@ -297,7 +297,7 @@ def wait_until_empty(admin: Admin, group_id: str, seconds: float, tell: Callable
     deadline = None
     told = ""
     while True:
-        state = look_at(admin, group_id)
+        state = read_group_state(admin, group_id)
         try:
             state.check_empty()
         except BrokerError as error:

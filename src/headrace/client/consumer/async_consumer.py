@@ -224,7 +224,7 @@ class AsyncConsumer:
         return await self._loop.run_in_executor(thread, partial(function, *arguments))
 
     async def _polled(self, poll: Callable[[], Result]) -> Result:
-        turn: _Turn[Result] = _Turn(poll, self._give_back)
+        turn: _CancellablePoll[Result] = _CancellablePoll(poll, self._seek_back)
         running = self._loop.run_in_executor(self._thread, turn.run)
         try:
             # Shielded: a cancellation must not cancel the poll on its thread, whose rows would be lost.
@@ -235,10 +235,10 @@ class AsyncConsumer:
             self._consumer.wakeup()
             running.add_done_callback(_forget)
             if turn.cancel():
-                self._thread.submit(self._give_back, turn.rows)
+                self._thread.submit(self._seek_back, turn.rows)
             raise
 
-    def _give_back(self, rows: Any) -> None:
+    def _seek_back(self, rows: Any) -> None:
         """Seek back before rows that the caller never saw. Runs on the consumer's thread."""
         if isinstance(rows, list):
             seen = [(record.topic, record.partition, record.offset) for record in rows]
@@ -253,12 +253,12 @@ class AsyncConsumer:
             self._consumer.seek(each, first[each])
 
 
-class _Turn(Generic[Result]):
+class _CancellablePoll(Generic[Result]):
     """One poll on the consumer's thread. A lock decides whether its rows reach the caller."""
 
-    def __init__(self, poll: Callable[[], Result], give_back: Callable[[Result], None]) -> None:
+    def __init__(self, poll: Callable[[], Result], seek_back: Callable[[Result], None]) -> None:
         self._poll = poll
-        self._give_back = give_back
+        self._seek_back = seek_back
         self._lock = threading.Lock()
         self._cancelled = False
         self._finished = False
@@ -273,7 +273,7 @@ class _Turn(Generic[Result]):
             self.rows = rows
             cancelled = self._cancelled
         if cancelled:
-            self._give_back(rows)
+            self._seek_back(rows)
         return rows
 
     def cancel(self) -> bool:

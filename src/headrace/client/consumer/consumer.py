@@ -216,27 +216,27 @@ class Consumer:
                 f"Invalid offset {offset}: expected 0 or more.",
                 "Use an offset of 0 or more, or seek_to_beginning.",
             )
-        for each in self._mine([partition]):
+        for each in self._assigned_or_all([partition]):
             self._core.positions[each].seek(offset)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Continue at the first record that is still there, of these partitions or all; looked up by the next poll."""
-        for each in self._mine(partitions):
+        for each in self._assigned_or_all(partitions):
             self._core.positions[each].begin_at("earliest")
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Continue behind the last record (with read_committed: the last decided one) of these partitions or all."""
-        for each in self._mine(partitions):
+        for each in self._assigned_or_all(partitions):
             self._core.positions[each].begin_at("latest")
 
     def seek_to_time(self, timestamp_ms: int, partitions: Partitions | None = None) -> None:
         """Continue at the first record at or after this time, or at the end, for these partitions or all."""
-        for each in self._mine(partitions):
+        for each in self._assigned_or_all(partitions):
             self._core.positions[each].begin_at(timestamp_ms)
 
     def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record that a poll returns."""
-        (each,) = self._mine([partition])
+        (each,) = self._assigned_or_all([partition])
         self._core.need_positions([each])
         position = self._core.positions[each].position
         assert position is not None
@@ -244,12 +244,12 @@ class Consumer:
 
     def pause(self, partitions: Partitions) -> None:
         """Return no records of these partitions until `resume`; the member stays in its group."""
-        for each in self._mine(partitions):
+        for each in self._assigned_or_all(partitions):
             self._core.positions[each].paused = True
 
     def resume(self, partitions: Partitions) -> None:
         """Return records of these partitions again, from where they were."""
-        for each in self._mine(partitions):
+        for each in self._assigned_or_all(partitions):
             self._core.positions[each].paused = False
 
     def paused(self) -> tuple[TopicPartition, ...]:
@@ -295,7 +295,7 @@ class Consumer:
 
     def lag(self, partitions: Partitions | None = None) -> dict[TopicPartition, int]:
         """Return the offsets between position and end, as the last Fetch or a ListOffsets request saw the end."""
-        wanted = self._mine(partitions)
+        wanted = self._assigned_or_all(partitions)
         self._core.need_positions(wanted)
         states = {each: self._core.positions[each] for each in wanted}
         # Every Fetch response contains the end, so a request is needed only for partitions that were not fetched yet.
@@ -393,7 +393,7 @@ class Consumer:
         began = time.monotonic()
         self._core.close(for_good=leave_group, timeout_s=max(0.1, timeout - (time.monotonic() - began)))
 
-    def _mine(self, partitions: Partitions | None) -> tuple[TopicPartition, ...]:
+    def _assigned_or_all(self, partitions: Partitions | None) -> tuple[TopicPartition, ...]:
         if partitions is None:
             return self.assignment()
         named = tuple(TopicPartition(*each) for each in partitions)

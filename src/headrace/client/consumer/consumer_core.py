@@ -211,7 +211,7 @@ class ConsumerCore:
         deadline = time.monotonic() + timeout_s
         while len(self.positions) and runner.state in REJOINING and time.monotonic() < deadline:
             time.sleep(REBALANCE_LOOK_S)
-            self.rebalances.carry_out(runner)
+            self.rebalances.run_callbacks(runner)
 
     # Polling.
 
@@ -232,13 +232,13 @@ class ConsumerCore:
             deadline = time.monotonic() + timeout_s
             max_rows = self._configuration["max.poll.records"]
             wait_s = 0.0
-            self._tell_subscription()
+            self._send_subscription()
             try:
                 while True:
                     # 1. Rebalance events first: what is revoked must not be fetched, returned or committed afterwards.
                     if self._runner is not None:
                         self._runner.polled()
-                        self._group_matters()
+                        self._run_group_callbacks()
                     # 2. Automatic commits cover what earlier polls returned, hence before new rows are taken (Kafka's
                     #    at-least-once rule of ConsumerCoordinator.maybeAutoCommitOffsetsAsync).
                     self._auto_commit_if_due()
@@ -338,7 +338,7 @@ class ConsumerCore:
             security=self._security,
         )
 
-    def _tell_subscription(self) -> None:
+    def _send_subscription(self) -> None:
         """Join with a new subscription, from the first poll on.
 
         A consumer that is never polled must not join: no thread could revoke its partitions, and every rebalance would
@@ -352,7 +352,7 @@ class ConsumerCore:
         self._subscription_due = False
 
     def _start_membership(self, *, classic: bool) -> GroupRunner:
-        # A broker may offer the API and still refuse it (group.version=0); `_group_matters` handles that later.
+        # A broker may offer the API and still refuse it (group.version=0); `_run_group_callbacks` handles that later.
         offered = None if classic else self.control.supported_range(ApiKey.CONSUMER_GROUP_HEARTBEAT)
         if not classic and offered is None:
             log.info("The brokers do not support KIP-848; joining %s as a classic group", self.group_id)
@@ -397,10 +397,10 @@ class ConsumerCore:
             server_assignor=settings["group.remote.assignor"] or None,
         )
 
-    def _group_matters(self) -> None:
+    def _run_group_callbacks(self) -> None:
         assert self._runner is not None
         try:
-            self.rebalances.carry_out(self._runner)
+            self.rebalances.run_callbacks(self._runner)
         except BrokerError as error:
             # Only a refusal of the API itself. A pattern that the coordinator should resolve cannot be joined with as a
             # classic member.

@@ -98,7 +98,7 @@ class ConsumerMetrics:
             self._commits.add()
             self._commit_ms.add(took_ms)
 
-    def listener_told(self, name: str, took_ms: float) -> None:
+    def record_callback(self, name: str, took_ms: float) -> None:
         """Report the time of a listener call; `name` is on_revoked, on_assigned or on_lost."""
         with self._lock:
             self._callbacks[name.removeprefix("on_")].add(took_ms)
@@ -141,51 +141,51 @@ class ConsumerMetrics:
         return {each.attribute: each.samples[0].value for each in families if each.samples}
 
     def _coordinator(self, assigned: int) -> Iterator[Family]:
-        def told(attribute: str, text: str, value: float, *, is_counter: bool = False) -> Family:
-            return (counter if is_counter else gauge)(COORDINATOR, attribute, text, self._mine(value))
+        def family(attribute: str, text: str, value: float, *, is_counter: bool = False) -> Family:
+            return (counter if is_counter else gauge)(COORDINATOR, attribute, text, self._by_client(value))
 
         rebalance = "A rebalance, from leaving rest until the application took it over, ms"
-        yield told("rebalance-latency-avg", f"{rebalance}: the mean.", self._rebalance_ms.mean())
-        yield told("rebalance-latency-max", f"{rebalance}: the longest.", self._rebalance_ms.max())
-        yield told("rebalance-latency-total", f"{rebalance}: the sum.", self._rebalance_total_ms, is_counter=True)
-        yield told("rebalance-total", "Rebalances that came to their end.", self._rebalances.total, is_counter=True)
+        yield family("rebalance-latency-avg", f"{rebalance}: the mean.", self._rebalance_ms.mean())
+        yield family("rebalance-latency-max", f"{rebalance}: the longest.", self._rebalance_ms.max())
+        yield family("rebalance-latency-total", f"{rebalance}: the sum.", self._rebalance_total_ms, is_counter=True)
+        yield family("rebalance-total", "Rebalances that came to their end.", self._rebalances.total, is_counter=True)
         hourly = self._rebalances.rate() * SECONDS_PER_HOUR
-        yield told("rebalance-rate-per-hour", "Rebalances per hour, at the rate of the last minute.", hourly)
+        yield family("rebalance-rate-per-hour", "Rebalances per hour, at the rate of the last minute.", hourly)
         failed = self._failed_rebalances
-        yield told("failed-rebalance-total", "Rebalances that ended otherwise.", failed.total, is_counter=True)
+        yield family("failed-rebalance-total", "Rebalances that ended otherwise.", failed.total, is_counter=True)
         hourly = failed.rate() * SECONDS_PER_HOUR
-        yield told("failed-rebalance-rate-per-hour", "The same per hour.", hourly)
+        yield family("failed-rebalance-rate-per-hour", "The same per hour.", hourly)
         since = self._since(self._last_rebalance)
-        yield told("last-rebalance-seconds-ago", "Since the last rebalance ended; -1: there was none.", since)
+        yield family("last-rebalance-seconds-ago", "Since the last rebalance ended; -1: there was none.", since)
         text = "From sending a heartbeat to its answer, ms: the longest."
-        yield told("heartbeat-response-time-max", text, self._heartbeat_ms.max())
-        yield told("heartbeat-rate", "Heartbeats per second.", self._heartbeats.rate())
-        yield told("heartbeat-total", "Heartbeats that were answered.", self._heartbeats.total, is_counter=True)
+        yield family("heartbeat-response-time-max", text, self._heartbeat_ms.max())
+        yield family("heartbeat-rate", "Heartbeats per second.", self._heartbeats.rate())
+        yield family("heartbeat-total", "Heartbeats that were answered.", self._heartbeats.total, is_counter=True)
         since = self._since(self._last_heartbeat)
-        yield told("last-heartbeat-seconds-ago", "Since the last answered heartbeat; -1: there was none.", since)
-        yield told("commit-latency-avg", "An offset commit, ms: the mean.", self._commit_ms.mean())
-        yield told("commit-latency-max", "An offset commit, ms: the longest.", self._commit_ms.max())
-        yield told("commit-rate", "Offset commits per second.", self._commits.rate())
-        yield told("commit-total", "Offset commits.", self._commits.total, is_counter=True)
-        yield told("assigned-partitions", "Partitions of this consumer.", assigned)
+        yield family("last-heartbeat-seconds-ago", "Since the last answered heartbeat; -1: there was none.", since)
+        yield family("commit-latency-avg", "An offset commit, ms: the mean.", self._commit_ms.mean())
+        yield family("commit-latency-max", "An offset commit, ms: the longest.", self._commit_ms.max())
+        yield family("commit-rate", "Offset commits per second.", self._commits.rate())
+        yield family("commit-total", "Offset commits.", self._commits.total, is_counter=True)
+        yield family("assigned-partitions", "Partitions of this consumer.", assigned)
         for kind, times in self._callbacks.items():
             text = f"The rebalance listener's on_{kind}, ms"
-            yield told(f"partition-{kind}-latency-avg", f"{text}: the mean.", times.mean())
-            yield told(f"partition-{kind}-latency-max", f"{text}: the longest.", times.max())
+            yield family(f"partition-{kind}-latency-avg", f"{text}: the mean.", times.mean())
+            yield family(f"partition-{kind}-latency-max", f"{text}: the longest.", times.max())
 
     def _polls(self) -> Iterator[Family]:
         text = "The share of time spent in poll rather than between polls: near 0, the application is too slow."
-        yield gauge(POLLS, "poll-idle-ratio-avg", text, self._mine(self._idle.mean()))
+        yield gauge(POLLS, "poll-idle-ratio-avg", text, self._by_client(self._idle.mean()))
         text = "From the beginning of a poll to that of the next, ms"
-        yield gauge(POLLS, "time-between-poll-avg", f"{text}: the mean.", self._mine(self._between_ms.mean()))
-        yield gauge(POLLS, "time-between-poll-max", f"{text}: the longest.", self._mine(self._between_ms.max()))
-        since = self._mine(self._since(self._last_poll))
+        yield gauge(POLLS, "time-between-poll-avg", f"{text}: the mean.", self._by_client(self._between_ms.mean()))
+        yield gauge(POLLS, "time-between-poll-max", f"{text}: the longest.", self._by_client(self._between_ms.max()))
+        since = self._by_client(self._since(self._last_poll))
         yield gauge(POLLS, "last-poll-seconds-ago", "Since the last poll began; -1: there was none.", since)
 
     def _fetches(self, lags: Mapping[TopicPartition, int]) -> Iterator[Family]:
         consumed = "Records that polls returned"
-        yield counter(FETCHES, "records-consumed-total", f"{consumed}.", self._mine(self._records.total))
-        yield gauge(FETCHES, "records-consumed-rate", f"{consumed}, per second.", self._mine(self._records.rate()))
+        yield counter(FETCHES, "records-consumed-total", f"{consumed}.", self._by_client(self._records.total))
+        yield gauge(FETCHES, "records-consumed-rate", f"{consumed}, per second.", self._by_client(self._records.rate()))
         longest = [(float(max(lags.values())), {"client_id": self._client_id})] if lags else []
         yield gauge(FETCHES, "records-lag-max", "The greatest lag of a partition, as last seen.", longest)
         by_partition = [
@@ -194,7 +194,7 @@ class ConsumerMetrics:
         ]
         yield gauge(FETCHES, "records-lag", "Records behind the end of a partition, as last seen.", by_partition)
 
-    def _mine(self, value: float) -> Values:
+    def _by_client(self, value: float) -> Values:
         return [(value, {"client_id": self._client_id})]
 
     def _since(self, moment: float | None) -> float:

@@ -24,7 +24,7 @@ from headrace.client.membership.group_events import (
     GroupEvent,
     GroupIdentity,
     GroupLeft,
-    Noticed,
+    GroupWarning,
     PartitionsLost,
     Rebalance,
     SubscribedTopics,
@@ -282,7 +282,7 @@ class GroupRunner:
         told = False
         for event in self._membership.take_events():
             match event:
-                case Noticed():
+                case GroupWarning():
                     log.warning("%s", event.message)
                     continue
                 case GroupLeft():

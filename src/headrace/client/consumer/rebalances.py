@@ -55,7 +55,7 @@ class Rebalances:
         self._auto_commit = False
         self._listener = around(self._listener)
 
-    def carry_out(self, runner: GroupRunner) -> None:
+    def run_callbacks(self, runner: GroupRunner) -> None:
         """Carry out all events that wait.
 
         Raises:
@@ -173,7 +173,7 @@ class Rebalances:
         except Exception as error:  # noqa: BLE001 - the rebalance goes on; the poll raises it afterwards
             return error
         took_ms = round((time.monotonic() - began) * 1000)
-        self._metrics.listener_told(name, took_ms)
+        self._metrics.record_callback(name, took_ms)
         if took_ms <= self._listener_timeout_ms:
             return None
         return UserCodeError(

@@ -77,7 +77,7 @@ class ClassicMembership(GroupMember):
         rack_id: str | None = None,
     ) -> None:
         super().__init__(group_id, chance=chance, instance_id=instance_id)
-        self._assignors = GroupAssignors(group_id, assignors, rack_id=rack_id, notice=self._notice)
+        self._assignors = GroupAssignors(group_id, assignors, rack_id=rack_id, notice=self._warn)
         self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms

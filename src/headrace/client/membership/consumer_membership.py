@@ -322,7 +322,7 @@ class ConsumerMembership(GroupMember):
         """
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
-            self._notice(
+            self._warn(
                 f"{self._group_id}: another member holds the instance id {self.identity.instance_id}; retrying until "
                 "its session must have ended"
             )

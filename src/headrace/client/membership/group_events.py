@@ -20,7 +20,7 @@ __all__ = [
     "GroupFatal",
     "GroupIdentity",
     "GroupLeft",
-    "Noticed",
+    "GroupWarning",
     "PartitionsLost",
     "Rebalance",
     "SubscribedTopics",
@@ -159,13 +159,13 @@ class GroupFatal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
+class GroupWarning:
     """A message for the log."""
 
     message: str
 
 
-GroupEvent = Rebalance | PartitionsLost | GroupLeft | GroupFatal | Noticed
+GroupEvent = Rebalance | PartitionsLost | GroupLeft | GroupFatal | GroupWarning
 
 
 def identity_to_retry_with(sent: GroupIdentity, now: GroupIdentity, code: int | None) -> GroupIdentity | None:

@@ -15,8 +15,8 @@ from headrace.client.membership.group_events import (
     GroupFatal,
     GroupIdentity,
     GroupLeft,
+    GroupWarning,
     LostReason,
-    Noticed,
     PartitionsLost,
     Rebalance,
     SubscribedTopics,
@@ -275,8 +275,8 @@ class GroupMember:
         self._awaited = self._numbers
         self._events.append(PartitionsLost(number=self._numbers, reason=reason, why=why))
 
-    def _notice(self, message: str) -> None:
-        self._events.append(Noticed(message=message))
+    def _warn(self, message: str) -> None:
+        self._events.append(GroupWarning(message=message))
 
     def _send(
         self, kind: str, request: RequestMessage, now_ms: int, *, until_ms: int = NEVER_MS, any_node: bool = False

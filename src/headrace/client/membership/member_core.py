@@ -288,7 +288,7 @@ class MemberCore:
         # Everything soft belongs to one coordinator: its address, the version it offers, the epoch of its endpoint map.
         self._endpoint_epoch = NO_ENDPOINT_EPOCH  # soft state there: another coordinator counts anew
 
-    def _fence_myself(self, now_ms: int) -> None:
+    def _fence_after_session_timeout(self, now_ms: int) -> None:
         # The coordinator removes a member after the session timeout and assigns its tasks to others. The member gives
         # them up by itself at that time, so that two never process one task: a partitioned network shows neither side
         # the other. An answer to a request of the old membership may still arrive and must not be applied.

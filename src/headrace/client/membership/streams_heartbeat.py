@@ -45,7 +45,7 @@ __all__ = [
     "join_request",
     "leave_request",
     "reaction_to",
-    "steady_request",
+    "regular_request",
     "tasks_in",
 ]
 
@@ -236,7 +236,9 @@ def join_request(identity: MemberIdentity, extras: Extras) -> Request:
     )
 
 
-def steady_request(identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None) -> Request:
+def regular_request(
+    identity: MemberIdentity, extras: Extras, *, member_epoch: int, owned: OwnedTasks | None
+) -> Request:
     """Return a heartbeat between join and leave; `owned` None reports that nothing changed since the last answer."""
     # - No topology: Kafka refuses one at any epoch but 0.
     # - The three task lists are null together or given together; anything else is INVALID_REQUEST.
@@ -264,7 +266,7 @@ def leave_request(identity: MemberIdentity, extras: Extras, *, for_a_while: bool
     # -2 without an instance id is INVALID_REQUEST, so callers ask `_will_return` first. The coordinator compares no
     # epoch when a member leaves: a member that was fenced meanwhile can still leave.
     epoch = LEAVE_FOR_A_WHILE_EPOCH if for_a_while else LEAVE_EPOCH
-    return steady_request(identity, extras, member_epoch=epoch, owned=None)
+    return regular_request(identity, extras, member_epoch=epoch, owned=None)
 
 
 def tasks_in(reply: m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse) -> OwnedTasks | None:

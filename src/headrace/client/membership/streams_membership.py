@@ -27,7 +27,7 @@ from headrace.client.membership.streams_heartbeat import (
     join_request,
     leave_request,
     reaction_to,
-    steady_request,
+    regular_request,
     tasks_in,
 )
 from headrace.client.membership.target_assignment_poller import describe_request, described_group
@@ -57,7 +57,7 @@ class StreamsMembership(MemberCore):
     def poll(self, now_ms: int) -> PollResult:
         """Return the request to send now, if any, and the latest time of the next poll."""
         # 1. Deadlines come first, whatever is in flight: the end of the lease, and of the time for a leave.
-        self._fence_myself(now_ms)
+        self._fence_after_session_timeout(now_ms)
         if self._state is MemberState.FENCED:
             self._enter(MemberState.JOINING)
         if self._state is MemberState.LEAVING and now_ms >= self._leave_deadline_ms:
@@ -148,7 +148,7 @@ class StreamsMembership(MemberCore):
                 return self._version.request()
             case "look" | "holder":
                 if kind == "look":
-                    self._target_poller.looked()
+                    self._target_poller.request_sent()
                 return describe_request(self._identity.group_id)
         self._schedule.on_sent(now_ms)
         if kind == "join":
@@ -157,7 +157,7 @@ class StreamsMembership(MemberCore):
         if kind == "steady":
             # Where `_on_success` joins again, the endpoint is never held back here while the group is ready.
             endpoint = self._endpoint.for_heartbeat(is_ready=is_ready(self._assignment.status))
-            return steady_request(
+            return regular_request(
                 self._identity,
                 self._extras(now_ms, with_offsets=self._offsets.is_due(now_ms), endpoint=endpoint),
                 member_epoch=self._assignment.member_epoch,

@@ -82,7 +82,7 @@ class TargetAssignmentPoller:
         """Stop polling: the assignment equals the target, or the membership ended."""
         self._looks_left = 0
 
-    def looked(self) -> None:
+    def request_sent(self) -> None:
         """Note that a request was sent."""
         self._looks_left -= 1
         # Until the answer: one request is in flight at a time (`StreamsMembership.poll`).

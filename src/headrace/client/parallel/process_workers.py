@@ -125,7 +125,7 @@ class ProcessWorkers:
             self._work_queue.stop(
                 UserCodeError(
                     "user-code",
-                    f"a worker process did not start: {worker.obituary()}",
+                    f"a worker process did not start: {worker.exit_reason()}",
                     "its stderr says why; a program that starts processes runs below `if __name__ == '__main__':`",
                 )
             )
@@ -148,7 +148,7 @@ class ProcessWorkers:
                     return Failure(why=why, worth_retrying=True)
             answer = worker.pipe.recv()
         except (EOFError, OSError):
-            return Failure(why=worker.obituary(), worth_retrying=True)
+            return Failure(why=worker.exit_reason(), worth_retrying=True)
         return None if answer is None else Failure(why=answer[0], worth_retrying=answer[1])
 
 
@@ -163,7 +163,7 @@ class _Worker:
         self.process.kill()
         self.process.join()
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         self.process.join(5)
         if self.process.is_alive():
             self.kill()
