@@ -20,7 +20,7 @@ from tests.durability.ledger import GROUPS, KEPT, SESSION_SECONDS, STREAMS_GROUP
 from tests.durability.simulated_broker import SimulatedBroker
 from tests.durability.transactions import PARTITIONS, Transactions, visible_records
 
-from headrace.coordinator.transactions.transitions import fate_of_open
+from headrace.coordinator.transactions.transitions import outcome_of_open
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import decode_records, iter_batch_headers
@@ -258,6 +258,6 @@ class Invariants:
         for partition, log in self._directory.open_logs().items():
             for producer_id, epoch, start in log.producers.open_transactions():
                 holder = self._broker.services.transactions.holder(producer_id)
-                fate = fate_of_open(holder and holder[1], producer_id, epoch, partition)
+                fate = outcome_of_open(holder and holder[1], producer_id, epoch, partition)
                 if fate != "known":
                     raise Violation(f"{partition}: the transaction of {producer_id} at {start} hangs ({fate})")

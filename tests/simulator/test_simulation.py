@@ -28,7 +28,7 @@ FOUND = [
 ]
 DEEDS = {
     "streams": {"application_is_killed", "broker_crashes", "application_restarts", "disk_refuses"},
-    "consumer": {"consumer_is_killed", "broker_crashes", "consumer_restarts", "disk_refuses", "consumer_gets_stuck"},
+    "consumer": {"consumer_is_killed", "broker_crashes", "consumer_restarts", "disk_refuses", "consumer_stops_polling"},
 }
 
 

@@ -129,7 +129,7 @@ def upgrade_group(classic: ClassicMembership, group_context: GroupContext) -> tu
     result = CoordinatorResult(
         records=(group_metadata_tombstone(classic.group_id), *_records(group, members)),
         replies=_refuse_parked_requests(classic),
-        timers=(*_timers_gone(classic), *(session(group, member, group_context) for member in members)),
+        timers=(*_cancelled_timers(classic), *(session(group, member, group_context) for member in members)),
         events=(CoordinatorEvent(name="GroupUpgraded", group_id=classic.group_id, details=details),),
     )
     return group, result
@@ -228,7 +228,7 @@ def _refuse_parked_requests(classic: ClassicMembership) -> tuple[Reply, ...]:
     return tuple(found)
 
 
-def _timers_gone(classic: ClassicMembership) -> list[SetTimer | CancelTimer]:
+def _cancelled_timers(classic: ClassicMembership) -> list[SetTimer | CancelTimer]:
     """Also those of ids that were given out: who has one may come with it as before."""
     group_id = classic.group_id
     found: list[SetTimer | CancelTimer] = [CancelTimer(key=group_timer(kind, group_id)) for kind in (JOIN, SYNC)]

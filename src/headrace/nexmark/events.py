@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import gcd
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 
 from headrace.errors import ConfigError
 from headrace.nexmark.hashing import field_hash, integers_below, powers_of_ten, text_slices
+
+if TYPE_CHECKING:
+    from headrace.array_types import Int64Array, UInt64Array
 
 __all__ = ["KEYS", "KINDS", "SCHEMAS", "Kind", "Workload", "count_events", "generate", "last_time_ms", "topic_of"]
 
@@ -81,7 +84,7 @@ class Workload:
             message = f"Invalid disorder {self.disorder}: expected 1 or more, and no multiple of {DISORDER_STEP}."
             raise ConfigError("bad-value", message, "Use 1000.")
 
-    def numbers(self, start: int, stop: int) -> Any:
+    def numbers(self, start: int, stop: int) -> Int64Array:
         """Return the event number at each position of [start, stop)."""
         positions = np.arange(start, stop, dtype=np.int64)
         if self.disorder == 1:
@@ -89,7 +92,7 @@ class Workload:
         # Start of the group, plus the permuted position in it.
         return positions - positions % self.disorder + positions * DISORDER_STEP % self.disorder
 
-    def times_ms(self, numbers: Any) -> Any:
+    def times_ms(self, numbers: Int64Array) -> Int64Array:
         """Return the event times in milliseconds since the epoch."""
         return BASE_TIME_MS + numbers * 1000 // self.event_rate
 
@@ -132,30 +135,30 @@ def last_time_ms(workload: Workload, events: int) -> int:
 # -- ids --------------------------------------------------------------------------------------------------------------
 
 
-def _last_person(numbers: Any) -> Any:
+def _last_person(numbers: Int64Array) -> Int64Array:
     """Return the newest person, counted from 0, when event n is made."""
     return numbers // ROUND
 
 
-def _last_auction(numbers: Any) -> Any:
+def _last_auction(numbers: Int64Array) -> Int64Array:
     in_round = np.clip(numbers % ROUND - PERSONS, -1, AUCTIONS - 1)
     return numbers // ROUND * AUCTIONS + in_round  # -1: the last auction of the round before
 
 
-def _some_person(numbers: Any, hashes: Any) -> Any:
+def _some_person(numbers: Int64Array, hashes: UInt64Array) -> Int64Array:
     """Return one of the active people, or one of the next ten who are not there yet."""
     people = _last_person(numbers) + 1
     active = np.minimum(people, ACTIVE_PEOPLE)
     return people - active + integers_below(hashes, active + LEAD)
 
 
-def _some_auction(numbers: Any, hashes: Any) -> Any:
+def _some_auction(numbers: Int64Array, hashes: UInt64Array) -> Int64Array:
     last = _last_auction(numbers)
     first = np.maximum(last - AUCTIONS_IN_FLIGHT, 0)
     return first + integers_below(hashes, last - first + 1 + LEAD)
 
 
-def _prices(hashes: Any) -> Any:
+def _prices(hashes: UInt64Array) -> Int64Array:
     # Cents, log-uniform between 1.00 and 1,000,000.00, as in Beam.
     return np.rint(powers_of_ten(hashes, 6) * 100.0).astype(np.int64)
 
@@ -166,11 +169,11 @@ def _prices(hashes: Any) -> Any:
 class _Fields:
     """Hashes of the fields of some events. Each kind counts its fields from a base of its own."""
 
-    def __init__(self, workload: Workload, numbers: Any, base: int) -> None:
+    def __init__(self, workload: Workload, numbers: Int64Array, base: int) -> None:
         self.numbers = numbers
         self._seed, self._base = workload.seed, base
 
-    def __getitem__(self, field: int) -> Any:
+    def __getitem__(self, field: int) -> UInt64Array:
         return field_hash(self._seed, self.numbers, self._base + field)
 
     def choice(self, field: int, texts: tuple[str, ...]) -> pa.Array:
@@ -182,7 +185,7 @@ class _Fields:
         hashes = self[field]
         return _texts(hashes >> np.uint64(24), 3 + integers_below(hashes & np.uint64(0xFFFFFF), longest - 3))
 
-    def padding(self, field: int, size: Any, mean: int) -> pa.Array:
+    def padding(self, field: int, size: Int64Array | int, mean: int) -> pa.Array:
         """Return texts that bring events of `size` bytes to `mean` bytes on average, each within 20 %."""
         rest = np.maximum(mean - size, 0)
         spread = np.rint(rest * 0.2).astype(np.int64)
@@ -191,16 +194,16 @@ class _Fields:
         return _texts(hashes >> np.uint64(24), lengths)
 
 
-def _texts(hashes: Any, lengths: Any) -> pa.Array:
+def _texts(hashes: UInt64Array, lengths: Int64Array) -> pa.Array:
     offsets, letters = text_slices(hashes, lengths)
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(letters))
 
 
-def _instants(times_ms: Any) -> pa.Array:
+def _instants(times_ms: Int64Array) -> pa.Array:
     return pa.array(times_ms * 1000, pa.int64()).cast(INSTANT)
 
 
-def _persons(workload: Workload, numbers: Any) -> pa.RecordBatch:
+def _persons(workload: Workload, numbers: Int64Array) -> pa.RecordBatch:
     fields = _Fields(workload, numbers, 0)
     name = pc.binary_join_element_wise(fields.choice(0, _FIRST_NAMES), fields.choice(1, _LAST_NAMES), " ")
     email = pc.binary_join_element_wise(fields.text(2, 8), "@", fields.text(3, 6), ".com", "")
@@ -218,7 +221,7 @@ def _persons(workload: Workload, numbers: Any) -> pa.RecordBatch:
     return pa.record_batch({**columns, "extra": fields.padding(10, size, MEAN_BYTES["person"])})
 
 
-def _auctions(workload: Workload, numbers: Any) -> pa.RecordBatch:
+def _auctions(workload: Workload, numbers: Int64Array) -> pa.RecordBatch:
     fields = _Fields(workload, numbers, 32)
     times = workload.times_ms(numbers)
     # Event numbers, not times, are scaled: the number of open auctions does not depend on the event rate.
@@ -242,7 +245,7 @@ def _auctions(workload: Workload, numbers: Any) -> pa.RecordBatch:
     return pa.record_batch({**columns, "extra": fields.padding(8, size, MEAN_BYTES["auction"])})
 
 
-def _bids(workload: Workload, numbers: Any) -> pa.RecordBatch:
+def _bids(workload: Workload, numbers: Int64Array) -> pa.RecordBatch:
     fields = _Fields(workload, numbers, 64)
     # Half of the bids go to the newest hot auction, three quarters come from the newest hot bidder: keys are skewed,
     # and the hot ones move on with time. The hot bidder is the person after the hot seller.
@@ -269,8 +272,9 @@ def _bids(workload: Workload, numbers: Any) -> pa.RecordBatch:
     )
 
 
-def _lengths(texts: pa.Array) -> Any:
-    return pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+def _lengths(texts: pa.Array) -> Int64Array:
+    found: Int64Array = pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 @cache

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from headrace.array_types import ByteArray, FloatArray, Int32Array, Int64Array, UInt64Array
 
 __all__ = ["field_hash", "integers_below", "powers_of_ten", "text_slices"]
 
@@ -22,7 +25,7 @@ _POOL_BYTES = 1 << 16
 _POOL_SEED = 0x6E65786D61726B
 
 
-def field_hash(seed: int, numbers: Any, field: int) -> Any:
+def field_hash(seed: int, numbers: Int64Array | UInt64Array, field: int) -> UInt64Array:
     """Return a uint64 for each event number.
 
     Args:
@@ -51,14 +54,14 @@ def _mix_int(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def integers_below(hashes: Any, bound: Any) -> Any:
+def integers_below(hashes: UInt64Array, bound: int | Int64Array) -> Int64Array:
     """Return int64 numbers in [0, bound); `bound` is a number or one per row."""
     # The bias of the remainder is bound / 2^b for hashes of b bits: 10^-5 for lengths of texts (24 bits), and below
     # 10^-12 for all others.
     return (hashes % np.asarray(bound).astype(np.uint64)).astype(np.int64)
 
 
-def powers_of_ten(hashes: Any, exponent: int) -> Any:
+def powers_of_ten(hashes: UInt64Array, exponent: int) -> FloatArray:
     """Return 10^(exponent · u) as doubles, u uniform in [0, 1) with 53 bits.
 
     `np.power` is not used: it is the platform's `pow`, whose last bit differs between C libraries, and a rounded price
@@ -78,7 +81,7 @@ def powers_of_ten(hashes: Any, exponent: int) -> Any:
 
 
 @cache
-def _power_tables(exponent: int) -> tuple[Any, Any]:
+def _power_tables(exponent: int) -> tuple[FloatArray, FloatArray]:
     # 40 digits: each entry is the double next to the true value, whatever the platform's `pow` returns.
     with localcontext() as context:
         context.prec = 40
@@ -95,7 +98,7 @@ def _ln_ten(exponent: int) -> Decimal:
         return exponent * Decimal(10).ln()
 
 
-def text_slices(hashes: Any, lengths: Any) -> tuple[Any, Any]:
+def text_slices(hashes: UInt64Array, lengths: Int64Array) -> tuple[Int32Array, ByteArray]:
     """Return texts of lower-case letters as (int32 offsets, bytes), each a slice of a fixed pool of 64 KiB.
 
     A pool, because a hash for each letter would cost more than all other fields together.
@@ -110,7 +113,7 @@ def text_slices(hashes: Any, lengths: Any) -> tuple[Any, Any]:
 
 
 @cache
-def _pool() -> Any:
+def _pool() -> ByteArray:
     # As long as the longest text behind the last start, so that no slice has to wrap around.
     letters = integers_below(field_hash(_POOL_SEED, np.arange(_POOL_BYTES + 1024), 0), 26)
     return (letters + ord("a")).astype(np.uint8)

@@ -124,13 +124,13 @@ class CapacityInstance:
         # worlds.
         self._link = Connection(self._events, NetworkConditions(), self._random)
         self._membership.join(self._events.now_ms)
-        self._look()
+        self._poll_membership()
 
     def stop(self) -> None:
         """End the process after its current micro-batch: a static member for a while, others leave."""
         self._drop_tasks()
         self._membership.leave(self._events.now_ms, for_a_while=self._static)
-        self._look()
+        self._poll_membership()
 
     def kill(self) -> None:
         """End the process, and everything it had under way, without a leave."""
@@ -158,11 +158,11 @@ class CapacityInstance:
 
     # --- heartbeats ---
 
-    def _look(self) -> None:
+    def _poll_membership(self) -> None:
         if not self.alive:
             return
         result = self._membership.poll(self._events.now_ms)
-        self._obey()
+        self._handle_events()
         for outgoing in result.requests:
             self._send(outgoing)
         # The queue has no removal, so each look plans at most one wake-up, and none if an earlier one is planned.
@@ -170,7 +170,7 @@ class CapacityInstance:
         # without bound.
         if result.next_poll_ms < NEVER_MS and not self._events.now_ms < self._wake_ms <= result.next_poll_ms:
             self._wake_ms = result.next_poll_ms
-            self._events.at(result.next_poll_ms, self._in_this_life(self._look))
+            self._events.at(result.next_poll_ms, self._in_this_life(self._poll_membership))
 
     def _send(self, outgoing: Outgoing) -> None:
         request = outgoing.request
@@ -186,13 +186,13 @@ class CapacityInstance:
         if self.alive:
             self.answered_ms = self._events.now_ms
             self._membership.on_response(response, self._events.now_ms)
-            self._obey()
-            self._look()
+            self._handle_events()
+            self._poll_membership()
 
     def _failed(self) -> None:
         self._membership.on_failure(self._events.now_ms)
-        self._obey()
-        self._look()
+        self._handle_events()
+        self._poll_membership()
 
     def _in_this_life(self, action: Callable[[], None]) -> Callable[[], None]:
         # What was planned before a kill must not act in the successor, which is the same object: events cannot be taken
@@ -207,7 +207,7 @@ class CapacityInstance:
 
     # --- tasks ---
 
-    def _obey(self) -> None:
+    def _handle_events(self) -> None:
         for event in self._membership.take_events():
             match event:
                 case e.Assigned(assignment=assignment) | e.AssignmentChanged(assignment=assignment):
@@ -305,9 +305,9 @@ class CapacityInstance:
             self._acknowledge()
         if self._closing and not self._watches_copies:
             self._watches_copies = True
-            self._events.after(HANDOVER_LOOK_MS, self._in_this_life(self._look_at_copies))
+            self._events.after(HANDOVER_LOOK_MS, self._in_this_life(self._update_copies))
 
-    def _look_at_copies(self) -> None:
+    def _update_copies(self) -> None:
         self._watches_copies = False
         if self._closing:
             self.looks += 1
@@ -321,7 +321,7 @@ class CapacityInstance:
         owned = dict(by_subtopology(sorted(self._active | self._closing.keys())))
         self._membership.report_offsets(self._positions())
         self._membership.acknowledge(owned, self._events.now_ms)
-        self._look()
+        self._poll_membership()
 
     def _drop_tasks(self) -> None:
         for task in sorted(self.running):

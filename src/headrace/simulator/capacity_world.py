@@ -192,7 +192,7 @@ class CapacityWorld:
         received, sent = Counter(self.links.received), Counter(self.links.sent)
         copies = self._copies()
         self._pauses_ms, self._requests = [], Counter()
-        looks, assignments = self._looks(), self.assignments
+        looks, assignments = self._polls(), self.assignments
         lost_copies = 0
         # 2. A step may consist of several rounds (a rolling restart); each `yield` waits for the group. Copies are
         #    compared at the worst moment of each round, right after processes have ended.
@@ -222,7 +222,7 @@ class CapacityWorld:
             paused_task_s=sum(self._pauses_ms) / 1000,
             requests_per_s=round(sum(self._requests.values()) / max(elapsed_s, 1e-9), 1),
             busiest_second=max(self._requests.values(), default=0),
-            describes=self._looks() - looks,
+            describes=self._polls() - looks,
             assignments=self.assignments - assignments,
             lost_copies=lost_copies,
         )
@@ -312,7 +312,7 @@ class CapacityWorld:
     def _alive(self) -> set[str]:
         return {instance.name for instance in self.instances if instance.alive}
 
-    def _looks(self) -> int:
+    def _polls(self) -> int:
         return sum(instance.looks for instance in self.instances)
 
     def _check_bandwidth(self, step: str, received: Counter[str], sent: Counter[int], elapsed_s: float) -> None:

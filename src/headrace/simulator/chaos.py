@@ -73,7 +73,7 @@ class Chaos:
             self.did[action.__name__] += 1
         self._plan()
 
-    def weather_changes(self) -> bool:
+    def network_changes(self) -> bool:
         weather, chance = self._simulated.conditions, self._random
         # Three kinds of weather instead of a uniform rate: with 30 % losses sessions end, with 5 % retries overlap, and
         # without any the faults of processes are seen alone.

@@ -31,9 +31,9 @@ class ConsumerChaos(Chaos):
             (4, self.consumer_leaves),
             (1, self.double_starts),
             (4, self.consumer_stands_still),
-            (3, self.consumer_gets_stuck),
+            (3, self.consumer_stops_polling),
             (2, self.subscription_changes),
-            (5, self.weather_changes),
+            (5, self.network_changes),
             (4, self.broker_crashes),
             (3, self.disk_refuses),
             (3, self.topic_changes),
@@ -75,9 +75,9 @@ class ConsumerChaos(Chaos):
         duration_ms = self._random.choice([200, 1_500, 5_500, 12_000])
         return self._to_one(lambda consumer: consumer.pause(duration_ms))
 
-    def consumer_gets_stuck(self) -> bool:
+    def consumer_stops_polling(self) -> bool:
         duration_ms = self._random.choice([1_500, 4_500, 7_000, 12_000])
-        return self._to_one(lambda consumer: consumer.get_stuck(duration_ms))
+        return self._to_one(lambda consumer: consumer.stop_polling(duration_ms))
 
     def subscription_changes(self) -> bool:
         if self._world.reads_alike:

@@ -199,8 +199,10 @@ class ConsumerCheckers:
             # 1. It works on nothing that the coordinator has not assigned to it. A consumer that has yet to receive the
             #    present assignment is excused: a classic member learns of a rebalance with its next heartbeat.
             mine = held.get(consumer.membership.identity.member_id)
-            others = sorted(consumer.open.keys() - mine) if mine is not None and _has_heard(consumer, group) else []
-            if any(not self._is_unclear(consumer, group, topic) for topic, _ in others):
+            others = (
+                sorted(consumer.open.keys() - mine) if mine is not None and _knows_assignment(consumer, group) else []
+            )
+            if any(not self._has_unknown_topic(consumer, group, topic) for topic, _ in others):
                 raise RuleBroken(f"{consumer.name} works on {others}, which it does not hold")
             # 2. No other known consumer works on the same partition.
             for partition in consumer.open:
@@ -209,7 +211,7 @@ class ConsumerCheckers:
                 working[partition] = consumer.name
         return working
 
-    def _is_unclear(self, consumer: SimulatedConsumer, group: Group, topic: str) -> bool:
+    def _has_unknown_topic(self, consumer: SimulatedConsumer, group: Group, topic: str) -> bool:
         """Classic members name topics; what they had of one that is gone, no coordinator of ids can tell."""
         if consumer.protocol == "consumer" or isinstance(group, ClassicGroup):
             return False
@@ -262,7 +264,7 @@ def _is_stable(group: Group) -> bool:
     return group.state() is GroupState.STABLE if isinstance(group, ConsumerGroup) else group.state() == "Stable"
 
 
-def _has_heard(consumer: SimulatedConsumer, group: Group) -> bool:
+def _knows_assignment(consumer: SimulatedConsumer, group: Group) -> bool:
     """Whether it knows of the assignment that the group has. In a consumer group the coordinator waits for it."""
     if isinstance(group, ConsumerGroup):
         return True
@@ -354,10 +356,10 @@ def unsettled(
             return f"{consumer.name} is not back yet"
     if len(known) != len(there):
         return f"the group has {len(known)} members, and {len(there)} consumers live"
-    return _misplaced(there, topics)
+    return _wrong_owner(there, topics)
 
 
-def _misplaced(consumers: Sequence[SimulatedConsumer], topics: Mapping[str, TopicImage]) -> str | None:
+def _wrong_owner(consumers: Sequence[SimulatedConsumer], topics: Mapping[str, TopicImage]) -> str | None:
     working = Counter(partition for consumer in consumers for partition in consumer.open)
     read: set[str] = set()
     for consumer in consumers:

@@ -139,7 +139,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
 
     # --- the course ---
 
-    def calm_down(self) -> None:
+    def end_faults(self) -> None:
         """The network is clean, the broker up, topics are as they should be, two consumers live at least."""
         self.note("the world calms down")
         self._is_calm = True
@@ -260,7 +260,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
             server_assignor=next(iter(strategy), None),
         )
 
-    def _look(self) -> str | None:
+    def _unsettled_reason(self) -> str | None:
         self._keep_two()  # one may have met a double and given up
         if self._restarts:
             return f"{self._restarts} consumers are to be restarted"

@@ -103,7 +103,7 @@ class GroupWorld(Generic[Member]):
 
     def settle(self, cause: str) -> None:
         """Let time pass until everything is as it should be. Raises RuleBroken."""
-        settle(self.events, self._look, patience_ms=self.settling_ms, cause=cause)
+        settle(self.events, self._unsettled_reason, patience_ms=self.settling_ms, cause=cause)
         self._check_balance()
         self.note(f"settled: {cause}")
 
@@ -128,7 +128,7 @@ class GroupWorld(Generic[Member]):
         if self._watched:
             self.checkers.check()
 
-    def _look(self) -> str | None:
+    def _unsettled_reason(self) -> str | None:
         """Start members that are missing, and return why the world has not settled."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from headrace.simulator.broker_answers import CommitRefused
 from headrace.simulator.commit_queue import commit_request
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Connection, NetworkConditions
-from headrace.simulator.simulated_broker import BrokerAway, SimulatedBroker
+from headrace.simulator.simulated_broker import BrokerUnavailable, SimulatedBroker
 from headrace.simulator.topologies import Shape, Task
 
 __all__ = ["SimulatedApplication", "WorkloadProfile"]
@@ -101,7 +101,7 @@ class SimulatedApplication:
         self.fatal: HeadraceError | None = None
         self._wake_ms = NEVER_MS
         self.membership.join(events.now_ms)
-        self._look()
+        self._poll_membership()
         self._plan_batch()
 
     # --- what the world does to it ---
@@ -122,13 +122,13 @@ class SimulatedApplication:
         """The whole process stands still; answers wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
         self._note(f"stands still for {duration_ms} ms")
-        self._events.at(self.paused_until_ms, self._look)
+        self._events.at(self.paused_until_ms, self._poll_membership)
 
     def leave(self, *, for_a_while: bool = False) -> None:
         self.leaving = True
         self._note("leaves for a while" if for_a_while else "leaves")
         self.membership.leave(self._events.now_ms, for_a_while=for_a_while)
-        self._look()
+        self._poll_membership()
 
     @property
     def runs(self) -> bool:
@@ -141,12 +141,12 @@ class SimulatedApplication:
 
     # --- heartbeats ---
 
-    def _look(self) -> None:
+    def _poll_membership(self) -> None:
         """Polls the membership, sends what it wants, obeys what it tells."""
         if not self.runs:
             return
         result = self.membership.poll(self._events.now_ms)
-        self._obey()
+        self._handle_events()
         for outgoing in result.requests:
             self._send(outgoing)
         if result.next_poll_ms < NEVER_MS:
@@ -156,7 +156,7 @@ class SimulatedApplication:
         if self._events.now_ms < self._wake_ms <= time_ms:
             return  # an earlier look is planned and will plan the next
         self._wake_ms = time_ms
-        self._events.at(time_ms, self._look)
+        self._events.at(time_ms, self._poll_membership)
 
     def _send(self, outgoing: Outgoing) -> None:
         request = outgoing.request
@@ -168,13 +168,13 @@ class SimulatedApplication:
 
     def _answered(self, response: object) -> None:
         self.membership.on_response(response, self._events.now_ms)
-        self._obey()
-        self._look()
+        self._handle_events()
+        self._poll_membership()
 
     def _failed(self) -> None:
         self.membership.on_failure(self._events.now_ms)
-        self._obey()
-        self._look()
+        self._handle_events()
+        self._poll_membership()
 
     def _when_running(self, action: Callable[[], None]) -> None:
         """Now, or when the pause is over: a process that wakes finds the answer after its own clock has gone on."""
@@ -187,7 +187,7 @@ class SimulatedApplication:
 
     # --- tasks ---
 
-    def _obey(self) -> None:
+    def _handle_events(self) -> None:
         for event in self.membership.take_events():
             match event:
                 case e.Assigned(assignment=assignment):
@@ -228,7 +228,7 @@ class SimulatedApplication:
         ready = {task for task in tasks & self._opening if task not in self._closing}
         try:
             positions = {task: self._committed(task) for task in sorted(ready)}
-        except BrokerAway:
+        except BrokerUnavailable:
             self._events.after(RETRY_MS, lambda: self._when_running(lambda: self._open(life, tasks)))
             return
         for task, position in positions.items():
@@ -263,7 +263,7 @@ class SimulatedApplication:
         for subtopology_id, partition in sorted(self.open.keys() | self._opening):
             owned.setdefault(subtopology_id, []).append(partition)
         self.membership.acknowledge(owned, self._events.now_ms, version=version)
-        self._look()
+        self._poll_membership()
 
     # --- micro-batches ---
 

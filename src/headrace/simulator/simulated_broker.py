@@ -26,14 +26,14 @@ from headrace.simulator.broker_answers import follow_rule, plain_answer, refusal
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Answer
 
-__all__ = ["BrokerAway", "SimulatedBroker"]
+__all__ = ["BrokerUnavailable", "SimulatedBroker"]
 
 LogEntry = tuple[bytes, bytes | None]
 # As the retry of a coordinator's timer whose write failed (CoordinatorRuntime: 500 ms).
 RETRY_MS = 500
 
 
-class BrokerAway(Exception):
+class BrokerUnavailable(Exception):
     """A connection to this address is refused."""
 
 
@@ -183,9 +183,9 @@ class SimulatedBroker:
 
     # Not over the simulated network: a position is read until it succeeds, and a lost OffsetFetch only repeats.
     def committed(self, group_id: str, topic: str, partition: int) -> int:
-        """The committed offset, 0 for none. Raises BrokerAway."""
+        """The committed offset, 0 for none. Raises BrokerUnavailable."""
         if self._runner is None:
-            raise BrokerAway
+            raise BrokerUnavailable
         r = m.offset_fetch_request
         wanted = r.OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(i32(partition),))
         request = r.OffsetFetchRequestGroup(group_id=GroupId(group_id), topics=(wanted,))

@@ -31,7 +31,7 @@ from headrace.errors import HeadraceError
 from headrace.simulator.commit_queue import CommitQueue
 from headrace.simulator.event_queue import EventQueue
 from headrace.simulator.network import Connection, NetworkConditions
-from headrace.simulator.simulated_broker import BrokerAway, SimulatedBroker
+from headrace.simulator.simulated_broker import BrokerUnavailable, SimulatedBroker
 
 __all__ = ["ConsumerProfile", "SimulatedConsumer"]
 
@@ -116,7 +116,7 @@ class SimulatedConsumer:
         self.fatal: HeadraceError | None = None
         self._polled_ms = events.now_ms
         membership.subscribe(wanted, events.now_ms)
-        self._look()
+        self._poll_membership()
         self._poll()
 
     # --- what the world does to it ---
@@ -132,9 +132,9 @@ class SimulatedConsumer:
         """The whole process stands still; answers wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
         self._note(f"stands still for {duration_ms} ms")
-        self._events.at(self.paused_until_ms, self._look)
+        self._events.at(self.paused_until_ms, self._poll_membership)
 
-    def get_stuck(self, duration_ms: int) -> None:
+    def stop_polling(self, duration_ms: int) -> None:
         """The application does not poll for so long; heartbeats go on."""
         self._stuck_until_ms = self._events.now_ms + duration_ms
         self._note(f"is busy with one record for {duration_ms} ms")
@@ -174,7 +174,7 @@ class SimulatedConsumer:
 
     # --- the thread that beats ---
 
-    def _look(self) -> None:
+    def _poll_membership(self) -> None:
         """Polls the membership, sends what it wants, hands on what it tells."""
         if not self.runs:
             return
@@ -202,7 +202,7 @@ class SimulatedConsumer:
         if self._events.now_ms < self._wake_ms <= time_ms:
             return  # an earlier look is planned and will plan the next
         self._wake_ms = time_ms
-        self._events.at(time_ms, self._look)
+        self._events.at(time_ms, self._poll_membership)
 
     def _send(self, outgoing: Outgoing) -> None:
         """A new one takes the place of one that is out: what that one brings is not heard."""
@@ -220,13 +220,13 @@ class SimulatedConsumer:
         if number == self._pending:
             self._pending = None
             self.membership.on_response(response, self._events.now_ms)
-            self._look()
+            self._poll_membership()
 
     def _failed(self, number: int) -> None:
         if number == self._pending:
             self._pending = None
             self.membership.on_failure(self._events.now_ms)
-            self._look()
+            self._poll_membership()
 
     def _watch_polls(self, now_ms: int) -> None:
         silent_ms = now_ms - self._polled_ms
@@ -283,7 +283,7 @@ class SimulatedConsumer:
             self._subscription_due = False
             self._subscribe()
         if self._told:
-            self._carry_out(self._told.popleft())
+            self._run_callback(self._told.popleft())
             return
         if self.fatal is not None:
             self.open.clear()
@@ -297,7 +297,7 @@ class SimulatedConsumer:
             self._commits.put(dict(self.open))
         self._after(self._profile.polling_ms, self._poll)
 
-    def _carry_out(self, event: GroupEvent) -> None:
+    def _run_callback(self, event: GroupEvent) -> None:
         match event:
             case Rebalance():
                 self.rebalances += 1
@@ -316,7 +316,7 @@ class SimulatedConsumer:
                     self._subscribe()
                 else:
                     self.membership.acknowledge(number, self._events.now_ms)
-                self._look()
+                self._poll_membership()
                 self._poll()
             case _:
                 self._poll()
@@ -341,7 +341,7 @@ class SimulatedConsumer:
         assigned = event.assigned or ()
         try:
             found = {each: self._broker.committed(self._group_id, *each) for each in assigned}
-        except BrokerAway:
+        except BrokerUnavailable:
             self._after((RETRY_MS, RETRY_MS), lambda: self._open(event))
             return
         for partition, position in found.items():
@@ -352,7 +352,7 @@ class SimulatedConsumer:
 
     def _acknowledge(self, event: Rebalance) -> None:
         self.membership.acknowledge(event.number, self._events.now_ms)
-        self._look()
+        self._poll_membership()
         self._poll()
 
     def _close(self) -> None:
@@ -362,7 +362,7 @@ class SimulatedConsumer:
             self.membership.leave(self._events.now_ms, for_good=self._for_good)
             if self.membership.state is not GroupMemberState.LEAVING:
                 self._out = True
-            self._look()
+            self._poll_membership()
 
         self._after(self._profile.revoking_ms, lambda: self._commits.put(dict(self.open), given_back))
 

@@ -57,7 +57,7 @@ def _run(
             start()
         world.advance(CHAOS_MS)
         chaos.stop()
-        world.calm_down()
+        world.end_faults()
         world.settle("after the chaos")
         return check()
 

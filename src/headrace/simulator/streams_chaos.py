@@ -28,7 +28,7 @@ class StreamsChaos(Chaos):
             (4, self.application_leaves),
             (1, self.double_starts),
             (4, self.application_stands_still),
-            (5, self.weather_changes),
+            (5, self.network_changes),
             (4, self.broker_crashes),
             (3, self.disk_refuses),
             (3, self.topic_changes),
@@ -44,18 +44,18 @@ class StreamsChaos(Chaos):
         return True
 
     def application_is_killed(self) -> bool:
-        living = self._world.staying()
-        if len(living) < 2:
+        live_applications = self._world.staying()
+        if len(live_applications) < 2:
             return False
-        self._random.choice(living).kill()
+        self._random.choice(live_applications).kill()
         return True
 
     def application_restarts(self) -> bool:
         """Soon there again under its ids: within the session, or after it; a static one may have said so."""
-        living = self._world.staying()
-        if not living:
+        live_applications = self._world.staying()
+        if not live_applications:
             return False
-        victim = self._random.choice(living)
+        victim = self._random.choice(live_applications)
         # Only static members can announce that they will be back (member epoch -2, KIP-1071 with Kafka 4.4).
         gracefully = victim.instance_id is not None and victim.runs and self._random.random() < 0.6
         self._world.restart_application(victim, self._random.choice([10, 500, 3_000, 9_000]), gracefully=gracefully)
@@ -70,17 +70,17 @@ class StreamsChaos(Chaos):
         return True
 
     def application_leaves(self) -> bool:
-        living = self._world.staying()
-        if len(living) < 2:
+        live_applications = self._world.staying()
+        if len(live_applications) < 2:
             return False
-        self._random.choice(living).leave()
+        self._random.choice(live_applications).leave()
         return True
 
     def application_stands_still(self) -> bool:
-        living = [each for each in self._world.staying() if each.runs]
-        if not living:
+        live_applications = [each for each in self._world.staying() if each.runs]
+        if not live_applications:
             return False
-        self._random.choice(living).pause(self._random.choice([200, 1_500, 7_000, 12_000]))
+        self._random.choice(live_applications).pause(self._random.choice([200, 1_500, 7_000, 12_000]))
         return True
 
     def topic_changes(self) -> bool:

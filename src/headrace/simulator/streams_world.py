@@ -42,7 +42,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
         self.broker = SimulatedBroker(
             self.events, self.random, self._configuration(), note=self.note, watch=self._check
         )
-        self._checkers = StreamsCheckers(self.group_id, self.broker, self.living)
+        self._checkers = StreamsCheckers(self.group_id, self.broker, self.live_applications)
         for name, partitions in self.shape.sources.items():
             self.broker.create_topic(name, partitions)
         self.broker.metadata_changed()
@@ -54,11 +54,11 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
     def checkers(self) -> StreamsCheckers:
         return self._checkers
 
-    def living(self) -> list[SimulatedApplication]:
+    def live_applications(self) -> list[SimulatedApplication]:
         return [each for each in self.applications if each.alive and not each.has_left and each.fatal is None]
 
     def staying(self) -> list[SimulatedApplication]:
-        return [each for each in self.living() if not each.leaving]
+        return [each for each in self.live_applications() if not each.leaving]
 
     def start_application(self, instance_id: str | None = None) -> SimulatedApplication:
         """A new one, now and then as a further member of a process that has some already, or with an instance id."""
@@ -112,7 +112,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
 
     # --- the course ---
 
-    def calm_down(self) -> None:
+    def end_faults(self) -> None:
         """The network is clean, the broker up, topics are as they should be, two applications live at least."""
         self.note("the world calms down")
         self.conditions.calm()
@@ -144,7 +144,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
         assert group is not None
         return group
 
-    def _look(self) -> str | None:
+    def _unsettled_reason(self) -> str | None:
         while len(self.staying()) < 2:  # a static one may have met a double and given up
             self.start_application()
         if self._restarts:

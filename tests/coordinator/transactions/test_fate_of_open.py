@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.coordinator.transactions.transitions import TransactionLogValue, fate_of_open
+from headrace.coordinator.transactions.transitions import TransactionLogValue, outcome_of_open
 from headrace.coordinator.transactions.transitions import TransactionState as State
 
 HERE, ELSEWHERE = ("flights", 0), ("flights", 1)
@@ -48,11 +48,11 @@ def holder(
     ],
 )
 def test_the_fate_of_an_open_transaction(value: TransactionLogValue | None, fate: str) -> None:
-    assert fate_of_open(value, ID, EPOCH, HERE) == fate
+    assert outcome_of_open(value, ID, EPOCH, HERE) == fate
 
 
 def test_the_epochs_had_run_out() -> None:
     moved = holder(State.COMPLETE_COMMIT, 0, producer_id=8, previous=ID)
-    assert fate_of_open(moved, ID, LAST, HERE) == "commit"
-    assert fate_of_open(moved, ID, LAST - 1, HERE) == "abort"
-    assert fate_of_open(holder(State.ONGOING, 0, HERE, producer_id=8, previous=8), ID, LAST, HERE) == "abort"
+    assert outcome_of_open(moved, ID, LAST, HERE) == "commit"
+    assert outcome_of_open(moved, ID, LAST - 1, HERE) == "abort"
+    assert outcome_of_open(holder(State.ONGOING, 0, HERE, producer_id=8, previous=8), ID, LAST, HERE) == "abort"

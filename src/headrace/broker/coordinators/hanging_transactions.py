@@ -73,12 +73,12 @@ class HangingTransactions:
 
     def _resolved(self, log: PartitionLog, producer_id: int, producer_epoch: int, first_offset: int) -> bool:
         """Whether nothing is left to do about it."""
-        from headrace.coordinator.transactions.transitions import fate_of_open
+        from headrace.coordinator.transactions.transitions import outcome_of_open
 
         partition = log.topic, log.partition
         # 1. Who has this producer id, or had it. The pure rule decides by that.
         holder = self._transactions.holder(producer_id)
-        fate = fate_of_open(holder[1] if holder is not None else None, producer_id, producer_epoch, partition)
+        fate = outcome_of_open(holder[1] if holder is not None else None, producer_id, producer_epoch, partition)
         # 2. An ordinary open transaction: its client or its timeout ends it.
         if fate == "known":
             return True

@@ -175,7 +175,7 @@ class _Balancing:
             ),
         )
         for topic_id in topic_ids:
-            self._hand_out(topic_id)
+            self._distribute(topic_id)
         # A topic with one reader cannot be balanced. Kafka's UniformHeterogeneousAssignmentBuilder stops after 16
         # rounds too: each round is expected to halve the imbalance, and a perfect balance of differing subscriptions
         # may need more moves than it is worth.
@@ -201,7 +201,7 @@ class _Balancing:
                         owners[partition] = number
                         self._load[number] += 1
 
-    def _hand_out(self, topic_id: UUID) -> None:
+    def _distribute(self, topic_id: UUID) -> None:
         owners = self._owner[topic_id]
         if None not in owners:
             return

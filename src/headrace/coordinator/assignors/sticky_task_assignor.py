@@ -52,7 +52,7 @@ def place_active_tasks(placement: Placement) -> None:
         stays = tasks if len(tasks) <= share.most() else _drop_excess(tasks, share.most())
         placement.active[number] = stays
         counts[number] = len(stays)
-        share.took(len(stays))
+        share.note_load(len(stays))
         kept.update(stays)
     if len(kept) == len(placement.tasks.ordered):
         return
@@ -143,7 +143,7 @@ def _assign(placement: Placement, number: int, task: Task, counts: list[int], sh
         placement.active[number] = has = list(has)
     has.append(task)
     counts[number] += 1
-    share.took(counts[number])
+    share.note_load(counts[number])
 
 
 def _distribute(placement: Placement, left: list[Task], counts: list[int], share: Share) -> None:
@@ -269,7 +269,7 @@ class _StandbyPlacement:
             return
         self._placement.standby[number] = standby
         self._loads[number] += len(standby)
-        self._share.took(self._loads[number])
+        self._share.note_load(self._loads[number])
         held.update(standby)
         if self._replicas == 1:
             self._complete.update(standby)
@@ -385,7 +385,7 @@ class _StandbyPlacement:
         held.add(task)
         loads[number] += 1
         if loads[number] > self._share.base:
-            self._share.took(loads[number])
+            self._share.note_load(loads[number])
         if self._replicas == 1:
             self._complete.add(task)
         else:

@@ -166,7 +166,7 @@ class Share:
         """Return how many tasks a member may have now."""
         return self.base + 1 if self.extra else self.base
 
-    def took(self, count: int) -> None:
+    def note_load(self, count: int) -> None:
         """Note that a member has `count` tasks by now."""
         # A member that reaches base + 1 uses up an extra; without extras `most()` is the base. So at most n mod m
         # members exceed the base, which bounds the spread of loads to 1.

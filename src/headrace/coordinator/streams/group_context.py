@@ -135,7 +135,7 @@ class EndpointPartitions:
                 or known.endpoint != endpoint
             ):
                 known = _Entry(
-                    told=_told(endpoint, member.assigned, configured),
+                    told=_endpoint_partitions(endpoint, member.assigned, configured),
                     endpoint=endpoint,
                     assigned=member.assigned,
                     configured=configured,
@@ -145,7 +145,9 @@ class EndpointPartitions:
         return tuple(entry.told for entry in entries.values())
 
 
-def _told(endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTopology) -> messages.EndpointToPartitions:
+def _endpoint_partitions(
+    endpoint: Endpoint, assigned: AssignedTasks, configured: ConfiguredTopology
+) -> messages.EndpointToPartitions:
     """Return the endpoint information of a member."""
     return messages.EndpointToPartitions(
         user_endpoint=messages.Endpoint(host=endpoint.host, port=cast("u16", endpoint.port)),

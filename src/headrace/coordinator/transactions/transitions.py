@@ -14,7 +14,7 @@ Epochs only rise. At transaction version 2 (KIP-890) every end of a transaction 
 cannot become part of the next transaction. When the int16 is exhausted, the next producer id takes over at Complete,
 and its epochs start at 0. `next_producer_id` is part of the Prepare record, so a restart does not allocate another one.
 
-`fate_of_open` decides about transactions that are open in a partition's log after a crash. Logs are written to disk
+`outcome_of_open` decides about transactions that are open in a partition's log after a crash. Logs are written to disk
 independently. A power loss may keep records of a transaction and lose the coordinator's record that the partition
 belongs to it, or lose a marker and keep the coordinator's record that all markers were written. No one would ever end
 such a transaction, and readers of committed records would wait for it forever.
@@ -48,11 +48,11 @@ __all__ = [
     "completed",
     "created",
     "ended",
-    "fate_of_open",
     "fenced",
     "incremented",
     "is_exhausted",
     "last_epoch_of_fenced",
+    "outcome_of_open",
     "refusal",
     "rotated",
     "state_name",
@@ -321,7 +321,7 @@ Fate = Literal["known", "adopt", "commit", "abort"]
 _PREPARED = (_S.PREPARE_COMMIT, _S.PREPARE_ABORT)
 
 
-def fate_of_open(
+def outcome_of_open(
     holder: TransactionLogValue | None, producer_id: int, producer_epoch: int, partition: tuple[str, int]
 ) -> Fate:
     """Return what to do with a transaction that is open in a partition's log.
