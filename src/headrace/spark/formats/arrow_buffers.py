@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array, IntegerArray
 from headrace.protocol.arrow_kernels import copy_slices
 
 __all__ = [
@@ -22,17 +23,18 @@ __all__ = [
     "without_rows",
 ]
 
+_Element = TypeVar("_Element", bound=np.generic)
 _MOST_BYTES: Final = 2**31 - 1  # of an array with 32-bit offsets
 
 
-def read_only(array: Any) -> Any:
+def read_only(array: NDArray[_Element]) -> NDArray[_Element]:
     """A view that compiled loops take whether its memory is Arrow's, which cannot be written, or NumPy's."""
     view = array.view()
     view.setflags(write=False)
     return view
 
 
-def bytes_of(values: pa.Array) -> tuple[Any, Any]:
+def bytes_of(values: pa.Array) -> tuple[ByteArray, Int32Array]:
     """Return the bytes of a binary column and the end offset of each row. A null is an empty row."""
     if pa.types.is_large_binary(values.type):
         values = values.cast(pa.binary())
@@ -47,13 +49,15 @@ def bytes_of(values: pa.Array) -> tuple[Any, Any]:
     return read_only(data), read_only(offsets)
 
 
-def validity(there: Any) -> pa.Buffer | None:
+def validity(there: BoolArray | ByteArray) -> pa.Buffer | None:
     """Return the validity bitmap of values that are there where `there` is not 0; None if all are."""
     valid = there != 0
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def slices_array(kind: pa.DataType, data: Any, at: Any, sizes: Any, there: Any) -> pa.Array:
+def slices_array(
+    kind: pa.DataType, data: ByteArray, at: Int64Array, sizes: IntegerArray, there: BoolArray | ByteArray
+) -> pa.Array:
     """Return slices of `data` as an array of strings or bytes.
 
     Args:
@@ -104,7 +108,7 @@ def without_rows(columns: list[pa.Array], count: int, rows: Iterable[int]) -> li
     return [column.take(picked) for column in columns]
 
 
-def binary_array(offsets: Any, data: Any) -> pa.Array:
+def binary_array(offsets: IntegerArray, data: ByteArray) -> pa.Array:
     """Return the bytes between each two offsets (int64) as a binary array, a large one above 2 GiB."""
     if len(data) <= _MOST_BYTES:
         kind, offsets = pa.binary(), offsets.astype(np.int32)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from headrace.array_types import BoolArray, ByteArray, Int64Array
 from headrace.formats import Avro
 from headrace.spark.formats.arrow_buffers import bytes_of
 from headrace.spark.formats.avro_decoding import avro_reader
@@ -107,7 +108,7 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     there = values.is_valid().to_numpy(zero_copy_only=False)
     reasons: dict[int, str] = {}
-    groups: list[tuple[str, Any]] = []
+    groups: list[tuple[str, Int64Array]] = []
     if avro.registry is None:
         groups.append((avro.schema, np.flatnonzero(there)))
     else:
@@ -135,8 +136,8 @@ def decode_avro(values: pa.Array, avro: Avro, wanted: Sequence[str]) -> tuple[pa
 
 
 def _by_writer(
-    avro: Avro, data: Any, starts: Any, ends: Any, there: Any, reasons: dict[int, str]
-) -> list[tuple[str, Any]]:
+    avro: Avro, data: ByteArray, starts: Int64Array, ends: Int64Array, there: BoolArray, reasons: dict[int, str]
+) -> list[tuple[str, Int64Array]]:
     """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one."""
     assert avro.registry is not None
     rows, ids, others = schema_ids(data, starts, ends, np.flatnonzero(there))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.array_types import ByteArray, Int32Array, Int64Array, IntegerArray
 from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_buffers import slices_array, texts_of, validity
 
@@ -31,7 +32,7 @@ class Storage:
 class Entries:
     """Values that a run has read, slot by slot. Collects entries whose bytes cannot be converted."""
 
-    def __init__(self, data: Any, bases: Any, filled: Any, storage: Storage) -> None:
+    def __init__(self, data: ByteArray, bases: Int64Array, filled: Int64Array, storage: Storage) -> None:
         self.data = data
         self._bases, self._filled, self._storage = bases, filled, storage
         self._unreadable: list[tuple[NDArray[np.int64], str, tuple[int, ...]]] = []
@@ -39,16 +40,16 @@ class Entries:
     def span(self, slot: int) -> slice:
         return slice(int(self._bases[slot]), int(self._bases[slot] + self._filled[slot]))
 
-    def numbers(self, slot: int) -> Any:
+    def numbers(self, slot: int) -> Int64Array:
         return self._storage.numbers[self.span(slot)]
 
-    def sizes(self, slot: int) -> Any:
+    def sizes(self, slot: int) -> Int32Array:
         return self._storage.sizes[self.span(slot)]
 
-    def there(self, slot: int) -> Any:
+    def there(self, slot: int) -> ByteArray:
         return self._storage.there[self.span(slot)]
 
-    def refuse(self, which: Any, why: str, loops: tuple[int, ...]) -> None:
+    def refuse(self, which: IntegerArray, why: str, loops: tuple[int, ...]) -> None:
         """Note entries that cannot be converted; `loops` are the slots of the arrays and maps around them."""
         self._unreadable.append((np.asarray(which, np.int64), why, loops))
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.array_types import ByteArray, Int32Array, Int64Array
 from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_buffers import read_only, without_rows
 from headrace.spark.formats.arrow_types import arrow_type
@@ -101,7 +102,7 @@ class AvroReader:
         columns = without_rows(columns, rows, reasons)
         return pa.RecordBatch.from_arrays(columns, names=list(wanted)), reasons
 
-    def _run(self, data: Any, starts: Any, ends: Any) -> tuple[Entries, Any, Any]:
+    def _run(self, data: ByteArray, starts: Int64Array, ends: Int64Array) -> tuple[Entries, ByteArray, Int32Array]:
         rows = len(starts)
         bases, filled = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
         bad, bad_step = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)

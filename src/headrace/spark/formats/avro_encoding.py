@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import DataType
 
+from headrace.array_types import ByteArray, Int64Array
 from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_buffers import read_only
 from headrace.spark.formats.arrow_types import arrow_type
@@ -95,7 +96,7 @@ class _DecimalPart(Part):
             self._least[:] = fixed_size
         self.sizes = self._least + (self._lengths.sizes if self._lengths is not None else 0)
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         if self._lengths is not None:
             self._lengths.write(at, target)
         kernels.write_decimals(self._words, self._least, at, target)
@@ -112,7 +113,7 @@ class _BlocksPart(Part):
         )
         self.sizes = self._blocks.sizes + 1
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         self._blocks.write(at, target)
         target[at] = 0
         at += 1
@@ -195,7 +196,7 @@ def _flat_part(column: pa.Array, kind: AvroType, path: str) -> Part:
     return VarintPart(_integers(column, kind, path))
 
 
-def _integers(column: pa.Array, kind: AvroType, path: str) -> Any:
+def _integers(column: pa.Array, kind: AvroType, path: str) -> Int64Array:
     if pa.types.is_date32(column.type):
         return column.view(pa.int32()).cast(pa.int64()).to_numpy()
     if pa.types.is_timestamp(column.type):

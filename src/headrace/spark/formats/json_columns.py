@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.array_types import ByteArray, FloatArray, Int64Array, IntegerArray
 from headrace.protocol.arrow_kernels import copy_slices
 from headrace.spark.formats import json_kernels as kernels
 from headrace.spark.formats.arrow_buffers import bytes_of, read_only, slices_array, validity
@@ -146,12 +146,12 @@ def _is_text(values: pa.Array) -> bool:
     return True
 
 
-def _texts(data: Any, there: Any, at: Any, sizes: Any) -> pa.Array:
+def _texts(data: ByteArray, there: ByteArray, at: IntegerArray, sizes: IntegerArray) -> pa.Array:
     lengths = np.where(there == kernels.PRESENT, sizes, 0)
     return slices_array(pa.string(), data, np.where(lengths > 0, at, 0), lengths, there)
 
 
-def _numbers(there: Any, numbers: Any, kind: pa.DataType) -> pa.Array:
+def _numbers(there: ByteArray, numbers: Int64Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         body = np.packbits(np.where(there == kernels.PRESENT, numbers, 0).astype(np.bool_), bitorder="little")
     else:
@@ -159,7 +159,7 @@ def _numbers(there: Any, numbers: Any, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(there), [validity(there), pa.py_buffer(body)])
 
 
-def _doubles(data: Any, there: Any, doubles: Any, at: Any, sizes: Any) -> pa.Array:
+def _doubles(data: ByteArray, there: ByteArray, doubles: FloatArray, at: IntegerArray, sizes: IntegerArray) -> pa.Array:
     hard = there == kernels.HARD
     if hard.any():
         rows = np.flatnonzero(hard)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.array_types import BoolArray, ByteArray, Int32Array, IntegerArray
 from headrace.spark.formats import json_text_kernels as kernels
 from headrace.spark.formats.arrow_buffers import binary_array, read_only
 from headrace.spark.formats.java_text import java_double, java_float, quoted
@@ -54,10 +54,10 @@ def encode_json(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 class _Part:
     """One column in the form that kernels take: integers, or texts in `data` delimited by `values`."""
 
-    label: Any
-    values: Any
-    there: Any
-    data: Any = None
+    label: ByteArray
+    values: IntegerArray
+    there: BoolArray
+    data: ByteArray | None = None
     quoted: bool = False
 
 
@@ -80,7 +80,7 @@ def _part(column: pa.Array, name: str) -> _Part:
     return _Part(label, offsets, read_only(there), data)
 
 
-def _bytes_of(texts: pa.Array) -> tuple[Any, Any]:
+def _bytes_of(texts: pa.Array) -> tuple[Int32Array, ByteArray]:
     _, ends, body = texts.buffers()
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
     return read_only(np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)), read_only(data)
@@ -130,8 +130,9 @@ def _with_java_year(text: str) -> str:
     return f"{sign}{year:0>4}{minus}{rest}"
 
 
-def _is_null(column: pa.Array) -> Any:
-    return column.is_null().to_numpy(zero_copy_only=False)
+def _is_null(column: pa.Array) -> BoolArray:
+    found: BoolArray = column.is_null().to_numpy(zero_copy_only=False)
+    return found
 
 
 def _structs(column: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ the schema could not tell it from the default, null is refused: a reader would t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import DataType, StructType
 
+from headrace.array_types import ByteArray, Int64Array, IntegerArray
 from headrace.protocol.array_bounds import encode_unsigned_varint
 from headrace.spark.formats.protobuf_schema import (
     FIRST_SECOND,
@@ -75,7 +76,7 @@ def encode_messages(batch: pa.RecordBatch, columns: Sequence[str], message: Prot
     return encode_part(_message_part(found, message, "", len(batch)), prefix)
 
 
-def unsigned_varint(values: Any) -> VarintPart:
+def unsigned_varint(values: IntegerArray) -> VarintPart:
     """Return a part that writes each value as an unsigned varint, negative ones as their 64 bits.
 
     The bytes of an unsigned varint are those of the zigzag varint of the number whose zigzag form it is.
@@ -94,7 +95,7 @@ class _TaggedPart(Part):
         self._tag, self._value = encode_unsigned_varint(field.number << 3 | wire_type), value
         self.sizes = value.sizes + len(self._tag)
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         for byte in self._tag:
             target[at] = byte
             at += 1
@@ -108,7 +109,7 @@ class _DelimitedPart(Part):
         self._body, self._lengths = body, unsigned_varint(body.sizes)
         self.sizes = body.sizes + self._lengths.sizes
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         self._lengths.write(at, target)
         self._body.write(at, target)
 

@@ -6,12 +6,11 @@ before anything is written, so that all rows are written into one buffer, column
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.array_types import ByteArray, Int64Array, IntegerArray, UInt64Array
 from headrace.spark.formats import avro_kernels as kernels
 from headrace.spark.formats.arrow_buffers import binary_array, read_only
 
@@ -38,7 +37,7 @@ class Part:
 
     sizes: NDArray[np.int64]
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         raise NotImplementedError
 
 
@@ -51,7 +50,7 @@ class RecordPart(Part):
         for part in fields:
             self.sizes += part.sizes
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         for part in self._fields:
             part.write(at, target)
 
@@ -59,23 +58,23 @@ class RecordPart(Part):
 class VarintPart(Part):
     """Integers as zigzag varints."""
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: IntegerArray) -> None:
         self._values = read_only(np.ascontiguousarray(values, np.int64))
         self.sizes = np.zeros(len(values), np.int64)
         kernels.add_varint_sizes(self._values, self.sizes)
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         kernels.write_varints(self._values, at, target)
 
 
 class WordPart(Part):
     """Values of one to eight bytes: floats, doubles, booleans."""
 
-    def __init__(self, words: Any, width: int) -> None:
+    def __init__(self, words: UInt64Array, width: int) -> None:
         self._words, self._width = read_only(np.ascontiguousarray(words, np.uint64)), width
         self.sizes = np.full(len(words), width, np.int64)
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         kernels.write_words(self._words, self._width, at, target)
 
 
@@ -88,11 +87,11 @@ class BytesPart(Part):
         count = len(values)
         self._offsets = read_only(np.frombuffer(offsets, np.int64, count + 1, values.offset * 8).copy())
         self._data = read_only(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
-        lengths = np.diff(self._offsets)
+        lengths: Int64Array = np.diff(self._offsets)
         self._lengths = VarintPart(lengths) if has_length else None
-        self.sizes = lengths + (self._lengths.sizes if self._lengths is not None else 0)
+        self.sizes = lengths if self._lengths is None else lengths + self._lengths.sizes
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         if self._lengths is not None:
             self._lengths.write(at, target)
         kernels.write_bytes(self._data, self._offsets, at, target)
@@ -106,7 +105,7 @@ class OptionalPart(Part):
         self.sizes = np.zeros(len(there), np.int64)
         self.sizes[there] = values.sizes
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         if self._there.all():
             self._values.write(at, target)
             return
@@ -128,7 +127,7 @@ class ItemsPart(Part):
         self._starts, self._begins = reached[:-1], reached[ends - counts]  # of each item, of the items of each row
         self.sizes = reached[ends] - self._begins
 
-    def write(self, at: Any, target: Any) -> None:
+    def write(self, at: Int64Array, target: ByteArray) -> None:
         # Position of an item: where its row stands now, plus the distance of the item from the first one of that row.
         self._items.write(np.repeat(at - self._begins, self._counts) + self._starts, target)
         at += self.sizes
