@@ -106,7 +106,7 @@ def q11(_persons: Sequence[Row], _auctions: Sequence[Row], bids: Sequence[Row]) 
         start, count = min(times), 0
         end = start
         for time in [*sorted(times), datetime.max.replace(tzinfo=UTC)]:
-            if count and time >= end:
+            if count and time > end:
                 rows.append(((start, end), bidder, count))
                 start, count = time, 0
             if time.year < 9999:

@@ -137,7 +137,6 @@ REFUSED_CALLS = {
     "q7": 'bids.withColumn("rank"',
     "q8": "persons.join(sellers",
     "q9": "auctions.join(bids",
-    "q11": "bids.groupBy(F.session_window(",
 }
 
 

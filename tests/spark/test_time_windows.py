@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.row_schema import schemas_by_changelog
 from headrace.spark.streams_app import StreamsApp
-from headrace.spark.topology.nodes import Aggregate, RepartitionSink, WindowedAggregate
+from headrace.spark.topology.nodes import Aggregate, RepartitionSink, TimeWindow, WindowedAggregate
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +44,7 @@ def test_windows_are_recognised_with_their_measures(clicks, window, name, measur
     operator = operator_of(table)
     assert type(operator) is Aggregate
     found = operator.window
-    assert found is not None
+    assert isinstance(found, TimeWindow)
     assert found.group == "g1"
     assert (found.size_us, found.slide_us, found.start_us) == tuple(second * SECOND for second in measures)
     assert operator.name == f"by-id-{name}"

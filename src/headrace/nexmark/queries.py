@@ -14,6 +14,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from headrace.spark.topology.nodes import OutputMode
+
 __all__ = ["QUERIES", "Events", "Query", "ResultKind", "side_input"]
 
 ResultKind = Literal["append", "table", "files"]
@@ -75,6 +77,11 @@ class Query:
     @property
     def runs(self) -> bool:
         return not self.missing
+
+    @property
+    def output_mode(self) -> OutputMode:
+        """Return the mode of the result's topic: rows that are final are written once."""
+        return "append" if self.closed else "update"
 
 
 def q0(events: Events) -> Any:
@@ -327,7 +334,7 @@ def q22(events: Events) -> Any:
 
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
-_JOIN, _WINDOW_RANK, _SESSIONS = "joins in event time", "ranks over windows", "session windows"
+_JOIN, _WINDOW_RANK = "joins in event time", "ranks over windows"
 
 _ALL = (
     Query(name="q0", title="pass-through", build=q0),
@@ -354,7 +361,7 @@ _ALL = (
         missing=_JOIN,
     ),
     Query(name="q10", title="log to files", build=q10, kind="files", partition_by=("dt", "hm")),
-    Query(name="q11", title="user sessions", build=q11, closed=_SESSION_END, missing=_SESSIONS),
+    Query(name="q11", title="user sessions", build=q11, closed=_SESSION_END),
     Query(name="q12", title="processing-time windows", build=q12, kind="table", totals=q12_totals),
     Query(name="q13", title="side input join", build=q13),
     Query(name="q14", title="calculation", build=q14),

@@ -13,7 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+from pyspark.sql.types import StructField, StructType, TimestampType, _parse_datatype_json_string
 
 from headrace.errors import TopologyError
 from headrace.spark.canonical_expressions import CanonicalExpressions
@@ -29,7 +29,7 @@ from headrace.spark.spark_internals import (
     unresolved_column,
     with_children,
 )
-from headrace.spark.topology.nodes import WINDOW_COLUMN, Buffer, BufferFunction, ProjectForGroup
+from headrace.spark.topology.nodes import SESSION_END_COLUMN, WINDOW_COLUMN, Buffer, BufferFunction, ProjectForGroup
 from headrace.spark.unsupported import refusal
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -166,8 +166,8 @@ class _Splitter:
         plan = analysed(aggregated)
         if class_of(plan) != "Aggregate":
             raise self._refuse("not-supported-here", f"{class_of(plan)} stands around this aggregate", _TWO_STEPS)
-        # The child of the Aggregate must be the very rows that were grouped: anything in between (session windows, an
-        # Expand) makes other rows.
+        # The child of the Aggregate must be the very rows that were grouped: anything in between, such as an Expand,
+        # makes other rows.
         if not plan.child().equals(analysed(self._before)):
             raise self._refuse(
                 "not-supported-here",
@@ -414,6 +414,7 @@ class _Splitter:
                     for i, (_, kind) in enumerate(split.group_columns)
                 ]
                 + [StructField(b.name, _parse_datatype_json_string(b.result_type)) for b in split.buffers]
+                + [StructField(SESSION_END_COLUMN, TimestampType())]
             )
             whole = empty_frame(self._spark, finished).selectExpr(
                 *(f"{sql} as {quoted(name)}" for name, sql in split.results)

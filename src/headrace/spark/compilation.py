@@ -38,6 +38,7 @@ from headrace.spark.topology.nodes import (
     ProjectForGroup,
     RepartitionSink,
     RepartitionSource,
+    SessionWindow,
     Sink,
     TableSink,
     TopicSink,
@@ -321,7 +322,10 @@ class _Building:
 
     def _closing(self, node: WindowedAggregate, sink: Leaving) -> WindowedAggregate:
         """Return an aggregate whose windows close with what its sink and the settings say about closing."""
-        appends = isinstance(sink, TopicSink) and sink.output_mode == "append"
+        # A session that grows has another key. Only the records of a topic can say that the one before is gone, so any
+        # other sink gets sessions that have closed.
+        only_closed = isinstance(node.window, SessionWindow)
+        appends = sink.output_mode == "append" if isinstance(sink, TopicSink) else only_closed
         return replace(node, output_mode="append" if appends else "update", idle_timeout_ms=self._idle_timeout_ms)
 
     def _watermark(self, declared: KeyedState) -> Watermark | None:

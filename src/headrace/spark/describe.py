@@ -20,6 +20,7 @@ from headrace.spark.topology.nodes import (
     Join,
     RepartitionSink,
     RepartitionSource,
+    SessionWindow,
     Sink,
     Source,
     TableSink,
@@ -184,7 +185,10 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
     }
     if aggregate.window is not None:
         window = aggregate.window
-        document["window"] = {"size_ms": window.size_us / 1000, "slide_ms": window.slide_us / 1000}
+        if isinstance(window, SessionWindow):
+            document["window"] = {"gap_ms": window.gap_us / 1000}
+        else:
+            document["window"] = {"size_ms": window.size_us / 1000, "slide_ms": window.slide_us / 1000}
     if isinstance(aggregate, WindowedAggregate):
         document["window"] |= {
             "closes_by": list(aggregate.watermark_sources),
@@ -198,9 +202,12 @@ def _aggregate_line(aggregate: Aggregate) -> str:
     if aggregate.window is None:
         return columns
     window = aggregate.window
-    kind = f"windows of {timedelta(microseconds=window.size_us)}"
-    if window.slide_us != window.size_us:
-        kind += f" each {timedelta(microseconds=window.slide_us)}"
+    if isinstance(window, SessionWindow):
+        kind = f"sessions with gaps of {timedelta(microseconds=window.gap_us)}"
+    else:
+        kind = f"windows of {timedelta(microseconds=window.size_us)}"
+        if window.slide_us != window.size_us:
+            kind += f" each {timedelta(microseconds=window.slide_us)}"
     if isinstance(aggregate, WindowedAggregate):
         return f"{columns}; {kind}, which close by the watermark of {', '.join(aggregate.watermark_sources)}"
     return f"{columns}; {kind}, kept for ever"
@@ -324,8 +331,9 @@ def _deduplication_lines(deduplication: Deduplication) -> list[str]:
 
 def _watermark_lines(watermark: Watermark) -> list[str]:
     time = f"newest {watermark.event_time_expression} less {timedelta(microseconds=watermark.delay_us)}"
+    dropped = "earlier rows" if isinstance(watermark.window, SessionWindow) else "rows of closed windows"
     return [
-        f"  keeps    {watermark.name}: {time}; drops rows of closed windows",
+        f"  keeps    {watermark.name}: {time}; drops {dropped}",
         f"           changelog {watermark.changelog_topic}",
     ]
 

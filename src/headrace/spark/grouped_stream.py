@@ -30,6 +30,7 @@ from headrace.spark.topology.nodes import (
     NarrowCall,
     OutputMode,
     ProjectForGroup,
+    SessionWindow,
     TopicSource,
     WindowedAggregate,
 )
@@ -89,13 +90,24 @@ class KeyedAggregate:
         return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,), watermark_store=own)
 
     @property
+    def session_of(self) -> tuple[Any, ...] | None:
+        """Return the grouping columns beside a session, as arguments of `groupBy`; None if there is no session."""
+        if self.window is None or not isinstance(self.window.window, SessionWindow):
+            return None
+        return tuple(column for at, column in enumerate(self.group) if at != self.window.position)
+
+    @property
     def watermark_name(self) -> str:
         """Name of the store with the clock in front of windows that close."""
         return f"{self.name}-watermark"
 
     def as_batch(self, dataframe: DataFrame) -> DataFrame:
         """The same aggregate on a DataFrame without hidden columns: what `verify` compares with."""
-        return getattr(dataframe.groupBy(*self.group), self.call.method)(*self.call.args)
+        group = self.group
+        if self.window is not None and isinstance(self.window.window, SessionWindow):
+            # Spark's own sessions. A grouping by `WINDOW_COLUMN` would join none.
+            group = tuple(self.window.call.args[0] if at == self.window.position else c for at, c in enumerate(group))
+        return getattr(dataframe.groupBy(*group), self.call.method)(*self.call.args)
 
 
 @checked_api()
@@ -118,6 +130,7 @@ class GroupedStream:
         with translated(where, rows._template.columns):
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
         self._window = find_window(rows._template, cols, where)
+        self._check_sessions(where)
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
@@ -293,6 +306,16 @@ class GroupedStream:
             (),
         )
 
+    def _check_sessions(self, where: str) -> None:
+        """Refuse sessions of all rows: those of one key must come to one task."""
+        if self._window is not None and isinstance(self._window.window, SessionWindow) and len(self._cols) == 1:
+            raise refusal(
+                "needs-shuffle",
+                "sessions over all rows need them in one place",
+                'name a column as well: groupBy(F.session_window("time", "10 minutes"), "user")',
+                where,
+            )
+
     def _check_distinct(self, split: AggregateSplit, where: str) -> None:
         """Refuse exact distinct counts at least once.
 
@@ -300,6 +323,13 @@ class GroupedStream:
         owner of the task, although the counter that had them was replaced: the count would be too low for ever.
         """
         counted = any(buffer.function == "count_distinct" for buffer in split.buffers)
+        if counted and self._window is not None and isinstance(self._window.window, SessionWindow):
+            raise refusal(
+                "not-supported-here",
+                "exact distinct counts of sessions are not supported yet",
+                "groupBy that column as well, or count in windows: F.window",
+                where,
+            )
         if counted and self._rows._app.processing_guarantee == "at_least_once":
             raise refusal(
                 "not-supported-here",

@@ -47,6 +47,7 @@ __all__ = [
     "frame_of_rows",
     "internal_rows",
     "interval_microseconds",
+    "interval_parts",
     "is_classic",
     "is_instance",
     "java_list",
@@ -454,6 +455,19 @@ def interval_microseconds(session: SparkSession, text: str) -> int:
     return int(
         intervals.getDuration(intervals.fromIntervalString(text), jvm.java.util.concurrent.TimeUnit.MICROSECONDS, 31)
     )
+
+
+def interval_parts(session: SparkSession, text: str) -> tuple[int, int, int] | None:
+    """Return (months, days, microseconds) of an interval such as "1 day 2 hours"; None if the text is none."""
+    from py4j.java_gateway import get_field
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        found = _jvm(session).org.apache.spark.sql.catalyst.util.IntervalUtils.fromIntervalString(text)
+    except (Py4JJavaError, PySparkException):
+        return None
+    return int(get_field(found, "months")), int(get_field(found, "days")), int(get_field(found, "microseconds"))
 
 
 def expression_id(attribute: Any) -> int:

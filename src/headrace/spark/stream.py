@@ -291,7 +291,8 @@ class Stream(StreamBase):
         """Group the rows, like `DataFrame.groupBy`.
 
         Rows are repartitioned unless they are grouped by the declared key. One of the columns may be
-        `F.window("time", "10 minutes")`, tumbling or hopping; behind `withWatermark` such windows close.
+        `F.window("time", "10 minutes")`, tumbling or hopping; behind `withWatermark` such windows close. Or, behind
+        `withWatermark`, `F.session_window("time", "10 minutes")`.
         """
         where = call_site()
         self._check_not_deduplicated("groupBy", where)

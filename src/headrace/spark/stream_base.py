@@ -307,7 +307,7 @@ class StreamBase:
                 `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.
                 `headrace.Protobuf`: all columns as Protobuf, by a given schema.
             output_mode: "update": one record each time a row changes; "append": one record for each group of windows
-                behind `withWatermark`, when its window closes.
+                or session behind `withWatermark`, when it closes.
             partitions: Permission to create a missing topic, with this many partitions.
 
         Raises:

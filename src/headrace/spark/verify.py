@@ -232,12 +232,15 @@ class _Recomputation:
             [source] = aggregate.origins
             assert isinstance(source.source, TopicSource)
             keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
-            rows = rows_on_time(keyed, closing, self._max_ahead_us)
+            session_of = aggregate.session_of
+            rows = rows_on_time(keyed, closing, self._max_ahead_us, session=session_of is not None)
             complete = output.sink.output_mode == "append"
             if complete:
                 partitions = [partition for topic, partition in self._extent.ranges if topic in closing.topics]
                 own = not aggregate.repartitioned
-                rows = closed_rows(rows, keyed, closing, self._max_ahead_us, partitions, own_partition=own)
+                rows = closed_rows(
+                    rows, keyed, closing, self._max_ahead_us, partitions, own_partition=own, session_of=session_of
+                )
         return compare_table(self._app, output.rows, output.sink, rows, actual, ignored, once=complete)
 
     @property

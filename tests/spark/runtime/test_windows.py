@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 SCHEMA = "id string, kind string, n bigint, ts timestamp"
 SECOND = 1_000_000
 BASE = 1_700_000_000 * SECOND
-WINDOW, DELAY = 20, 10
+WINDOW, DELAY, GAP = 20, 10, 3
 
 
 def events(count, seed=1):
@@ -74,13 +74,54 @@ def expected(broker, topic="clicks", group="kind"):
     return groups, late, dict.fromkeys(groups, min(watermarks.values()))
 
 
-def counted(app, *, output_mode="update", group="kind"):
+def counted(app, *, output_mode="update", group="kind", sessions=False):
     rows = app.stream("clicks", schema=SCHEMA, key="id").withWatermark("ts", f"{DELAY} seconds")
     table = rows.groupBy(F.window("ts", f"{WINDOW} seconds"), group).agg(
         F.count("*").alias("rows"), F.sum("n").alias("total")
     )
     table.to_topic("counts", partitions=2, output_mode=output_mode)
+    if sessions:
+        stays = rows.groupBy(F.session_window("ts", f"{GAP} seconds"), group)
+        stays.agg(F.count("*").alias("rows"), F.sum("n").alias("total")).to_topic(
+            "sessions", partitions=2, output_mode=output_mode
+        )
     return app
+
+
+def expected_sessions(broker, group="kind", topic="clicks"):
+    """(key, start, end) → [count, sum of n] of the sessions of rows that are not before their partition's watermark."""
+    times: dict[str, list[tuple[int, int]]] = {}
+    newest: dict[int, int] = {}
+    for record in sorted(broker.records(topic), key=lambda record: (record.partition, record.offset)):
+        row = json.loads(record.value)
+        if row["ts"] is None:
+            continue
+        time = micros(row["ts"])
+        seen = newest.setdefault(record.partition, time)
+        if time >= seen - DELAY * SECOND:
+            times.setdefault(row[group], []).append((time, row["n"]))
+        newest[record.partition] = max(seen, time)
+    found = {}
+    for key, rows in times.items():
+        pieces: list[list[tuple[int, int]]] = []
+        for row in sorted(rows):
+            if not pieces or row[0] > pieces[-1][-1][0] + GAP * SECOND:
+                pieces.append([])
+            pieces[-1].append(row)
+        for piece in pieces:
+            found[key, piece[0][0], piece[-1][0] + GAP * SECOND] = [len(piece), sum(n for _, n in piece)]
+    return found
+
+
+def session_records(broker, group="kind"):
+    """Records in order: (key, start, end) and its values, None for a deletion."""
+    found = []
+    for record in sorted(broker.records("sessions"), key=lambda record: (record.partition, record.offset)):
+        key, value = json.loads(record.key), record.value and json.loads(record.value)
+        span = key["session_window"]
+        values = None if value is None else [value["rows"], value["total"]]
+        found.append(((key[group], micros(span["start"]), micros(span["end"])), values))
+    return found
 
 
 def results(broker, topic="counts", group="kind"):
@@ -99,7 +140,7 @@ def results(broker, topic="counts", group="kind"):
     [
         {},
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
-        {"group": "id"},
+        {"group": "id", "sessions": True},
     ],
     ids=["exactly-once", "resident", "by-the-record-key"],
 )
@@ -108,7 +149,8 @@ def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, ma
     rows = events(900)
     settings = {"config": {"headrace.batch.max.records": 70}, **settings}
     group = settings.pop("group", "kind")
-    app = counted(make_app("windows", **settings), output_mode="append", group=group)
+    sessions = settings.pop("sessions", False)
+    app = counted(make_app("windows", **settings), output_mode="append", group=group, sessions=sessions)
     sent(broker, rows[:500])
     started = running(app)
     started.wait_until("caught-up", timeout=120)
@@ -121,8 +163,14 @@ def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, ma
     found = results(broker, group=group)
     assert dict(found) == closed
     assert len(found) == len(closed)
-    states = [state for row in started.recentProgress for state in row["stateOperators"]]
-    assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
+    if sessions:
+        wanted = expected_sessions(broker, group=group)
+        left = session_records(broker, group=group)
+        assert dict(left).items() <= wanted.items()
+        assert len(wanted) > len(left) == len(dict(left)) > 100
+    else:
+        states = [state for row in started.recentProgress for state in row["stateOperators"]]
+        assert sum(state["numRowsDroppedByWatermark"] for state in states) == late
     started.stop()
     assert app.verify().status == "equal"
     assert len(app.compile().subtopologies) == (1 if group == "id" else 2)
@@ -133,20 +181,25 @@ def test_updates_end_at_the_complete_rows_and_lost_stores_are_restored(broker, m
     rows = events(900, seed=2)
     settings = {"config": {"headrace.batch.max.records": 70}}
     sent(broker, rows[:500])
-    with counted(make_app("windows", **settings)).start() as started:
+    with counted(make_app("windows", **settings), sessions=True).start() as started:
         started.wait_until("caught-up", timeout=120)
     sent(broker, rows[500:])
-    app = counted(make_app("windows", instance="another-host", **settings))
+    app = counted(make_app("windows", instance="another-host", **settings), sessions=True)
     started = running(app)
     started.wait_until("caught-up", timeout=120)
     groups, _, closed_until = expected(broker)
     found = results(broker)
     assert dict(found) == groups
     assert len(found) > len(groups)
+    left = session_records(broker)
+    assert {span: values for span, values in dict(left).items() if values is not None} == expected_sessions(broker)
+    assert any(values is None for _, values in left)
     still_open = [group for group in groups if group[1] + WINDOW * SECOND > closed_until[group]]
     states = [state for row in started.recentProgress for state in row["stateOperators"]]
-    kept = states[-1]["numRowsTotal"]
-    assert kept <= len(still_open) + 2 * 3 + 3, "closed windows are deleted; three upstream watermarks, three clocks"
+    kept = states[-1]["numRowsTotal"]  # of windows or of sessions
+    in_sessions = [span for span in expected_sessions(broker) if span[2] >= min(closed_until.values())]
+    bound = max(len(still_open), len(in_sessions) + 3 * len("abc"))
+    assert kept <= bound + 2 * 3 + 3, "closed windows are deleted; three upstream watermarks, three clocks"
     started.stop()
     assert app.verify().status == "equal"
     broker.produce("counts", [found[0] and json.dumps({"window": None, "kind": "a"})], key="{}")

@@ -24,7 +24,15 @@ from headrace.spark.runtime.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate
 from headrace.spark.runtime.store import BatchKey, StoreReader, StoreWrites
-from headrace.spark.topology.nodes import KEY_COLUMN, OLD_COLUMN, TASK_COLUMN, Aggregate, TimeWindow
+from headrace.spark.topology.nodes import (
+    KEY_COLUMN,
+    OLD_COLUMN,
+    SESSION_END_COLUMN,
+    TASK_COLUMN,
+    Aggregate,
+    SessionWindow,
+    WindowKind,
+)
 
 __all__ = ["AggregateOperator", "PartialRows", "RowMerging", "merge_stored", "window_column"]
 
@@ -87,7 +95,7 @@ class RowMerging:
             from headrace.spark.formats import encode_key as encode_sink_key
 
             groups = pa.Table.from_arrays(
-                [self._shown(name, finished.column(name)) for name in self.functions.group_names],
+                [self._shown(name, finished) for name in self.functions.group_names],
                 names=list(self._key_names),
             )
             [batch] = groups.combine_chunks().to_batches()
@@ -102,10 +110,11 @@ class RowMerging:
         rows = self.with_hidden(self.functions.finish(partials), partition)
         return rows.append_column(OLD_COLUMN, pa.array(is_old))
 
-    def _shown(self, group: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _shown(self, group: str, finished: pa.Table) -> pa.ChunkedArray:
         """Return grouping values as users see them: a window with its start and its end."""
         window = self._window
-        return values if window is None or window.group != group else window_column(window, values)
+        is_window = window is not None and window.group == group
+        return window_column(window, finished) if window is not None and is_window else finished.column(group)
 
 
 class _Aggregate:
@@ -255,10 +264,13 @@ def merge_stored(
     return pa.table(columns | {name: merged.column(name) for name in names})
 
 
-def window_column(window: TimeWindow, starts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return windows as Spark shows them, structs of start and end, of their starts in microseconds."""
-    begins = starts.combine_chunks() if isinstance(starts, pa.ChunkedArray) else starts
-    ends = pc.add(begins.cast(pa.int64()), window.size_us).cast(begins.type)
+def window_column(window: WindowKind, finished: pa.Table) -> pa.ChunkedArray:
+    """Return the windows of an operator's rows as Spark shows them: structs of start and end."""
+    begins = finished.column(window.group).combine_chunks()
+    if isinstance(window, SessionWindow):
+        ends = finished.column(SESSION_END_COLUMN).combine_chunks()
+    else:
+        ends = pc.add(begins.cast(pa.int64()), window.size_us).cast(begins.type)
     return pa.chunked_array([pa.StructArray.from_arrays([begins, ends], names=["start", "end"])])
 
 

@@ -1,7 +1,7 @@
-"""The compiled loops behind `deduplicate_operator.py`: late rows, and the first row of each set of duplicates.
+"""The compiled loops of event time: late rows, the first row of each set of duplicates, and sessions.
 
-Both decide row by row in the order of the offsets, so what they decide depends on the rows before a row and on nothing
-else: not on where a micro-batch begins or ends.
+The first two decide row by row in the order of the offsets, so what they decide depends on the rows before a row and
+on nothing else: not on where a micro-batch begins or ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["NO_TIME", "find_closed", "find_duplicates", "find_late", "warm_up"]
+__all__ = ["NO_TIME", "find_closed", "find_duplicates", "find_late", "number_sessions", "warm_up"]
 
 NO_TIME = -(1 << 63)
 """In place of an event time: there is none."""
@@ -108,9 +108,34 @@ def find_duplicates(
     return duplicate, placed
 
 
+@njit(cache=True, nogil=True)
+def number_sessions(keys: Positions, firsts: Positions, lasts: Positions, gap: int) -> Positions:
+    """Return the number of each piece's session, from 0. A piece is a row, or a session that is stored.
+
+    Args:
+        keys: Number of each piece's key. Pieces are in the order of keys, and of their first times.
+        firsts: Time of the first row of each piece, in microseconds.
+        lasts: Time of its last row.
+        gap: The longest time between two rows that follow one another in a session.
+    """
+    numbers = np.empty(len(keys), np.int64)
+    number, last = -1, 0
+    for piece in range(len(keys)):
+        # 1. Spark's `MergingSessionsIterator` joins what begins at or before the end of the session so far: a row at
+        #    the very end of a session is part of it.
+        if piece == 0 or keys[piece] != keys[piece - 1] or firsts[piece] > last + gap:
+            number += 1
+            last = lasts[piece]
+        # 2. The latest time so far, not that of the piece before: a stored session may contain the pieces behind it.
+        last = max(last, lasts[piece])
+        numbers[piece] = number
+    return numbers
+
+
 def warm_up() -> None:
     """Compile, or load from the cache."""
     times, places = np.zeros(1, np.int64), np.zeros(1, np.int64)
     find_late(times, times, NO_TIME, 0, 0)
     find_closed(times, times, times, NO_TIME, 0, 0)
     find_duplicates(times, places, places, places, np.full(1, NO_TIME, np.int64), 0)
+    number_sessions(places, times, times, 0)

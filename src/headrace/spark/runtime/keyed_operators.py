@@ -12,11 +12,12 @@ from typing import Any
 
 from headrace.spark.runtime.aggregate_operator import AggregateOperator
 from headrace.spark.runtime.record_tracing import TracedAggregateStep
+from headrace.spark.runtime.session_operator import SessionOperator
 from headrace.spark.runtime.stages import Step
 from headrace.spark.runtime.stateful_operator import StatefulOperator
 from headrace.spark.runtime.top_n_operator import TopNOperator
 from headrace.spark.runtime.window_operator import WindowOperator
-from headrace.spark.topology.nodes import Aggregate, KeyedOperator, TopN, WindowedAggregate
+from headrace.spark.topology.nodes import Aggregate, KeyedOperator, SessionWindow, TopN, WindowedAggregate
 
 __all__ = ["can_trace", "stateful_operator", "traced_step"]
 
@@ -31,8 +32,9 @@ def _aggregate(node: Aggregate, with_key: bool) -> AggregateOperator:
     return AggregateOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
 
 
-def _windows(node: WindowedAggregate, with_key: bool) -> WindowOperator:
-    return WindowOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
+def _windows(node: WindowedAggregate, with_key: bool) -> WindowOperator | SessionOperator:
+    names = tuple(name for name, _ in node.group_columns) if with_key else None
+    return SessionOperator(node, names) if isinstance(node.window, SessionWindow) else WindowOperator(node, names)
 
 
 _KINDS: dict[type, _Kind] = {

@@ -22,7 +22,7 @@ from headrace.spark.topology.nodes import (
     Aggregate,
     KeyedOperator,
     ProjectForGroup,
-    TimeWindow,
+    WindowKind,
 )
 
 __all__ = ["BareProjection", "BareResults", "GuardedRowsStep"]
@@ -106,14 +106,14 @@ class BareResults:
 
 class _Renamed:
     def __init__(
-        self, pairs: Sequence[tuple[str, str]], schema: pa.Schema | None, window: TimeWindow | None = None
+        self, pairs: Sequence[tuple[str, str]], schema: pa.Schema | None, window: WindowKind | None = None
     ) -> None:
         self._pairs, self._schema, self._window = pairs, schema, window
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         names = [name for name, _ in self._pairs]
         if self._window is not None:
-            windows = window_column(self._window, table.column(self._window.group))
+            windows = window_column(self._window, table)
             table = table.append_column(WINDOW_COLUMN, windows)
         renamed = pa.Table.from_arrays([table.column(source) for _, source in self._pairs], names=names)
         yield renamed if self._schema is None else fitted(renamed, self._schema)

@@ -30,6 +30,7 @@ from headrace.spark.topology.nodes import (
     Join,
     KeyedOperator,
     RepartitionSource,
+    SessionWindow,
     TopN,
     Transform,
     Watermark,
@@ -218,9 +219,13 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
 WINDOW_START = RowColumn("key", "start of a window that closes", "int64")
 
 
+SESSIONS = RowColumn("key", "last row and id of a session that closes", "int64")
+
+
 def windowed_schema(aggregate: WindowedAggregate) -> RowSchema:
     """The rows of an aggregate whose windows close: under keys in the order of time, and with their groups."""
-    return RowSchema((WINDOW_START, *state_schema(aggregate).columns))
+    first = (WINDOW_START, SESSIONS) if isinstance(aggregate.window, SessionWindow) else (WINDOW_START,)
+    return RowSchema((*first, *state_schema(aggregate).columns))
 
 
 def top_n_schema(top: TopN) -> RowSchema:

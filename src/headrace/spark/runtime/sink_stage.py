@@ -149,7 +149,7 @@ class _RepartitionSink(_Sink):
         self._sink = step.sink
         names = [name for name, _ in step.sink.columns]
         self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
-        self._groups = [name for name in names if name.startswith("g")]
+        self._groups = step.sink.key_columns
         self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:

@@ -12,9 +12,10 @@ from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.row_schema import store_of, store_of_deduplication
 from headrace.spark.runtime.rows import ENTRY_PREFIX, decode_key, decode_rows
+from headrace.spark.runtime.session_operator import SESSION_COLUMNS
 from headrace.spark.runtime.store import TaskStore
 from headrace.spark.runtime.time_keys import ENTRY, key_behind_time
-from headrace.spark.topology.nodes import Aggregate, Deduplication, WindowedAggregate
+from headrace.spark.topology.nodes import SESSION_END_COLUMN, Aggregate, Deduplication, SessionWindow, WindowedAggregate
 
 __all__ = ["read_aggregate", "read_deduplication"]
 
@@ -22,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_aggregate(store: TaskStore, aggregate: Aggregate, keys: pa.Array) -> pa.Table:
-    """Return the groups of an aggregate's store, as `g0.., b0..`: what its operator would pass on.
+    """Return the groups of an aggregate's store, as its `output_columns`: what its operator would pass on.
 
     Args:
         store: The store of one task.
@@ -39,6 +40,13 @@ def read_aggregate(store: TaskStore, aggregate: Aggregate, keys: pa.Array) -> pa
     there = values.is_valid()
     keys, values = keys.filter(there), values.filter(there)
     types = [column.type for column in functions.state]
+    if isinstance(aggregate.window, SessionWindow):
+        kinds = [*functions.group_types, *(kind for _, kind in SESSION_COLUMNS), *types]
+        own = [*functions.group_names, *(name for name, _ in SESSION_COLUMNS)]
+        names = [*own, *(column.name for column in functions.state)]
+        sessions = pa.Table.from_arrays(decode_rows(values, kinds, fingerprint), names=names)
+        ends = pc.add(sessions.column("last"), aggregate.window.gap_us).cast(pa.timestamp("us", "UTC"))
+        return functions.finish(sessions).append_column(SESSION_END_COLUMN, ends)
     if is_windowed:  # values hold their group
         columns = decode_rows(values, [*functions.group_types, *types], fingerprint)
     else:

@@ -98,7 +98,7 @@ class _Changes:
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
         # Row by row, in the order of the offsets: a row is judged by the rows before it.
         self._late, newest = find_closed(
-            times, starts + declared.window.size_us, record_times, before, declared.delay_us, declared.max_ahead_us
+            times, declared.window.late_at(starts), record_times, before, declared.delay_us, declared.max_ahead_us
         )
         late = int(self._late.sum())
         if newest == NO_TIME:
@@ -123,7 +123,8 @@ class _Changes:
         """Return the watermark to send on, if it closes windows that it did not close before.
 
         It is rounded down to the end of a window, so a task sends one record per slide and partition, not one per
-        micro-batch. A first watermark is always sent: readers count the tasks that have sent one.
+        micro-batch. Sessions end at any time; theirs is not rounded. A first watermark is always sent: readers count
+        the tasks that have sent one.
         """
         declared = self._watermark
         # Between two window ends a watermark closes nothing, so it need not be sent.

@@ -11,9 +11,8 @@ row by one that counts a single record.
 Without a repartition topic the clock (`watermark_operator`) runs in front, in the same task, and is the only one.
 
 The store has one entry per open group, whose key begins with the start of its window (`time_keys`), so closed windows
-are found by a range scan; one per value that a distinct count of an open group has (`distinct_values`); and one per
-upstream task, key `00 · source/task`, its watermark. Values hold the group as well, because long keys are stored as
-digests.
+are found by a range scan; one per value that a distinct count of an open group has (`distinct_values`); and the clock
+(`upstream_clock`). Values hold the group as well, because long keys are stored as digests.
 """
 
 from __future__ import annotations
@@ -43,17 +42,16 @@ from headrace.spark.runtime.time_keys import (
     shortened_keys,
     timed_keys,
 )
+from headrace.spark.runtime.upstream_clock import ClockStep, advance_clock
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
-from headrace.spark.topology.nodes import WindowedAggregate
+from headrace.spark.topology.nodes import TimeWindow, WindowedAggregate
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
 
-__all__ = ["WindowOperator", "least_watermark"]
+__all__ = ["WindowOperator"]
 
-_CLOCK = b"\x00"
 _ALL = 1 << 62  # closed windows leave in one micro-batch, however many there are: there may be no later one
-_WATERMARK = {"time_us": pa.int64(), "tasks": pa.int32(), "sent_ms": pa.int64(), "first_ms": pa.int64()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +71,6 @@ class WindowOperator:
 
     def start(self) -> RunningOperator:
         return _Windows(self)
-
-
-def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWatermark]) -> int:
-    """Return the time in µs up to which windows are complete, `NO_TIME` while a task has not sent a watermark.
-
-    Args:
-        aggregate: With the sources that send watermarks, and the time after which silence is passed over.
-        upstream: The newest watermark of each upstream task.
-    """
-    by_source: dict[str, dict[int, UpstreamWatermark]] = {source: {} for source in aggregate.watermark_sources}
-    for one in upstream:
-        by_source.setdefault(one.source, {})[one.task] = one
-    # No watermark of a whole source: its number of tasks is not known, so nothing is complete.
-    if any(not found for found in by_source.values()):
-        return NO_TIME
-    # By the clock of the senders, as it stands in the topic: the result does not depend on when this task runs.
-    newest_ms = max(one.sent_ms for one in upstream)
-    first_ms = min(one.first_ms for one in upstream)
-    times: list[int] = []
-    for found in by_source.values():
-        # Every task of the source counts, also one that has sent nothing: the number of tasks is part of each
-        # watermark.
-        for task in range(max(one.tasks for one in found.values())):
-            seen = found.get(task)
-            silent_ms = newest_ms - (first_ms if seen is None else seen.sent_ms)
-            # A silent task is passed over only if the setting allows it; its rows may then be dropped as late.
-            if 0 < aggregate.idle_timeout_ms < silent_ms:
-                continue
-            times.append(NO_TIME if seen is None else seen.time_us)
-    return min(times, default=NO_TIME)
 
 
 class _Windows:
@@ -163,7 +131,7 @@ class _Changes:
         pairs: list[tuple[DistinctPairs, pa.Table]],
         upstream: Sequence[UpstreamWatermark],
     ) -> None:
-        assert aggregate.window is not None
+        assert isinstance(aggregate.window, TimeWindow)
         self._aggregate, self._window, self._merging = aggregate, aggregate.window, merging
         self._functions, self._partition = merging.functions, partition
         groups = encode_key([rows.column(name) for name in self._functions.group_names])
@@ -187,15 +155,11 @@ class _Changes:
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         # 1. The clock before and after this micro-batch.
-        clock = self._clock(reader)
-        before = least_watermark(self._aggregate, list(clock.values()))
-        moved: dict[bytes, UpstreamWatermark] = {}
-        for one in self._upstream:
-            moved[one.key] = one.after(moved.get(one.key, clock.get(one.key)))
-        after = least_watermark(self._aggregate, list((clock | moved).values()))
+        clock = advance_clock(reader, self._aggregate, self._upstream, self._merging.fingerprint)
+        after = clock.after
         # 2. The rows of this micro-batch, merged with what is stored; without those of windows closed before.
         starts = microseconds(self._rows.column(self._window.group))
-        open_before = ~self._closed(starts, before)
+        open_before = ~self._closed(starts, clock.before)
         rows, values = self._counted(reader, open_before & ~self._closed(starts, after), after)
         keys = self._keys
         if not open_before.all():
@@ -211,7 +175,7 @@ class _Changes:
         else:
             self._leaving = merged
         # 4. What the store keeps. An entry that only this micro-batch had, and that closes, never gets there.
-        return self._writes(keys, merged, closing, stored, others, values, moved, int((~open_before).sum()), after)
+        return self._writes(keys, merged, closing, stored, others, values, clock, int((~open_before).sum()))
 
     def _counted(
         self, reader: StoreReader, stays_open: NDArray[np.bool_], watermark_us: int
@@ -240,28 +204,21 @@ class _Changes:
         stored: pa.Array,
         others: pa.Array,
         counted: _Values,
-        moved: dict[bytes, UpstreamWatermark],
+        clock: ClockStep,
         late_rows: int,
-        watermark_us: int,
     ) -> StoreWrites:
         fingerprint = self._merging.fingerprint
         is_stored = stored.is_valid().to_numpy(zero_copy_only=False)
         open_now = merged.filter(pa.array(~closing))
         values = encode_rows([open_now.column(name) for name in self._stored_names], fingerprint)
         deleted = pa.concat_arrays([keys.filter(pa.array(closing & is_stored)), others, counted.expired])
-        clock_keys = pa.array([_clock_key(one) for one in moved.values()], pa.binary())
-        clock_values = encode_rows(
-            [pa.array([getattr(one, name) for one in moved.values()], kind) for name, kind in _WATERMARK.items()],
-            fingerprint,
-        )
         marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(counted.added))
-        all_keys = pa.concat_arrays([clock_keys, keys.filter(pa.array(~closing)), counted.added, deleted])
-        all_values = pa.concat_arrays([clock_values, values, marks, pa.nulls(len(deleted), pa.binary())])
+        all_keys = pa.concat_arrays([clock.keys, keys.filter(pa.array(~closing)), counted.added, deleted])
+        all_values = pa.concat_arrays([clock.values, values, marks, pa.nulls(len(deleted), pa.binary())])
         order = order_of_keys(all_keys)
         if order is not None:
             all_keys, all_values = all_keys.take(order), all_values.take(order)
-        watermark_ms = None if watermark_us == NO_TIME else watermark_us // 1000
-        return StoreWrites(keys=all_keys, values=all_values, late_rows=late_rows, watermark_ms=watermark_ms)
+        return StoreWrites(keys=all_keys, values=all_values, late_rows=late_rows, watermark_ms=clock.watermark_ms)
 
     @property
     def _stored_names(self) -> list[str]:
@@ -292,21 +249,3 @@ class _Changes:
         # values.
         found = reader.keys_between(ENTRY, first_key_at(watermark_us - self._window.size_us + 1), _ALL)
         return found.filter(pc.invert(pc.is_in(found, value_set=but)))
-
-    def _clock(self, reader: StoreReader) -> dict[bytes, UpstreamWatermark]:
-        """Return the stored watermark of each upstream task, by its record key."""
-        names = reader.keys_between(_CLOCK, ENTRY, _ALL)
-        columns = decode_rows(reader.values(names), list(_WATERMARK.values()), self._merging.fingerprint)
-        found = {}
-        for name, *values in zip(names.to_pylist(), *(column.to_pylist() for column in columns), strict=True):
-            source, _, task = name[len(_CLOCK) :].decode().rpartition("/")
-            time_us, tasks, sent_ms, since_ms = values
-            one = UpstreamWatermark(
-                source=source, task=int(task), tasks=tasks, time_us=time_us, sent_ms=sent_ms, since_ms=since_ms
-            )
-            found[one.key] = one
-        return found
-
-
-def _clock_key(watermark: UpstreamWatermark) -> bytes:
-    return _CLOCK + f"{watermark.source}/{watermark.task}".encode()

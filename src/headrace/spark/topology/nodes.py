@@ -32,6 +32,7 @@ OFFSET_COLUMN = "__headrace_offset"  # bigint: of the input record, only while b
 TOPIC_COLUMN = "__headrace_topic"  # int: its topic among those of the source, beside the offset
 EVENT_TIME_COLUMN = "__headrace_event_time"  # timestamp: from withWatermark to the operator that needs it
 WINDOW_COLUMN = "__headrace_window"  # struct<start, end>: the window that a row is grouped by
+SESSION_END_COLUMN = "__headrace_session_end"  # timestamp: end of a session, beside g0.. and b0..
 MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
@@ -186,6 +187,37 @@ class TimeWindow:
         first_end = self.start_us + self.size_us
         return first_end + (time_us - first_end) // self.slide_us * self.slide_us
 
+    def late_at(self, starts_us: Any) -> Any:
+        """Return the watermark at which a row is late, of each row's window: its end."""
+        return starts_us + self.size_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWindow:
+    """Sessions `[first, last + gap]` of event time: rows of one key, none more than `gap` after the one before it.
+
+    A row is grouped by its own time, the start of a session that has no other row. The operator joins such sessions.
+    """
+
+    group: str  # "g0": the grouping value that holds the time of a row, and the start of a session in results
+    gap_us: int
+
+    @property
+    def sql(self) -> str:
+        """Return a session as Spark shows it, as SQL over the operator's rows."""
+        return f"named_struct('start', {self.group}, 'end', {SESSION_END_COLUMN})"
+
+    def last_end(self, time_us: int) -> int:
+        """Return the watermark to send on: a session may end at any time, so it is the watermark itself."""
+        return time_us
+
+    def late_at(self, starts_us: Any) -> Any:
+        """Return the watermark at which a row is late: any that is after its time (see `session_operator`)."""
+        return starts_us + 1
+
+
+WindowKind: TypeAlias = TimeWindow | SessionWindow
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
@@ -196,7 +228,7 @@ class Watermark:
 
     name: str  # "by-window-watermark": the store's name
     source: str  # name of the source whose rows it judges
-    window: TimeWindow
+    window: WindowKind
     event_time_expression: str  # canonical text
     delay_us: int
     max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
@@ -217,7 +249,7 @@ class Aggregate:
     changelog_topic: str
     bare: bool = False  # every result is a g or b as it is: no Spark SQL is needed
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
-    window: TimeWindow | None = None  # that rows are grouped by, among other columns
+    window: WindowKind | None = None  # that rows are grouped by, among other columns
     # Canonical text of what decides behind the operator which keys have a row. Where there is such a text, the old row
     # of each changed key goes with the new one (`OLD_COLUMN`): it decides what is taken back.
     changes: str = ""
@@ -225,9 +257,10 @@ class Aggregate:
 
     @property
     def output_columns(self) -> tuple[tuple[str, str], ...]:
-        """Return the columns g0.., b0.. of its rows, with their types as JSON."""
+        """Return the columns g0.., b0.. of its rows, with their types as JSON; behind them the end of a session."""
         groups = [(f"g{at}", kind) for at, (_name, kind) in enumerate(self.group_columns)]
-        return (*groups, *((buffer.name, buffer.result_type) for buffer in self.buffers))
+        ends = [(SESSION_END_COLUMN, '"timestamp"')] if isinstance(self.window, SessionWindow) else []
+        return (*groups, *((buffer.name, buffer.result_type) for buffer in self.buffers), *ends)
 
     @property
     def deletes(self) -> bool:
@@ -248,6 +281,11 @@ class WindowedAggregate(Aggregate):
     watermark_store: str = ""  # without a repartition topic in front: the store of the clock in the same task
     output_mode: OutputMode = "update"  # "append": one row per group, when its window closes
     idle_timeout_ms: int = 0  # after which a silent upstream task does not hold back windows any more; 0: never
+
+    @property
+    def deletes(self) -> bool:
+        """Whether some of its rows are deletions: a session that grows has another key, its start and its end."""
+        return isinstance(self.window, SessionWindow) and self.output_mode == "update"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +446,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepartitionSink:
-    """Sink that writes rows `g0.., i0..` to an internal topic, partitioned by `g0..`.
+    """Sink that writes rows `g0.., i0..` to an internal topic, partitioned by `g0..` without the time of a session.
 
     For a join, a row whose `g0..` contain a null is left out: it equals no row. The value of the others is
     `JOIN_COLUMNS`.
@@ -421,6 +459,13 @@ class RepartitionSink:
     source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
     join: Join | None = None  # that takes the rows: `i0..` are the columns of a side
     join_side: int = 0  # 0: left, 1: right
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the grouping values that name the partition: all rows of a key's sessions go to one task."""
+        window = None if self.watermark is None else self.watermark.window
+        time = window.group if isinstance(window, SessionWindow) else None
+        return tuple(name for name, _ in self.columns if name.startswith("g") and name != time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
