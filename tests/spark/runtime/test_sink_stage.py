@@ -18,7 +18,13 @@ from pyspark.sql.types import StructType
 from tests.longer import longer
 
 from headrace.errors import TopologyError
+from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.sink_stage import TopicSinkStep
+from headrace.spark.runtime.stage_reports import StageReports
+from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.store import BatchKey
 from headrace.spark.sinks import ParquetSink
+from headrace.spark.topology.nodes import DELETED_COLUMN, TASK_COLUMN, TopicSink
 from headrace.spark.verify_streams import JSON_OPTIONS
 
 pytestmark = pytest.mark.spark
@@ -317,3 +323,57 @@ def test_types_that_no_sink_can_write_are_refused_at_their_line(make_app, tmp_pa
         assert raised.value.code == "not-supported-here"
         assert "cast" in str(raised.value.fix)
         assert Path(__file__).name in raised.value.facts["where"]
+
+
+def test_small_tables_of_several_tasks_are_sent_together(broker, tmp_path, monkeypatch):
+    """Tables of another schema, of many rows or of many bytes go alone; order, tombstones and counts stay."""
+    broker.create_topics({"out": 1})
+    slot = SlotPlan(slot=0, tasks=())
+    plan = MicroBatchPlan(
+        subtopology_id="s",
+        member_id="m",
+        member_epoch=1,
+        state_dir=str(tmp_path),
+        slots=(slot,),
+        topic_ids={},
+        batch=BatchKey(incarnation="run", batch_id=1),
+        bootstrap_servers=broker.bootstrap_servers,
+    )
+    reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
+    context = StageContext(plan=plan, slot=slot, stage_reports=reports)
+    sink = TopicSinkStep(TopicSink(topic="out", key_columns=("k",)), ("k", "v")).start(context)
+    encoded, encode = [], sink.encode
+
+    def counting(table):
+        encoded.append(table.num_rows)
+        return encode(table)
+
+    monkeypatch.setattr(sink, "encode", counting)
+
+    def rows(task, keys, *, deleted=None, pad=""):
+        columns = {"k": keys, "v": [f"{task}{pad}"] * len(keys), TASK_COLUMN: pa.array([task] * len(keys), pa.int32())}
+        return pa.table(columns | ({} if deleted is None else {DELETED_COLUMN: [deleted] * len(keys)}))
+
+    for table in (
+        *(rows(0, ["a", "b"]), rows(1, ["a"])),
+        *(rows(0, ["b"], deleted=True), rows(3, ["c"], deleted=False)),
+        *(rows(0, ["d"]), rows(2, ["e", "f"], pad="x" * 600_000), rows(1, ["a"])),
+    ):
+        assert list(sink.push(table)) == []
+    assert list(sink.finish()) == []
+    assert encoded == [3, 2, 3, 1]
+    found = [
+        (record.key.decode(), record.value and json.loads(record.value)["v"][0]) for record in broker.records("out")
+    ]
+    assert found == [
+        ("a", "0"),
+        ("b", "0"),
+        ("a", "1"),
+        ("b", None),
+        ("c", "3"),
+        ("d", "0"),
+        ("e", "2"),
+        ("f", "2"),
+        ("a", "1"),
+    ]
+    assert {task: report.records_out for task, report in context.reports.items()} == {0: 4, 1: 2, 2: 2, 3: 1}

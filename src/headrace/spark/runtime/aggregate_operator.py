@@ -293,11 +293,13 @@ class PartialRows:
         self._tables: list[pa.Table] = []
         self._waiting, self._least = 0, 0
         self._helps = True  # whether rows of one table share groups, so that it pays to combine them at once
+        self._is_combined = False  # whether there is one table, with one row for each group
 
     def add(self, rows: pa.Table) -> None:
         table = self._functions.lifted(rows, by=self._by)
         # 1. Combining pays if rows share groups. Once a table did not shrink by half, tables are only collected: a
         #    table of unique keys would be hashed once per table and once more at the end.
+        self._is_combined = self._helps and not self._tables
         if self._helps:
             table = self._functions.combine(table, by=self._by)
             self._helps = table.num_rows <= WORTHWHILE * rows.num_rows
@@ -306,11 +308,11 @@ class PartialRows:
         # 2. Collected partials are combined when they have become several times what was left the last time. So the
         #    work stays proportional to the rows, and memory to the groups.
         if self._waiting > 4 * self._least + ENOUGH:
-            self._tables = [self.combined()]
+            self._tables, self._is_combined = [self.combined()], True
             self._waiting = self._least = self._tables[0].num_rows
 
     def combined(self) -> pa.Table:
-        if len(self._tables) == 1 and self._helps:
+        if self._is_combined:
             return self._tables[0]
         return self._functions.combine(pa.concat_tables(self._tables), by=self._by)
 

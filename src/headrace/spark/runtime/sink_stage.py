@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "producer_for"]
 
+# Tables with fewer rows wait for each other. There is one for each task of a micro-batch, and to encode and send one
+# costs two milliseconds however few rows it has.
+ENOUGH_ROWS, ENOUGH_BYTES = 4096, 1 << 20
+
 
 def producer_for(context: StageContext) -> RecordWriter:
     """Return the stage's producer. Exactly once it has the slot's identity, which belongs to the driver."""
@@ -81,16 +85,22 @@ class _Sink:
     def __init__(self, topic: str, context: StageContext) -> None:
         self.topic, self._context = topic, context
         self._producer = producer_for(context)
+        self._waiting: list[pa.Table] = []  # few rows, of one schema
+        self._rows = self._bytes = 0  # of these
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
-        started = time.perf_counter()
-        keys, values = self.encode(table)
-        self._producer.send(self.topic, None, keys, values, timestamps_ms=self._context.topics.now_ms())
-        self._count(table)
-        self._context.timed("produce", started)
+        if self._waiting and self._waiting[0].schema != table.schema:
+            self._send_waiting()
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        self._bytes += table.nbytes
+        if self._rows >= ENOUGH_ROWS or self._bytes >= ENOUGH_BYTES:
+            self._send_waiting()
         return ()
 
     def finish(self) -> Iterable[pa.Table]:
+        if self._waiting:
+            self._send_waiting()
         started = time.perf_counter()
         # Flushed before the stage ends: PySpark would end it in any case, and a report must mean that all records are
         # stored.
@@ -100,6 +110,15 @@ class _Sink:
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         raise NotImplementedError
+
+    def _send_waiting(self) -> None:
+        started = time.perf_counter()
+        table = pa.concat_tables(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        keys, values = self.encode(table)
+        self._producer.send(self.topic, None, keys, values, timestamps_ms=self._context.topics.now_ms())
+        self._count(table)
+        self._context.timed("produce", started)
 
     def _count(self, table: pa.Table) -> None:
         tasks, counts = np.unique(table.column(TASK_COLUMN).to_numpy(), return_counts=True)

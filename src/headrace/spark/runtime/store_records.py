@@ -12,7 +12,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,7 +71,14 @@ class StoreIdentity:
     format: int = STORE_FORMAT
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        # Written for each store in each micro-batch, and `asdict` takes ten times as long.
+        facts = {
+            "boot_id": self.boot_id,
+            "changelog_topic_id": self.changelog_topic_id,
+            "format": self.format,
+            "schema_hash": self.schema_hash,
+        }
+        return json.dumps(facts).encode()
 
     def difference(self, record: bytes) -> str | None:
         """Return why a store with this identity record is to be emptied, in words; None if it can be used.
@@ -101,7 +108,14 @@ class StorePosition:
     restoring: bool = False  # a replay is under way: no input position belongs to these values yet
 
     def to_bytes(self) -> bytes:
-        return json.dumps({**asdict(self), "batch": asdict(self.batch)}).encode()
+        batch = self.batch
+        facts = {
+            "batch": {"incarnation": batch.incarnation, "batch_id": batch.batch_id, "attempt": batch.attempt},
+            "input_offsets": dict(self.input_offsets),
+            "changelog_offset": self.changelog_offset,
+            "restoring": self.restoring,
+        }
+        return json.dumps(facts).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StorePosition:
