@@ -8,7 +8,10 @@ the other. It passes when every flight was counted once and, for each process,
 - memory is flat: the median of the last quarter of the samples is at most 8 % or 12 MiB above that of the second
   quarter (the first is the warm-up), whichever is more; for the JVM that is its heap and the rest of its memory after a
   collection, for all others what is theirs alone and their share of what is shared (Pss);
-- open files and threads are at most 10 % or 20 above those of the second.
+- open files and threads are at most 10 % or 20 above those of the second; Spark's jobs and its event log (which has a
+  few lines for each job) stay as they are, since resident slots start no job for a micro-batch.
+
+The last line is the growth for each 1,000 micro-batches, by least squares over the second half of the samples.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 from tests.durability.soak import verdict
 from tests.harness.polling import wait_until
 from tests.spark.application.processes import BrokerProcess, Feed, caught_up, descendants, newest, still_alive
@@ -47,6 +51,8 @@ LIMITS = {
     **dict.fromkeys(("heap_mb", "non_heap_mb"), (0.08, 12.0)),
     **dict.fromkeys(("files", "threads", "processes"), (0.1, 20.0)),
     "objects": (0.05, 5000.0),
+    "jobs": (0.0, 5.0),
+    "event_log_kb": (0.02, 64.0),
 }
 
 
@@ -126,10 +132,20 @@ def sample(application: SoakedApplication, began: float) -> dict[str, float]:
         "batches": told["batches"],
         "heap_mb": told["heap"],
         "non_heap_mb": told["non_heap"],
-        "objects": told["objects"],
+        **{name: told[name] for name in ("objects", "jobs", "event_log_kb")},
         **memory_of(pids),
     }
     return {name: round(value, 1) for name, value in found.items()}
+
+
+def growth(samples: list[dict[str, float]]) -> dict[str, float]:
+    """Return what grew per 1,000 micro-batches in the second half of the samples."""
+    half = samples[len(samples) // 2 :]
+    batches = np.array([one["batches"] for one in half])
+    if len(half) < 3 or batches[0] == batches[-1]:
+        return {}
+    slopes = {name: np.polyfit(batches, [one[name] for one in half], 1)[0] * 1000 for name in LIMITS}
+    return {name: round(float(slope), 3) for name, slope in slopes.items()}
 
 
 def soak(
@@ -191,6 +207,7 @@ def main() -> int:
         return 1
     last = samples[-1]
     print(json.dumps(last))
+    print(f"per 1,000 micro-batches: {json.dumps(growth(samples))}")
     rate = last["batches"] / last["minute"] / 60
     print(f"{last['batches']:.0f} micro-batches in {last['minute']:.1f} minutes, {rate:.1f} per second; "
           + ("passed" if not failures else "FAILED:\n" + "\n".join(failures)))  # fmt: skip

@@ -1,22 +1,37 @@
 """The application of the soak: two subtopologies, four tasks, exactly once, and what it knows about its own memory.
 
 Started by `tests.chaos.soak`. Each line on standard input is a question; the answer is one line of JSON on standard
-output: micro-batches so far, what is left of the JVM's heap and of this interpreter's objects after a collection.
+output: micro-batches and Spark jobs so far, the size of the event log, what is left of the JVM's heap and of this
+interpreter's objects after a collection.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
 
 from headrace import StreamsApp
+from headrace.spark import session
 
-app = StreamsApp("soak", processing_guarantee="exactly_once_v2")
+# Spark's screens and its event log are part of what must not grow.
+event_log = Path(os.environ["HEADRACE_STATE_DIR"]) / "event-log"
+event_log.mkdir(parents=True, exist_ok=True)
+settings = {
+    "spark.ui.enabled": "true",
+    "spark.ui.port": "0",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.dir": event_log.as_uri(),
+}
+spark = session("soak", settings=settings)
+app = StreamsApp("soak", spark=spark, processing_guarantee="exactly_once_v2")
 
 flights = app.stream("flights", schema="id bigint, origin string, carrier string, dep_delay double")
 late = flights.where("dep_delay > 30").select(F.col("id").cast("string").alias("flight"), "carrier")
@@ -37,6 +52,8 @@ def measured(running: Any) -> dict[str, float]:
         "non_heap": memory.getNonHeapMemoryUsage().getUsed() / 2**20,
         "objects": len(gc.get_objects()),
         "threads": threading.active_count(),
+        "jobs": app.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs(),
+        "event_log_kb": sum(found.stat().st_size for found in event_log.rglob("*") if found.is_file()) / 1024,
     }
 
 

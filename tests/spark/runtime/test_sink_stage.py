@@ -23,6 +23,7 @@ from headrace.spark.runtime.sink_stage import TopicSinkStep
 from headrace.spark.runtime.stage_reports import StageReports
 from headrace.spark.runtime.stages import StageContext
 from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.worker_process import forget_client
 from headrace.spark.sinks import ParquetSink
 from headrace.spark.topology.nodes import DELETED_COLUMN, TASK_COLUMN, TopicSink
 from headrace.spark.verify_streams import JSON_OPTIONS
@@ -361,6 +362,7 @@ def test_small_tables_of_several_tasks_are_sent_together(broker, tmp_path, monke
     ):
         assert list(sink.push(table)) == []
     assert list(sink.finish()) == []
+    forget_client(broker.bootstrap_servers)
     assert encoded == [3, 2, 3, 1]
     found = [
         (record.key.decode(), record.value and json.loads(record.value)["v"][0]) for record in broker.records("out")
