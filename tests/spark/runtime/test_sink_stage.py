@@ -342,7 +342,7 @@ def test_small_tables_of_several_tasks_are_sent_together(broker, tmp_path, monke
     )
     reports = StageReports(plan.state_dir, plan.subtopology_id, plan.batch)
     context = StageContext(plan=plan, slot=slot, stage_reports=reports)
-    sink = TopicSinkStep(TopicSink(topic="out", key_columns=("k",)), ("k", "v")).start(context)
+    sink: Any = TopicSinkStep(TopicSink(topic="out", key_columns=("k",)), ("k", "v")).start(context)
     encoded, encode = [], sink.encode
 
     def counting(table):
