@@ -18,8 +18,9 @@ from headrace.spark.application_settings import ApplicationSettings
 from headrace.spark.compilation import Output, check_guarantee, check_new_output, compile_outputs
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.frames import empty_frame
+from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase
-from headrace.spark.stream_source import RowSource
+from headrace.spark.stream_source import RowSource, StreamSource
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
@@ -114,6 +115,9 @@ class ApplicationDeclaration:
         if not isinstance(source, TopicSource):
             return self._template_of(source.schema)
         return self._template_of(struct_of(source.schema_json), coordinates=source.value_format != "raw")
+
+    def _stream_of(self, template: DataFrame, origins: tuple[StreamSource, ...]) -> Stream:
+        return Stream(self, template, origins)
 
     def _leave(self, rows: StreamBase, sink: Leaving) -> None:
         """Add an output. Raises TopologyError if it conflicts with an existing one."""

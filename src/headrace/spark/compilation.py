@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pyspark.sql import DataFrame
 
 from headrace.errors import TopologyError
-from headrace.spark.event_time import KeyedDeduplication, without_watermark
+from headrace.spark.event_time import KeyedDeduplication, RelayedClosing, without_watermark
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.plan_reader import columns_read
+from headrace.spark.ranked_stream import KeyedTopN
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import JoinedSide, KeyedJoin, KeyedTransform, RowSource
+from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, RowSource
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
@@ -36,6 +37,7 @@ from headrace.spark.topology.nodes import (
     JoinSide,
     Leaving,
     ProjectForGroup,
+    RelayedWatermark,
     RepartitionSink,
     RepartitionSource,
     SessionWindow,
@@ -45,9 +47,11 @@ from headrace.spark.topology.nodes import (
     TopicSource,
     Watermark,
     WindowedAggregate,
+    WindowedTopN,
 )
 from headrace.spark.unsupported import refusal
 
+Closing = TypeVar("Closing", bound="WindowedAggregate | WindowedTopN")
 StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin | KeyedTransform
 
 
@@ -146,7 +150,7 @@ def _states_of_origins(origins: Sequence[StreamSource]) -> Iterator[StoredState]
             yield origin.deduplication
         if not isinstance(origin.source, TopicSource):
             # An operator that feeds another one has a store as well, so names are compared over all levels.
-            yield origin.source
+            yield origin.source.state if isinstance(origin.source, ClosedWindows) else origin.source
             yield from _states_of_origins(origin.source.origins)
 
 
@@ -260,28 +264,44 @@ class _Building:
 
     def _add_table(self, table: KeyedTable, sink: Leaving) -> None:
         declared = table._state
-        name = declared.name
-        operator = declared.node(self._internal(name, "changelog"))
-        watermark = self._watermark(declared)
+        operator = declared.node(self._internal(declared.name, "changelog"))
         if table._changes and isinstance(operator, Aggregate):
             operator = replace(operator, changes=table._changes)
-        if isinstance(operator, WindowedAggregate):
-            operator = self._closing(operator, sink)
+        if isinstance(operator, (WindowedAggregate, WindowedTopN)):
+            # A session that grows has another key. Only the records of a topic can say that the one before is gone, so
+            # any other sink gets sessions that have closed.
+            only_closed = isinstance(operator.window, SessionWindow)
+            appends = sink.output_mode == "append" if isinstance(sink, TopicSink) else only_closed
+            operator = self._closing(operator, appends=appends)
         if table._drops_rows and isinstance(sink, TopicSink):
             # The key is that of the groups (`_check_key_is_kept`), and a row that is gone has no other columns.
             sink = replace(sink, key_columns=None)
+        self._add_keyed(declared, Branch(source_index=0, operator=operator, after=table._calls, sink=sink))
+
+    def _add_closed(self, declared: ClosedWindows, branch: Branch) -> None:
+        """Add the subtopologies of an aggregate whose closed windows are the source of `branch`."""
+        # Always behind a repartition topic: an operator with keys that follows is then the only one of its task.
+        aggregate = replace(declared.state, repartitioned=True)
+        operator = aggregate.node(self._internal(aggregate.name, "changelog"))
+        assert isinstance(operator, WindowedAggregate)
+        self._add_keyed(aggregate, replace(branch, closed=self._closing(operator, appends=True)))
+
+    def _add_keyed(self, declared: KeyedState, behind: Branch) -> None:
+        """Add the branches that lead to an operator with keys, and the branch `behind`, which begins with it."""
+        name, watermark = declared.name, self._watermark(declared)
         for origin in declared.origins:
             projection = _group_projection(declared)
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
             frame = apply_calls(self._template_of_source(origin.source), origin.calls)
             # Not one of the columns of `projection`, but the clock behind it reads it.
-            event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
+            clock = watermark if isinstance(watermark, Watermark) else None
+            event_time = (EVENT_TIME_COLUMN,) if clock is not None else ()
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
             )
             needed = columns_read(projected)
-            before = origin.calls if watermark is not None else without_watermark(origin.calls)
+            before = origin.calls if clock is not None else without_watermark(origin.calls)
             leaving: Sink
             if declared.repartitioned:
                 leaving = RepartitionSink(
@@ -289,19 +309,11 @@ class _Building:
                     columns=projection.columns,
                     expressions=projection.expressions,
                     watermark=watermark,
-                    source_topics=() if watermark is None else origin.source.topics,
+                    source_topics=self._upstream_topics(watermark, origin),
                 )
-                branch = Branch(source_index=0, before=before, projection=projection, watermark=watermark, sink=leaving)
+                branch = Branch(source_index=0, before=before, projection=projection, watermark=clock, sink=leaving)
             else:
-                branch = Branch(
-                    source_index=0,
-                    before=before,
-                    projection=projection,
-                    watermark=watermark,
-                    operator=operator,
-                    after=table._calls,
-                    sink=sink,
-                )
+                branch = replace(behind, before=before, projection=projection, watermark=clock)
             self._add_branch(origin, branch, needed)
         # Two subtopologies: the one of the source ends in the repartition topic, the one behind it has the store.
         if declared.repartitioned:
@@ -314,30 +326,33 @@ class _Building:
                 origins=tuple(sorted({topic for origin in declared.origins for topic in origin.source.topics})),
                 has_watermarks=watermark is not None,
             )
-            self._behind[name] = CompiledSubtopology(
-                subtopology_id=name,
-                sources=(source,),
-                branches=(Branch(source_index=0, operator=operator, after=table._calls, sink=sink),),
-            )
+            self._behind[name] = CompiledSubtopology(subtopology_id=name, sources=(source,), branches=(behind,))
 
-    def _closing(self, node: WindowedAggregate, sink: Leaving) -> WindowedAggregate:
-        """Return an aggregate whose windows close with what its sink and the settings say about closing."""
-        # A session that grows has another key. Only the records of a topic can say that the one before is gone, so any
-        # other sink gets sessions that have closed.
-        only_closed = isinstance(node.window, SessionWindow)
-        appends = sink.output_mode == "append" if isinstance(sink, TopicSink) else only_closed
+    def _upstream_topics(self, watermark: Watermark | RelayedWatermark | None, origin: StreamSource) -> tuple[str, ...]:
+        """Return the topics whose partitions are the tasks that send `watermark`."""
+        if watermark is None:
+            return ()
+        if isinstance(watermark, RelayedWatermark):
+            return (self._internal(watermark.source, "repartition"),)
+        return origin.source.topics
+
+    def _closing(self, node: Closing, *, appends: bool) -> Closing:
+        """Return an operator whose windows close with what its output and the settings say about closing."""
         return replace(node, output_mode="append" if appends else "update", idle_timeout_ms=self._idle_timeout_ms)
 
-    def _watermark(self, declared: KeyedState) -> Watermark | None:
-        """Return the clock in front of an aggregate whose windows close."""
+    def _watermark(self, declared: KeyedState) -> Watermark | RelayedWatermark | None:
+        """Return the clock in front of an operator whose windows close, or the one that its source has."""
         # Windows without a watermark never close, and need no clock.
-        if not isinstance(declared, KeyedAggregate) or declared.closing is None or declared.window is None:
+        if not isinstance(declared, (KeyedAggregate, KeyedTopN)) or declared.closing is None:
             return None
-        closing = declared.closing
+        closing, window = declared.closing, declared.time_window
+        if isinstance(closing, RelayedClosing):
+            return RelayedWatermark(name=closing.source)
+        assert window is not None
         return Watermark(
             name=declared.watermark_name,
             source=closing.source,
-            window=declared.window.window,
+            window=window,
             event_time_expression=closing.event_time_expression,
             delay_us=closing.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
@@ -379,6 +394,9 @@ class _Building:
             return
         if isinstance(origin.source, KeyedTransform):
             self._add_transform(origin.source, branch)
+            return
+        if isinstance(origin.source, ClosedWindows):
+            self._add_closed(origin.source, branch)
             return
         name = origin.source.name
         self._sources[name] = origin.source

@@ -18,6 +18,7 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     Deduplication,
     Join,
+    KeyedOperator,
     RepartitionSink,
     RepartitionSource,
     SessionWindow,
@@ -30,6 +31,8 @@ from headrace.spark.topology.nodes import (
     Transform,
     Watermark,
     WindowedAggregate,
+    WindowedTopN,
+    WindowKind,
 )
 
 ReasonsForJobs = Mapping[str, str | None]
@@ -108,6 +111,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
     document: dict[str, Any] = {} if branch.join is None else {"join": _join(branch.join)}
     if branch.transform is not None:
         document["transform"] = _transform(branch.transform)
+    if branch.closed is not None:
+        document["closed_windows"] = _aggregate(branch.closed)
     document["calls"] = [call.method for call in branch.before]
     if branch.deduplication is not None:
         document["deduplication"] = _deduplication(branch.deduplication)
@@ -184,33 +189,40 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
         "changelog": aggregate.changelog_topic,
     }
     if aggregate.window is not None:
-        window = aggregate.window
-        if isinstance(window, SessionWindow):
-            document["window"] = {"gap_ms": window.gap_us / 1000}
-        else:
-            document["window"] = {"size_ms": window.size_us / 1000, "slide_ms": window.slide_us / 1000}
+        document["window"] = _window(aggregate.window)
     if isinstance(aggregate, WindowedAggregate):
-        document["window"] |= {
-            "closes_by": list(aggregate.watermark_sources),
-            "idle_timeout_ms": aggregate.idle_timeout_ms,
-        }
+        document["window"] |= _closing(aggregate)
     return document
+
+
+def _window(window: WindowKind) -> dict[str, Any]:
+    if isinstance(window, SessionWindow):
+        return {"gap_ms": window.gap_us / 1000}
+    return {"size_ms": window.size_us / 1000, "slide_ms": window.slide_us / 1000}
+
+
+def _closing(node: WindowedAggregate | WindowedTopN) -> dict[str, Any]:
+    return {"closes_by": list(node.watermark_sources), "idle_timeout_ms": node.idle_timeout_ms}
+
+
+def _window_kind(window: WindowKind) -> str:
+    if isinstance(window, SessionWindow):
+        return f"sessions with gaps of {timedelta(microseconds=window.gap_us)}"
+    kind = f"windows of {timedelta(microseconds=window.size_us)}"
+    return kind if window.slide_us == window.size_us else f"{kind} each {timedelta(microseconds=window.slide_us)}"
+
+
+def _closes_by(node: WindowedAggregate | WindowedTopN) -> str:
+    return f"which close by the watermark of {', '.join(node.watermark_sources)}"
 
 
 def _aggregate_line(aggregate: Aggregate) -> str:
     columns = ", ".join(name for name, _ in aggregate.results)
     if aggregate.window is None:
         return columns
-    window = aggregate.window
-    if isinstance(window, SessionWindow):
-        kind = f"sessions with gaps of {timedelta(microseconds=window.gap_us)}"
-    else:
-        kind = f"windows of {timedelta(microseconds=window.size_us)}"
-        if window.slide_us != window.size_us:
-            kind += f" each {timedelta(microseconds=window.slide_us)}"
-    if isinstance(aggregate, WindowedAggregate):
-        return f"{columns}; {kind}, which close by the watermark of {', '.join(aggregate.watermark_sources)}"
-    return f"{columns}; {kind}, kept for ever"
+    kind = _window_kind(aggregate.window)
+    closes = _closes_by(aggregate) if isinstance(aggregate, WindowedAggregate) else "kept for ever"
+    return f"{columns}; {kind}, {closes}"
 
 
 def _top_n(top: TopN) -> dict[str, Any]:
@@ -235,11 +247,20 @@ def _top_n_line(top: TopN) -> str:
     return f"{top.function}() <= {top.limit} by {keys} in the order {', '.join(_order_of(top))}"
 
 
+def _windowed_top_n(top: WindowedTopN) -> dict[str, Any]:
+    return _top_n(top) | {"window": _window(top.window) | _closing(top)}
+
+
+def _windowed_top_n_line(top: WindowedTopN) -> str:
+    return f"{_top_n_line(top)}; {_window_kind(top.window)}, {_closes_by(top)}"
+
+
 # For each kind of operator with keys: its name in JSON, its document, and its line of text.
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
     WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
     TopN: ("top_n", _top_n, _top_n_line),
+    WindowedTopN: ("top_n", _windowed_top_n, _windowed_top_n_line),
 }
 
 
@@ -267,10 +288,7 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
         lines += ["", f"subtopology {part.subtopology_id}"]
         lines += [f"  reads    {_source_line(source)}" for source in part.sources]
         for branch in part.branches:
-            if branch.join is not None:
-                lines += _join_lines(branch.join)
-            if branch.transform is not None:
-                lines += _transform_lines(branch.transform)
+            lines += _head_lines(branch)
             if branch.before:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.before)}")
             if branch.deduplication is not None:
@@ -284,10 +302,7 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
             if branch.watermark is not None:
                 lines += _watermark_lines(branch.watermark)
             if branch.operator is not None:
-                lines.append(
-                    f"  keeps    {branch.operator.name}: {_OPERATORS[type(branch.operator)][2](branch.operator)}"
-                )
-                lines.append(f"           changelog {branch.operator.changelog_topic}")
+                lines += _operator_lines(branch.operator)
             if branch.after:
                 lines.append(f"  then     {' · '.join(call.method for call in branch.after)}")
             lines.append(f"  writes   {_sink_line(branch)}")
@@ -296,6 +311,21 @@ def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[
             "  runs     in resident slots" if reason is None else f"  runs     a job for each micro-batch: {reason}"
         )
     return lines
+
+
+def _head_lines(branch: Branch) -> list[str]:
+    if branch.join is not None:
+        return _join_lines(branch.join)
+    if branch.transform is not None:
+        return _transform_lines(branch.transform)
+    return [] if branch.closed is None else _operator_lines(branch.closed)
+
+
+def _operator_lines(operator: KeyedOperator) -> list[str]:
+    return [
+        f"  keeps    {operator.name}: {_OPERATORS[type(operator)][2](operator)}",
+        f"           changelog {operator.changelog_topic}",
+    ]
 
 
 def _join_lines(join: Join) -> list[str]:
@@ -359,6 +389,8 @@ def _sink_line(branch: Branch) -> str:
 def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
+    if branch.closed is not None:
+        return ", ".join(name for name, _ in branch.closed.group_columns)
     if branch.operator is None:
         groups = () if branch.transform is None else branch.transform.group_columns
         return ", ".join(name for name, _ in groups) or "of the input"

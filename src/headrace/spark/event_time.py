@@ -33,6 +33,7 @@ from headrace.spark.unsupported import refusal, translated
 __all__ = [
     "ClosingWindows",
     "KeyedDeduplication",
+    "RelayedClosing",
     "check_watermark",
     "closing_windows",
     "has_watermark",
@@ -71,6 +72,13 @@ class ClosingWindows:
     topics: tuple[str, ...]
     event_time_expression: str
     delay_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedClosing:
+    """How windows close behind closed windows: by the watermark that the operator in front sends on."""
+
+    source: str  # name of that operator's store
 
 
 def has_watermark(dataframe: DataFrame) -> bool:

@@ -7,20 +7,23 @@ from what is computed ("by-origin"), never from its position in the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api, unknown_attribute
+from headrace.errors import TopologyError
 from headrace.spark.aggregate_split import AggregateSplit, WindowGroup, split_aggregate
-from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
+from headrace.spark.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
 from headrace.spark.frames import apply_calls, without_hidden
 from headrace.spark.keyed_table import KeyedTable
+from headrace.spark.ranked_windows import find_window_column, window_columns
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
+from headrace.spark.stream_source import ClosedWindows
 from headrace.spark.stream_transform import keyed_transform
 from headrace.spark.table_changes import check_repeatable, drops_rows, filter_text
 from headrace.spark.time_windows import GroupedWindow, find_window
@@ -33,8 +36,15 @@ from headrace.spark.topology.nodes import (
     SessionWindow,
     TopicSource,
     WindowedAggregate,
+    WindowKind,
 )
 from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from headrace.spark.sinks.interface import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,7 @@ class KeyedAggregate:
     repartitioned: bool
     where: str
     window: GroupedWindow | None = None
-    closing: ClosingWindows | None = None  # None: windows, if any, are kept for ever
+    closing: ClosingWindows | RelayedClosing | None = None  # None: windows, if any, are kept for ever
 
     noun = "an aggregate"
     naming_call = "agg"
@@ -97,6 +107,11 @@ class KeyedAggregate:
         return tuple(column for at, column in enumerate(self.group) if at != self.window.position)
 
     @property
+    def time_window(self) -> WindowKind | None:
+        """The window that it groups by."""
+        return None if self.window is None else self.window.window
+
+    @property
     def watermark_name(self) -> str:
         """Name of the store with the clock in front of windows that close."""
         return f"{self.name}-watermark"
@@ -129,7 +144,7 @@ class GroupedStream:
             )
         with translated(where, rows._template.columns):
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
-        self._window = find_window(rows._template, cols, where)
+        self._window = find_window(rows._template, cols, where) or self._window_in_front()
         self._check_sessions(where)
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
@@ -239,7 +254,7 @@ class GroupedStream:
             return refusing_method(name, REFUSED_GROUPED_METHODS[name])
         return unknown_attribute(self, name)
 
-    def _is_in_one_partition(self, split: AggregateSplit, closing: ClosingWindows | None) -> bool:
+    def _is_in_one_partition(self, split: AggregateSplit, closing: ClosingWindows | RelayedClosing | None) -> bool:
         """Whether all rows of a group are in one partition of the source, so that they need no repartition topic.
 
         They are if the declared key is one of the grouping columns. Windows that close make use of it. Other aggregates
@@ -251,9 +266,23 @@ class GroupedStream:
         key = self._origins[0].source.key_column
         return split.source_keys == (key,) or (closing is not None and key in split.source_keys)
 
-    def _closing(self) -> ClosingWindows | None:
-        """Return how windows close: by the watermark of the rows, if they have one."""
-        if self._window is None or not has_watermark(self._rows._template):
+    def _window_in_front(self) -> GroupedWindow | None:
+        """Return the window of closed windows among the grouping columns."""
+        [origin, *others] = self._origins
+        if others or not isinstance(origin.source, ClosedWindows):
+            return None
+        return find_window_column(
+            self._rows._template, self._cols, window_columns(self._rows._app, origin), self._where
+        )
+
+    def _closing(self) -> ClosingWindows | RelayedClosing | None:
+        """Return how windows close: by the watermark of the rows, or the one that closed windows pass on."""
+        if self._window is None:
+            return None
+        source = self._origins[0].source
+        if self._window.is_relayed and isinstance(source, ClosedWindows):
+            return RelayedClosing(source=source.name)
+        if not has_watermark(self._rows._template):
             return None
         # No watermark comes through a join of two streams, so these rows come from topics.
         ways = [(origin.source, origin.calls) for origin in self._origins if isinstance(origin.source, TopicSource)]
@@ -339,17 +368,72 @@ class GroupedStream:
             )
 
 
-@checked_api()
+@checked_api(unchecked=("join.other", "unionByName.other", "path", "sink"))
 class StreamTable(KeyedTable):
     """The newest row per key. `select`, `withColumn`, `where` and `drop` may follow, then `to_topic` or `foreachBatch`.
 
     A row that does not pass a filter any more is deleted: the topic gets a tombstone of its key.
+
+    Behind windows that close (`withWatermark` and `F.window`), rows are final once their window has closed. Methods
+    that need final rows, filters among them, return a `Stream` of them: each row once, when its window closes.
     """
 
-    groupBy = groupby = refusing_method("groupBy", REFUSED_TABLE_METHODS["groupBy"])
-    unionByName = refusing_method("unionByName", REFUSED_TABLE_METHODS["unionByName"])
-    join = refusing_method("join", REFUSED_TABLE_METHODS["join"])
-    to_parquet = refusing_method("to_parquet", REFUSED_TABLE_METHODS["to_parquet"])
+    def groupBy(self, *cols: Any) -> Any:
+        """As `Stream.groupBy`, on the rows of closed windows."""
+        return self._closed_rows("groupBy").groupBy(*cols)
+
+    groupby = groupBy
+
+    def unionByName(self, other: Any, allowMissingColumns: bool = False) -> Any:  # noqa: N803 PySpark's own
+        """As `Stream.unionByName`, on the rows of closed windows."""
+        return self._closed_rows("unionByName").unionByName(_closed(other), allowMissingColumns)
+
+    def join(self, other: Any, on: Any = None, how: str | None = None, *, name: str | None = None) -> Any:
+        """As `Stream.join`, on the rows of closed windows."""
+        return self._closed_rows("join").join(_closed(other), on, how, name=name)
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
+    ) -> Any:
+        """As `Stream.to_parquet`, for the rows of closed windows."""
+        return self._closed_rows("to_parquet").to_parquet(
+            path,
+            partition_by=partition_by,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+        )
+
+    def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
+        """As `Stream.to_sink`. A sink that takes no updates gets the rows of closed windows."""
+        if self._aggregate.closing is None or getattr(sink, "takes_updates", True):
+            return super().to_sink(sink, name=name)
+        return self._closed_rows("to_sink").to_sink(sink, name=name)
+
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._aggregate.closing is not None and method in ("where", "dropna"):
+            return self._closed_rows(method)._narrow(method, *args, **kwargs)
+        try:
+            return super()._narrow(method, *args, **kwargs)
+        except TopologyError as error:
+            # A rank or explode, which only final rows may have.
+            if self._aggregate.closing is None or "node" not in error.facts:
+                raise
+        return self._closed_rows(method)._narrow(method, *args, **kwargs)
+
+    def _closed_rows(self, method: str) -> Any:
+        """Return the rows of closed windows for `method`. Refuse it where no window closes."""
+        if self._aggregate.closing is None:
+            raise refusal(*REFUSED_TABLE_METHODS[method], call_site())
+        schema = StructType.fromJson(_json(self._aggregate.split))
+        origin = StreamSource(source=ClosedWindows(state=self._aggregate, schema=schema), calls=self._calls)
+        return self._app._stream_of(self._template, (origin,))
 
     @property
     def _aggregate(self) -> KeyedAggregate:
@@ -381,6 +465,12 @@ class StreamTable(KeyedTable):
         if call.method in ("where", "dropna"):
             check_repeatable(template, call.where, f"{call.method} behind an aggregate")
         return super()._followed_by(call, template)
+
+
+def _closed(other: Any) -> Any:
+    """Return the rows of closed windows for a table that has such; `other` itself otherwise."""
+    is_closing = isinstance(other, StreamTable) and other._aggregate.closing is not None
+    return other._closed_rows("join") if is_closing else other
 
 
 def _window_group(window: GroupedWindow | None) -> WindowGroup | None:

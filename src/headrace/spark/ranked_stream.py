@@ -6,12 +6,13 @@ no sinks. With it, `RankedTable` is a table of changes by key and position (`hea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api
+from headrace.spark.event_time import ClosingWindows, RelayedClosing
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.plan_reader import source_column
 from headrace.spark.ranking import Ranking, limit_of
@@ -19,7 +20,7 @@ from headrace.spark.refused_methods import REFUSED_RANKED_METHODS, REFUSED_RANKE
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.topology.nodes import NarrowCall, ProjectForGroup, TopN
+from headrace.spark.topology.nodes import NarrowCall, OutputMode, ProjectForGroup, TimeWindow, TopN, WindowedTopN
 from headrace.spark.unsupported import call_site, refusal, refusing_method
 
 __all__ = ["KeyedTopN", "RankedStream", "RankedTable", "ranked_stream"]
@@ -36,6 +37,7 @@ class KeyedTopN:
     call: NarrowCall  # withColumn, select, .. that adds the rank
     repartitioned: bool
     where: str
+    closing: ClosingWindows | RelayedClosing | None = None  # None: the first rows of each key are kept for ever
     noun = "a top-N"
     naming_call = "where"
 
@@ -72,7 +74,7 @@ class KeyedTopN:
     def node(self, changelog_topic: str) -> TopN:
         """Return its compiled form."""
         ranking, groups = self.ranking, len(self.ranking.group_columns)
-        return TopN(
+        top = TopN(
             name=self.name,
             function=ranking.function,
             limit=self.limit,
@@ -88,10 +90,39 @@ class KeyedTopN:
             input_expressions=ranking.projection.expressions[groups:],
             where=self.where,
         )
+        if self.closing is None or self.time_window is None:
+            return top
+        own = "" if self.repartitioned else self.watermark_name
+        of_top = {one.name: getattr(top, one.name) for one in fields(top)}
+        return WindowedTopN(
+            **of_top, window=self.time_window, watermark_sources=(self.closing.source,), watermark_store=own
+        )
+
+    @property
+    def time_window(self) -> TimeWindow | None:
+        """The window that it is partitioned by, if that closes."""
+        return self.ranking.window
+
+    @property
+    def window_sql(self) -> str:
+        """The window as SQL over the columns in front of the rank."""
+        window = self.ranking.window
+        assert window is not None
+        start = dict(self.projection.key_sql)[window.group]
+        return replace(window, group=f"({start})").sql
+
+    @property
+    def watermark_name(self) -> str:
+        """Name of the store with the clock in front of windows that close."""
+        return f"{self.name}-watermark"
 
 
 def ranked_stream(
-    app: Application, origins: tuple[StreamSource, ...], ranking: Ranking, call: NarrowCall
+    app: Application,
+    origins: tuple[StreamSource, ...],
+    ranking: Ranking,
+    call: NarrowCall,
+    closing: ClosingWindows | RelayedClosing | None = None,
 ) -> RankedStream:
     """Return the rows of `origins` behind `call`, which adds the rank."""
     source = origins[0].source if len(origins) == 1 else None
@@ -106,6 +137,7 @@ def ranked_stream(
         call=call,
         repartitioned=not keyed,
         where=call.where,
+        closing=closing,
     )
     template = app._template_of(
         StructType.fromJson(_parse_datatype_json_string(ranking.output_schema_json).jsonValue())
@@ -187,6 +219,11 @@ class RankedTable(KeyedTable):
     def _top(self) -> KeyedTopN:
         assert isinstance(self._state, KeyedTopN)
         return self._state
+
+    @property
+    def _output_modes(self) -> tuple[OutputMode, ...]:
+        """The first rows of a window that has closed are final."""
+        return ("update",) if self._top.closing is None else ("update", "append")
 
     def _check_key(self, key: list[str], where: str) -> None:
         """Refuse another key than that of the table: a row that moves would leave its old record behind."""

@@ -10,8 +10,8 @@ whatever else stands there is refused. Spark recognises the same conditions for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -23,16 +23,18 @@ from headrace.spark.aggregate_split import is_groupable, is_sortable
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.plan_reader import nondeterministic_functions, only_projects, source_column
+from headrace.spark.ranked_windows import WindowColumn
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
     expression_id,
+    parse_expression,
     sequence,
     unresolved_column,
     walk,
     with_children,
 )
-from headrace.spark.topology.nodes import ProjectForGroup, RankFunction, SortColumn
+from headrace.spark.topology.nodes import ProjectForGroup, RankFunction, SortColumn, TimeWindow
 from headrace.spark.unsupported import is_hidden, refusal, translated
 
 __all__ = ["MOST_ROWS", "Ranking", "has_window", "limit_of", "read_ranking"]
@@ -59,6 +61,8 @@ class Ranking:
     output_schema_json: str
     bare: bool
     source_keys: tuple[str, ...]  # columns of the source that grouping values are, unchanged
+    window: TimeWindow | None = None  # that is one of the grouping values
+    time_expression: str = ""  # canonical text of the window's time
 
     @property
     def inputs(self) -> tuple[tuple[str, str], ...]:
@@ -71,24 +75,35 @@ def has_window(dataframe: DataFrame) -> bool:
     return any(class_of(node) == "Window" for node in walk(analysed(dataframe)))
 
 
-def read_ranking(before: DataFrame, ranked: DataFrame, where: str) -> Ranking:
+def read_ranking(
+    before: DataFrame, ranked: DataFrame, where: str, windows: Mapping[str, WindowColumn] | None = None
+) -> Ranking:
     """Return the rank that `ranked`, which is one call on `before`, adds.
+
+    Args:
+        before: The rows that are ranked.
+        ranked: The call on them.
+        where: "file:line" of the user's call.
+        windows: By canonical text, the columns that are windows which close.
 
     Raises:
         TopologyError: needs-shuffle, not-supported-here.
     """
-    return _Reader(before, where).read(ranked)
+    return _Reader(before, where, windows or {}).read(ranked)
 
 
 class _Reader:
-    def __init__(self, before: DataFrame, where: str) -> None:
-        self._before, self._where = before, where
+    def __init__(self, before: DataFrame, where: str, windows: Mapping[str, WindowColumn]) -> None:
+        self._before, self._where, self._windows = before, where, windows
         self._spark = before.sparkSession
         self._canonical = CanonicalExpressions(before)
         self._definitions: dict[int, Any] = {}  # by number of a column that the call itself defines
         self._groups: list[Any] = []
         self._inputs: list[Any] = []
         self._rank = -1
+        self._window_at = -1  # number of the grouping value that is a window
+        self._column: WindowColumn | None = None  # this window
+        self._time_window: TimeWindow | None = None
 
     def read(self, ranked: DataFrame) -> Ranking:
         """Take the plan of `ranked` apart, and check the parts against Spark."""
@@ -100,6 +115,7 @@ class _Reader:
         # 2. Grouping values and results over the columns in front of the call. Spark's projections rename what a window
         #    needs; those names are resolved away.
         self._groups = [self._resolved(one) for one in sequence(window.partitionSpec())]
+        self._find_window()
         self._check_groups()
         names = [name for name in ranked.columns if not is_hidden(name)]
         shown = [column for column in columns if not is_hidden(str(column.name()))]
@@ -111,7 +127,10 @@ class _Reader:
             self._note_columns(one)
         order = tuple(found for one in sequence(window.orderSpec()) if (found := self._sorted_by(one)) is not None)
         results = tuple((name, str(self._rebuilt(one).sql()).strip()) for name, one in zip(names, outputs, strict=True))
-        group_columns = tuple((self._name_of(one), str(one.dataType().json())) for one in self._groups)
+        group_columns = tuple(
+            (self._name_of(one), '"timestamp"' if at == self._window_at else str(one.dataType().json()))
+            for at, one in enumerate(self._groups)
+        )
         projection = self._projection(group_columns)
         own = {f"g{at}" for at in range(len(self._groups))} | {f"i{at}" for at in range(len(self._inputs))} | {"r"}
         ranking = Ranking(
@@ -122,8 +141,10 @@ class _Reader:
             projection=projection,
             results=results,
             output_schema_json=StructType([ranked.schema[name] for name in names]).json(),
-            bare=all(sql.strip("`") in own for _, sql in results),
+            bare=all(sql.strip("`") in own or sql == self._window_sql for _, sql in results),
             source_keys=tuple(key for one in self._groups if (key := source_column(self._before, one)) is not None),
+            window=self._time_window,
+            time_expression="" if self._column is None else self._column.time_expression,
         )
         # 4. Both halves from their SQL texts must have the types of the whole.
         self._check_against_spark(ranking, StructType([ranked.schema[name] for name in names]))
@@ -180,6 +201,19 @@ class _Reader:
             return expression
         return with_children(self._spark, expression, [self._resolved(child) for child in children])
 
+    def _find_window(self) -> None:
+        """Note the grouping value that is a window which closes. It is grouped by its start."""
+        for at, one in enumerate(self._groups):
+            column = self._windows.get(self._canonical.text(one))
+            if column is not None:
+                self._window_at, self._column = at, column
+                self._time_window = replace(column.window, group=f"g{at}")
+                return
+
+    @property
+    def _window_sql(self) -> str | None:
+        return None if self._time_window is None else self._time_window.sql
+
     def _check_groups(self) -> None:
         if not self._groups:
             raise self._refuse(
@@ -187,9 +221,9 @@ class _Reader:
                 "a rank over all rows needs them in one place",
                 'name a column: Window.partitionBy("c").orderBy(..)',
             )
-        for one in self._groups:
+        for at, one in enumerate(self._groups):
             self._check_computable(one)
-            if not is_groupable(one):
+            if at != self._window_at and not is_groupable(one):
                 raise self._refuse(
                     "not-supported-here",
                     f'"{one.sql()}" is of type {one.dataType().simpleString()}; that is no key',
@@ -266,8 +300,11 @@ class _Reader:
             return unresolved_column(self._spark, "r")
         for kind, values in (("g", self._groups), ("i", self._inputs)):
             for at, one in enumerate(values):
-                if one.semanticEquals(expression):
-                    return unresolved_column(self._spark, f"{kind}{at}")
+                if not one.semanticEquals(expression):
+                    continue
+                if kind == "g" and self._time_window is not None and at == self._window_at:
+                    return parse_expression(self._spark, self._time_window.sql)
+                return unresolved_column(self._spark, f"{kind}{at}")
         children = sequence(expression.children())
         if not children:
             return expression
@@ -281,14 +318,25 @@ class _Reader:
         columns += [(f"i{at}", one) for at, one in enumerate(self._inputs)]
         origins = [(name, source_column(self._before, one)) for name, one in columns]
         source_columns = tuple((name, origin) for name, origin in origins if origin is not None)
-        bare = only_projects(self._before) and len(source_columns) == len(columns)
+        bare = only_projects(self._before) and len(source_columns) == len(columns) and self._column is None
         return ProjectForGroup(
-            key_sql=tuple((name, str(one.sql())) for name, one in columns[: len(group_columns)]),
+            key_sql=tuple(
+                (name, f"{one.sql()}.`start`" if at == self._window_at else str(one.sql()))
+                for at, (name, one) in enumerate(columns[: len(group_columns)])
+            ),
             input_sql=tuple((name, str(one.sql())) for name, one in columns[len(group_columns) :]),
-            columns=tuple((name, str(one.dataType().json())) for name, one in columns),
+            columns=(
+                *((f"g{at}", kind) for at, (_, kind) in enumerate(group_columns)),
+                *((name, str(one.dataType().json())) for name, one in columns[len(group_columns) :]),
+            ),
             bare=bare,
             source_columns=source_columns if bare else (),
-            expressions=tuple(self._canonical.text(one) for _, one in columns),
+            expressions=tuple(
+                self._column.expression
+                if self._column is not None and at == self._window_at
+                else self._canonical.text(one)
+                for at, (_, one) in enumerate(columns)
+            ),
         )
 
     def _check_against_spark(self, ranking: Ranking, wanted: StructType) -> None:

@@ -16,7 +16,10 @@ from pyspark.sql.types import DataType, StructType
 from headrace.checked_api import checked_api
 from headrace.errors import TopologyError
 from headrace.spark.event_time import (
+    ClosingWindows,
+    RelayedClosing,
     check_watermark,
+    closing_windows,
     has_watermark,
     keyed_deduplication,
     warn_of_unbounded_state,
@@ -25,11 +28,12 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
-from headrace.spark.ranking import read_ranking
+from headrace.spark.ranked_windows import window_columns
+from headrace.spark.ranking import Ranking, read_ranking
 from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import check_inner, keyed_join
-from headrace.spark.stream_source import KeyedTransform
+from headrace.spark.stream_source import ClosedWindows, KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
     call_site,
@@ -74,12 +78,45 @@ class Stream(StreamBase):
 
     def _ranked(self, call: NarrowCall) -> RankedStream:
         """Return the rows behind a call with a rank over a window. Raises TopologyError for any other window."""
-        self._check_no_event_time("a window function", call.where)
+        self._check_not_deduplicated("a window function", call.where)
         before = self._template.select(
             *(quoted(name) for name in self._template.columns if not name.startswith(HIDDEN_PREFIX))
         )
-        ranking = read_ranking(before, apply_calls(before, (call,)), call.where)
-        return ranked_stream(self._app, self._origins, ranking, call)
+        [origin, *others] = self._origins
+        # A window closes by the watermark of these rows, or by the one that closed windows pass on.
+        closed = origin.source if isinstance(origin.source, ClosedWindows) and not others else None
+        closes = has_watermark(self._template) or closed is not None
+        windows = window_columns(self._app, origin) if closes else {}
+        ranking = read_ranking(before, apply_calls(before, (call,)), call.where, windows)
+        if has_watermark(self._template):
+            closing: ClosingWindows | RelayedClosing | None = self._rank_closing(ranking, call.where)
+        elif closed is not None and ranking.window is not None:
+            closing = RelayedClosing(source=closed.name)
+        else:
+            closing = None
+        return ranked_stream(self._app, self._origins, ranking, call, closing)
+
+    def _rank_closing(self, ranking: Ranking, where: str) -> ClosingWindows:
+        """Return how the windows of a rank close. Refuse a rank without one, and another time than the watermark's."""
+        if ranking.window is None:
+            raise refusal(
+                "not-supported-here",
+                "a rank behind withWatermark needs a window in partitionBy: without one, no rank is ever final",
+                'withColumn("window", F.window("time", "10 minutes")), and "window" in partitionBy; or leave '
+                "withWatermark out",
+                where,
+            )
+        ways = [(origin.source, origin.calls) for origin in self._origins if isinstance(origin.source, TopicSource)]
+        closing = closing_windows(self._template, ways, where)
+        if closing.event_time_expression != ranking.time_expression:
+            raise refusal(
+                "not-supported-here",
+                f"the window is over {ranking.time_expression}, the watermark over {closing.event_time_expression}; "
+                "no watermark tells when such windows close",
+                "name the same column in withWatermark and in F.window",
+                where,
+            )
+        return closing
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:  # noqa: N803 PySpark's own names
         """As `DataFrame.withWatermark`: declare the event time of the rows, and how late they may be.

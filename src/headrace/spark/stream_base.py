@@ -24,7 +24,7 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
-from headrace.spark.stream_source import KeyedTransform, RowSource
+from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
     Leaving,
@@ -65,6 +65,12 @@ class Application(Protocol):
 
     def _template_of(self, columns: StructType, *, coordinates: bool = False) -> DataFrame:
         """An empty frame with these columns and the runtime's own."""
+
+    def _template_of_source(self, source: RowSource) -> DataFrame:
+        """An empty frame with the columns of a source's rows."""
+
+    def _stream_of(self, template: DataFrame, origins: tuple[StreamSource, ...]) -> Any:
+        """A `Stream` of these rows, for modules that `headrace.spark.stream` imports."""
 
     def _leave(self, rows: StreamBase, sink: Leaving) -> None:
         """Add an output."""
@@ -404,8 +410,10 @@ def described_sources(origins: Sequence[StreamSource]) -> list[tuple[str, list[s
 def _described_source(source: RowSource) -> str:
     if isinstance(source, TopicSource):
         kind: str = source.value_format
+    elif isinstance(source, KeyedTransform):
+        kind = source.processor_name
     else:
-        kind = source.processor_name if isinstance(source, KeyedTransform) else "joined"
+        kind = "closed windows" if isinstance(source, ClosedWindows) else "joined"
     return f"{', '.join(source.topics)} ({kind})"
 
 

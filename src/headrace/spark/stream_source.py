@@ -1,4 +1,4 @@
-"""Sources of a stream's rows: topics, a join or a stateful processor, and the calls made on the rows since."""
+"""Sources of a stream's rows: topics, a join, a stateful processor or closed windows, and the calls made since."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.spark.topology.nodes import (
     Transform,
 )
 
-__all__ = ["JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource"]
+__all__ = ["ClosedWindows", "JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,4 +144,30 @@ class KeyedTransform:
         )
 
 
-RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedWindows:
+    """The rows of an aggregate whose windows close, each once: when its window has closed."""
+
+    state: Any  # `KeyedAggregate`
+    schema: StructType  # of the rows
+    noun = "windows that close"
+    key_column = None  # no column equals the key of an input record
+
+    @property
+    def name(self) -> str:
+        """Name of the aggregate's store."""
+        return str(self.state.name)
+
+    @property
+    def origins(self) -> tuple[StreamSource, ...]:
+        """The origins of the rows that are grouped."""
+        found: tuple[StreamSource, ...] = self.state.origins
+        return found
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that its rows come from."""
+        return tuple(dict.fromkeys(topic for origin in self.origins for topic in origin.source.topics))
+
+
+RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows

@@ -43,7 +43,7 @@ from headrace.spark.topology.nodes import (
 )
 from headrace.spark.unsupported import refusal, translated
 
-__all__ = ["GroupedWindow", "find_window"]
+__all__ = ["GroupedWindow", "find_window", "read_window"]
 
 _TIME = "__headrace_window_time"
 
@@ -58,15 +58,12 @@ class GroupedWindow:
     window: WindowKind
     time_expression: str  # canonical text of the event time
     has_watermark: bool
+    is_relayed: bool = False  # whether it is the window of closed windows in front, by whose watermark it closes
 
     @property
     def expression(self) -> str:
         """Return the canonical text of the window's start."""
-        window = self.window
-        if isinstance(window, SessionWindow):
-            return f"session_window({self.time_expression}, gap {window.gap_us} us).start"
-        measures = f"size {window.size_us} us, slide {window.slide_us} us, start {window.start_us} us"
-        return f"window({self.time_expression}, {measures}).start"
+        return self.window.start_text(self.time_expression)
 
     def grouped_columns(self, columns: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments of `groupBy` for rows behind `call`."""
@@ -233,3 +230,9 @@ def _time_expression(before: DataFrame, time: Column, where: str) -> str:
 
 def _no_event_time(message: str, fix: str, where: str) -> TopologyError:
     return refusal("not-supported-here", message, fix, where)
+
+
+def read_window(before: DataFrame, column: Column) -> tuple[Any, int, int, int] | None:
+    """Return time, size, slide and start in microseconds of `window` in `column`; None for another column."""
+    function = _window_function(before, column)
+    return None if function is None or function.is_session else (function.time, *function.durations)

@@ -342,7 +342,7 @@ class TopologyTest:
             operator.name: (part, operator)
             for part in self._compiled.subtopologies
             for branch in part.branches
-            for operator in (branch.operator, branch.deduplication)
+            for operator in (branch.closed, branch.operator, branch.deduplication)
             if operator is not None
         }
         if name not in known:

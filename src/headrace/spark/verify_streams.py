@@ -142,11 +142,12 @@ def value_of(frame: DataFrame, sink: TopicSink) -> Column:
 def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] | None) -> Column:
     """The record's key: `group` are (hidden column, name) of a table's grouping values."""
     if sink.key_columns is not None:
-        columns = [(name, name) for name in sink.key_columns]
-    elif group is not None:
-        columns = list(group)
-    else:
-        return F.col(KEY_COLUMN)
+        return key_of_columns(frame, [(name, name) for name in sink.key_columns])
+    return F.col(KEY_COLUMN) if group is None else key_of_columns(frame, group)
+
+
+def key_of_columns(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Column:
+    """The key of a record whose key is made of `columns`: pairs of a column and the name in the key."""
     types = dict(frame.dtypes)
     parts = F.struct(*(F.col(quoted(column)).alias(name) for column, name in columns))
     as_object = F.to_json(parts, JSON_OPTIONS).cast("binary")

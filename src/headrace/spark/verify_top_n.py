@@ -8,6 +8,7 @@ values as often.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -35,6 +36,8 @@ def compare_ranked(
     rows: DataFrame,
     actual: DataFrame,
     ignored: frozenset[str],
+    *,
+    once: bool = False,
 ) -> SinkVerdict:
     """Compare the sink of a top-N.
 
@@ -45,6 +48,7 @@ def compare_ranked(
         rows: The decodable input rows in front of the rank.
         actual: The records of the sink's topic.
         ignored: Columns that cannot be recomputed.
+        once: Whether a key has one record only: it is written when its window is complete.
     """
     top = table._top
     rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name != COORDINATES_COLUMN))
@@ -57,7 +61,9 @@ def compare_ranked(
         return SinkVerdict(topic=sink.topic, kind="table", expected=0, found=0, equal=0, undecided=why)
     groups = [f"{HIDDEN_PREFIX}g{at}" for at in range(len(top.ranking.group_columns))]
     results = [f"{sql} AS {quoted(name)}" for name, sql in top.ranking.results]
-    copies = [f"g{at} AS {name}" for at, name in enumerate(groups)]
+    window = top.ranking.window
+    shown = {} if window is None else {window.group: window.sql}
+    copies = [f"{shown.get(f'g{at}', f'g{at}')} AS {name}" for at, name in enumerate(groups)]
     expected = apply_calls(ranked.selectExpr(*results, *copies, _POSITION), table._calls)
     key = [*groups, *([_POSITION] if top.position_name else [])]
     schema = value_schema(expected, sink)
@@ -70,7 +76,8 @@ def compare_ranked(
     found = newest.where("value is not null").select(
         "key", canonical_value(F.col("value"), sink, schema, ignored).alias("found")
     )
-    return _verdict(app, sink, wanted.withColumn("here", F.lit(1)), found.withColumn("there", F.lit(1)))
+    verdict = _verdict(app, sink, wanted.withColumn("here", F.lit(1)), found.withColumn("there", F.lit(1)))
+    return replace(verdict, repeated=actual.count() - found.count()) if once else verdict
 
 
 def _ranked(top: KeyedTopN, rows: DataFrame) -> DataFrame:

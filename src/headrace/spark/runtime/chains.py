@@ -269,7 +269,8 @@ def _guarded_main(builder: ChainBuilder, tracer: ChainBuilder, sides: Sequence[S
 
 def has_sql_on_records(branch: Branch) -> bool:
     """Whether a record can make Spark SQL fail. SQL behind an operator works on keys, not on records."""
-    if branch.head is not None:  # a probe must not run it; prefixes of the micro-batch find the record
+    # A probe must not run a join or close windows; prefixes of the micro-batch find the record.
+    if branch.head is not None:
         return False
     projected = branch.projection is not None and not branch.projection.bare
     return bool(branch.before) or projected or (branch.operator is None and bool(branch.after))
@@ -278,6 +279,8 @@ def has_sql_on_records(branch: Branch) -> bool:
 def _is_fused(branch: Branch) -> bool:
     """Whether no Spark SQL is needed between the source and a topic."""
     if branch.before or branch.after or branch.deduplication or isinstance(branch.sink, ForeachBatchSink):
+        return False
+    if branch.closed is not None:
         return False
     projected = branch.projection is None or branch.projection.bare
     return projected and (branch.operator is None or branch.operator.bare)
@@ -418,9 +421,13 @@ class ChainBuilder:
 
     def sql_on_results(self, branch: Branch, operator: KeyedOperator, operated: DataFrame) -> DataFrame:
         """Apply the Spark SQL on the rows of an operator."""
+        return apply_calls(self._results(operator, operated), branch.after)
+
+    @staticmethod
+    def _results(operator: KeyedOperator, operated: DataFrame) -> DataFrame:
         results = [f"{sql} AS {quoted(name)}" for name, sql in operator.results]
         hidden = [name for name in operated.columns if name.startswith(HIDDEN_PREFIX)]
-        return apply_calls(operated.selectExpr(*results, *map(quoted, hidden)), branch.after)
+        return operated.selectExpr(*results, *map(quoted, hidden))
 
     def rows_for_user(self, branch: Branch, index: int) -> DataFrame:
         return without_hidden(self._rows(branch, index))
@@ -520,10 +527,13 @@ class ChainBuilder:
 
     def _called(self, branch: Branch, fetched: DataFrame) -> DataFrame:
         """Return fetched rows behind the calls on them."""
+        if branch.closed is not None:
+            return apply_calls(self._results(branch.closed, fetched), branch.before)
         if not branch.before:
             return fetched
         source = self._subtopology.sources[branch.source_index]
-        columns = _columns_of_source(source) if branch.head is None else struct_of(branch.head.columns).fields
+        head = branch.join or branch.transform
+        columns = _columns_of_source(source) if head is None else struct_of(head.columns).fields
         # Recorded calls name all columns of the source; the fetch stage yields only those that a result depends on.
         frame = apply_calls(_with_unread_columns(fetched, columns), branch.before)
         return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
@@ -536,13 +546,16 @@ class ChainBuilder:
         """Return the stage that fetches a branch's source, and the schema of its rows."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
-        schema = source_schema(source) if branch.head is None else struct_of(branch.head.kept_columns)
+        schema = self._fetched_schema(source, branch)
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
         if _needs_timestamp(branch):
             schema = schema.add(TIMESTAMP_COLUMN, LongType())
         schema = self._with_hidden(schema)
         steps: list[Step] = []
-        steps += _head_steps(branch, f"fetch-{index}")
+        steps += _head_steps(branch, f"fetch-{index}", with_key=with_key)
+        if branch.closed is not None:
+            # The key of a closed row's record is made of its groups; that of the repartition topic is not read.
+            with_key = False
         if self._projected_in_arrow(branch) and branch.projection is not None:
             steps.append(BareProjection(branch.projection, traced=self._traced))
             schema = self._schema(branch.projection.columns)
@@ -556,6 +569,14 @@ class ChainBuilder:
             output=tuple(schema.names),
         )
         return stage, schema
+
+    @staticmethod
+    def _fetched_schema(source: Source, branch: Branch) -> StructType:
+        """Return the columns of the rows of a source, behind the operator that takes them first."""
+        if branch.closed is not None:
+            return struct_of(branch.closed.output_columns)
+        head = branch.join or branch.transform
+        return source_schema(source) if head is None else struct_of(head.kept_columns)
 
     def _fetch_step(self, source: Source, *, with_key: bool, accounts: bool) -> FetchStep:
         topics = source_topics(source)
@@ -571,7 +592,9 @@ class ChainBuilder:
 
     @staticmethod
     def _projected_in_arrow(branch: Branch) -> bool:
-        return branch.projection is not None and branch.projection.bare and not branch.before
+        if branch.projection is None or branch.closed is not None:
+            return False
+        return branch.projection.bare and not branch.before
 
     def _operated(
         self, frame: DataFrame, branch: Branch, operator: KeyedOperator, index: int, *before: Step
@@ -660,8 +683,10 @@ def _with_unread_columns(fetched: DataFrame, columns: Sequence[StructField]) -> 
     return fetched.select(*whole, *(quoted(name) for name in fetched.columns if name in own))
 
 
-def _head_steps(branch: Branch, fetch: str) -> list[Step]:
+def _head_steps(branch: Branch, fetch: str, *, with_key: bool = False) -> list[Step]:
     """Return the operator on the rows of the source, if there is one."""
+    if branch.closed is not None:
+        return [StatefulStep(stateful_operator(branch.closed, with_key), fetch)]
     if branch.join is not None:
         return [StatefulStep(JoinOperator(branch.join), fetch)]
     return [StatefulStep(TransformOperator(branch.transform), fetch)] if branch.transform is not None else []

@@ -26,6 +26,7 @@ from headrace.spark.runtime.executor import Executor
 from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
 from headrace.spark.runtime.progress import BatchTiming, SubtopologyProgress
+from headrace.spark.runtime.silent_partitions import SilenceLog
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.runtime.task_inputs import TaskInputs
@@ -99,6 +100,7 @@ class CommandExecutor:
         """
         self._runtime, self._subtopology, self._jobs = runtime, subtopology, jobs
         self._name, self._tasks, self.progress = subtopology.subtopology_id, tasks, progress
+        self._silence = SilenceLog(self._name)
         self.inputs, self._commit, self.limits = inputs, commit, limits
         self._losses = 0  # of brokers, as far as they are known
         self._batch_ids = itertools.count()
@@ -349,6 +351,7 @@ class CommandExecutor:
         timing = BatchTiming(started=self._started, processed=self._processed, committed=time.monotonic())
         self.limits.update(measure(plan, self._reached, self._reports, timing, succeeded=bool(committed)))
         if committed:
+            self._silence.add(committed)
             self.progress.add(plan, committed, self._reports, timing, list(self._tasks.values()))
         if len(committed) == len(plan.tasks):
             self._recovery.succeeded()

@@ -17,7 +17,15 @@ from headrace.spark.runtime.stages import Step
 from headrace.spark.runtime.stateful_operator import StatefulOperator
 from headrace.spark.runtime.top_n_operator import TopNOperator
 from headrace.spark.runtime.window_operator import WindowOperator
-from headrace.spark.topology.nodes import Aggregate, KeyedOperator, SessionWindow, TopN, WindowedAggregate
+from headrace.spark.runtime.window_top_n_operator import WindowTopNOperator
+from headrace.spark.topology.nodes import (
+    Aggregate,
+    KeyedOperator,
+    SessionWindow,
+    TopN,
+    WindowedAggregate,
+    WindowedTopN,
+)
 
 __all__ = ["can_trace", "stateful_operator", "traced_step"]
 
@@ -41,6 +49,7 @@ _KINDS: dict[type, _Kind] = {
     Aggregate: _Kind(_aggregate, TracedAggregateStep),
     WindowedAggregate: _Kind(_windows),
     TopN: _Kind(TopNOperator),
+    WindowedTopN: _Kind(WindowTopNOperator),
 }
 
 

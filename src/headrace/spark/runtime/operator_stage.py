@@ -22,6 +22,7 @@ from headrace.spark.topology.nodes import (
     Aggregate,
     KeyedOperator,
     ProjectForGroup,
+    WindowedTopN,
     WindowKind,
 )
 
@@ -94,7 +95,7 @@ class BareResults:
 
     def start(self, context: StageContext) -> Operator:
         del context
-        window = self.operator.window if isinstance(self.operator, Aggregate) else None
+        window = self.operator.window if isinstance(self.operator, (Aggregate, WindowedTopN)) else None
         shown = None if window is None else window.sql
         pairs = [(name, WINDOW_COLUMN if sql == shown else sql.strip("`")) for name, sql in self.operator.results]
         hidden = [TASK_COLUMN, KEY_COLUMN] if self.with_key else [TASK_COLUMN]

@@ -143,6 +143,7 @@ class TaskReport:
     watermarks_ms: dict[str, int] = field(default_factory=dict)  # event time in ms, by the operator's store
     announced: dict[str, int] = field(default_factory=dict)  # watermark in µs to send on, by the operator's store
     upstream: list[list[Any]] = field(default_factory=list)  # watermarks read from a repartition topic, in log order
+    silent: list[list[Any]] = field(default_factory=list)  # (source, upstream task, ms) of those that hold back windows
     table_rows: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
@@ -151,6 +152,7 @@ class TaskReport:
         # Each input is reported by exactly one fetch stage, so nothing is overwritten.
         self.reached |= other.reached
         self.notes += other.notes
+        self.silent += other.silent
         self.table_rows |= other.table_rows
         self.watermarks_ms |= other.watermarks_ms
         self.announced |= other.announced

@@ -10,13 +10,14 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.spark.listeners import timestamp
 from headrace.spark.runtime.plan import MicroBatchPlan, StageReport, TaskReport
+from headrace.spark.runtime.silent_partitions import silent_partitions
 from headrace.spark.runtime.tasks import RunningTask
 
 __all__ = ["BatchTiming", "SubtopologyProgress", "Totals", "write_status"]
@@ -117,7 +118,7 @@ class SubtopologyProgress:
                 },
                 "subtopology": self.name,
                 "tasks": sorted(task.partition for task in plan.tasks),
-                "eventTime": _event_time(tasks.values()),
+                "eventTime": _event_time(list(tasks.values())),
                 "skippedRecords": sum(task.skipped for task in tasks.values()),
                 "deadLetters": sum(task.dead for task in tasks.values()),
                 "residentSlots": resident,
@@ -208,16 +209,18 @@ def _durations(reports: Sequence[StageReport], timing: BatchTiming) -> dict[str,
     }
 
 
-def _event_time(tasks: Iterable[TaskReport]) -> dict[str, str]:
+def _event_time(tasks: Sequence[TaskReport]) -> dict[str, str]:
     """Return the watermark that is furthest behind among these tasks, under Spark's key; nothing without one.
 
-    A watermark that Python's calendar does not have is left out.
+    A watermark that Python's calendar does not have is left out. `silentPartitions` names those that hold back windows.
     """
+    silent = ", ".join(map(str, silent_partitions(tasks)))
+    found = {"silentPartitions": silent} if silent else {}
     # The earliest, as Spark's default policy for several operators (`spark.sql.streaming.multipleWatermarkPolicy`).
     marks = [mark for task in tasks for mark in task.watermarks_ms.values()]
     if not marks or not LEAST_MS <= min(marks) <= MOST_MS:
-        return {}
-    return {"watermark": timestamp(min(marks))}
+        return found
+    return {"watermark": timestamp(min(marks)), **found}
 
 
 _OPERATORS = {

@@ -35,6 +35,7 @@ from headrace.spark.topology.nodes import (
     Transform,
     Watermark,
     WindowedAggregate,
+    WindowedTopN,
 )
 
 __all__ = [
@@ -245,11 +246,17 @@ def top_n_schema(top: TopN) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
+def windowed_top_n_schema(top: WindowedTopN) -> RowSchema:
+    """The rows of a top-N whose windows close: under keys in the order of time, and with their groups."""
+    return RowSchema((WINDOW_START, *top_n_schema(top).columns))
+
+
 # Rows of the store and changelog of each kind of operator with keys.
 _STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
     Aggregate: state_schema,
     WindowedAggregate: windowed_schema,
     TopN: top_n_schema,
+    WindowedTopN: windowed_top_n_schema,
 }
 
 
@@ -320,6 +327,8 @@ def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
         stores.append(store_of_join(branch.join))
     if branch.transform is not None:
         stores.append(store_of_transform(branch.transform))
+    if branch.closed is not None:
+        stores.append(store_of(branch.closed))
     if branch.deduplication is not None:
         stores.append(store_of_deduplication(branch.deduplication))
     if branch.watermark is not None:

@@ -336,7 +336,9 @@ class _Entries:
         order = order_of_keys(keys)
         if order is not None:
             keys, values = keys.take(order), values.take(order)
-        return StoreWrites(keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms)
+        return StoreWrites(
+            keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms, silent=clock.silent
+        )
 
 
 def _greatest(values: Positions, begins: Positions) -> Positions:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import HeadraceError
 from headrace.spark.arrow_types import arrow_type, arrow_types
 from headrace.spark.runtime.change_rows import ChangeRows, Mask, upserts
 from headrace.spark.runtime.row_schema import input_schema, store_of_join
@@ -28,6 +29,7 @@ from headrace.spark.topology.nodes import (
     OLD_COLUMN,
     TASK_COLUMN,
     Join,
+    RelayedWatermark,
     RepartitionSink,
     TopicSink,
 )
@@ -195,13 +197,26 @@ class _RepartitionSink(_Sink):
 
     def _advanced(self, store: str, source: str) -> Iterator[UpstreamWatermark]:
         """Yield the watermarks of this slot's tasks that moved on in this micro-batch."""
-        tasks, now_ms = self._partitions(self._sink.source_topics), self._context.topics.now_ms()
-        for task in self._context.slot.tasks:
-            time_us = self._context.report(task.partition).announced.get(store)
+        slot_tasks = self._context.slot.tasks
+        relayed = slot_tasks and isinstance(self._sink.watermark, RelayedWatermark)
+        earlier = self._announced_earlier(store) if relayed else {}
+        for task in slot_tasks:
+            time_us = self._context.report(task.partition).announced.get(store, earlier.get(task.partition))
+            # The topics are asked for only here: internal ones do not exist yet when a plan without tasks warms up.
             if time_us is not None:
+                tasks, now_ms = self._partitions(self._sink.source_topics), self._context.topics.now_ms()
                 yield UpstreamWatermark(
                     source=source, task=task.partition, tasks=tasks, time_us=time_us, sent_ms=now_ms
                 )
+
+    def _announced_earlier(self, store: str) -> dict[int, int]:
+        """Return the watermarks of the stage that closed windows; Spark SQL lies between it and this one."""
+        reports = [report for report in self._context.upstream_reports() if report.slot == self._context.slot.slot]
+        # A stage ends after those in front of it, unless one of them died.
+        if not reports:
+            raise HeadraceError("upstream-died", "the stage that closes windows did not finish; nothing is announced")
+        tasks = [task for report in reports for task in report.tasks]
+        return {task.partition: task.announced[store] for task in tasks if store in task.announced}
 
     def _partitions(self, topics: Sequence[str]) -> int:
         """Return the number of partitions of the largest of `topics`. Raises BrokerError: topic-missing."""

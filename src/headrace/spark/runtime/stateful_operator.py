@@ -240,6 +240,7 @@ class _Stateful:
             report.watermarks_ms[change.store.name] = writes.watermark_ms
         if writes.announced_us is not None:
             report.announced[change.store.name] = writes.announced_us
+        report.silent += [list(one) for one in writes.silent]
         if len(writes.keys):
             producer_for(self._context).send(
                 change.store.changelog_topic,

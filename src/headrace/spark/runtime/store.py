@@ -414,6 +414,7 @@ class StoreWrites:
     late_rows: int = 0
     watermark_ms: int | None = None
     announced_us: int | None = None  # watermark that the next step sends on
+    silent: tuple[tuple[str, int, int], ...] = ()  # (source, upstream task, ms): those that hold back windows
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +38,11 @@ from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUM
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
 
-__all__ = ["TopNOperator"]
+__all__ = ["SLOT_BYTES", "Ranking", "RunningTopN", "TopNChanges", "TopNOperator"]
 
 ENOUGH = 300_000  # waiting rows of a task that are reduced to the first ones of their keys
 FIRST_SLOTS = 4  # that are read at once; while all of a key are taken, twice as many of it are read
-_SLOT_BYTES = 4
+SLOT_BYTES = 4
 Mask = NDArray[np.bool_]
 
 
@@ -62,23 +62,23 @@ class TopNOperator:
         return (store_of(self.top),)
 
     def start(self) -> RunningOperator:
-        return _TopN(_Ranking(self.top), self)
+        return RunningTopN(Ranking(self.top), self)
 
 
-class _Ranking:
+class Ranking:
     """Order and ranks of rows."""
 
     def __init__(self, top: TopN) -> None:
         self.top = top
         self.groups = pa.schema([(f"g{at}", arrow_type(kind)) for at, (_, kind) in enumerate(top.group_columns)])
         self.inputs = pa.schema([(name, arrow_type(kind)) for name, kind in top.inputs])
+        self.kept = pa.schema([*self.groups, *self.inputs])
         ordered = {one.column for one in top.order}
         self._others = [name for name in self.inputs.names if name not in ordered]
 
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the types that they are stored in, whatever time zone or width Spark used."""
-        schema = pa.schema([*self.groups, *self.inputs])
-        return pa.Table.from_arrays([rows.column(f.name).cast(f.type) for f in schema], schema=schema)
+        return pa.Table.from_arrays([rows.column(f.name).cast(f.type) for f in self.kept], schema=self.kept)
 
     def sort(self, rows: pa.Table, group: Positions) -> _Sorted:
         """Return the order of `rows`, whose keys are numbered by `group`."""
@@ -143,10 +143,20 @@ class _Sorted:
         return _Sorted(self.rows[mask], group, _changes(group), _changes(tie))
 
 
-class _TopN:
+class TopNDescription(Protocol):
+    """Description of a top-N: a `TopNOperator`, or one over windows that close."""
+
+    @property
+    def with_key(self) -> bool: ...
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]: ...
+
+
+class RunningTopN:
     """Mutable: the rows of the micro-batch that may be among the first ones."""
 
-    def __init__(self, ranking: _Ranking, operator: TopNOperator) -> None:
+    def __init__(self, ranking: Ranking, operator: TopNDescription) -> None:
         self._ranking, self._operator = ranking, operator
         self._tables: dict[int, list[pa.Table]] = {}
         self._waiting: dict[int, int] = {}
@@ -167,12 +177,18 @@ class _TopN:
             first, _, _ = self._first_rows(tables)
             self._tables[partition], self._waiting[partition] = [first], 0
 
-    def end(self, partition: int) -> _Changes | None:
-        tables = self._tables.pop(partition, [])
-        self._waiting.pop(partition, None)
+    def end(self, partition: int) -> TopNChanges | None:
+        tables = self._waiting_rows(partition)
         if not tables:
             return None
-        return _Changes(self._ranking, self._operator, partition, *self._first_rows(tables))
+        return TopNChanges(self._ranking, self._operator, partition, *self._first_rows(tables))
+
+    def _waiting_rows(self, partition: int) -> list[pa.Table]:
+        self._waiting.pop(partition, None)
+        return self._tables.pop(partition, [])
+
+    def _no_rows(self) -> tuple[pa.Table, pa.Array, Positions]:
+        return self._ranking.kept.empty_table(), pa.array([], pa.binary()), np.empty(0, np.int64)
 
     def _first_rows(self, tables: Sequence[pa.Table]) -> tuple[pa.Table, pa.Array, Positions]:
         """Return the rows that are among the first ones of these, their distinct keys, and the key of each row."""
@@ -185,13 +201,34 @@ class _TopN:
         return rows.take(pa.array(kept)), found.dictionary, group[kept]
 
 
-class _Changes:
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Stored and new rows of the keys of a micro-batch, in one order."""
+
+    rows: pa.Table
+    slot: Positions  # of each row in the store; negative for a new one
+    before: _Sorted  # the stored rows
+    after: _Sorted  # the rows that are among the first ones now
+    ranks: Positions  # of these
+    counts: Positions  # their number for each key
+    counts_before: Positions
+
+    def free_places(self) -> tuple[Positions, Positions]:
+        """Return which of the kept rows need a slot, and a free one for each of them."""
+        return _free_places(self.after.group, self.slot[self.after.rows], self.counts)
+
+    def emptied(self, counts: Positions) -> tuple[Positions, Positions]:
+        """Return (key, slot) of the slots that are not needed if each key has `counts` rows."""
+        return _emptied(counts, self.counts_before)
+
+
+class TopNChanges:
     """Changes of one task in one micro-batch, found when its store is open."""
 
     def __init__(
         self,
-        ranking: _Ranking,
-        operator: TopNOperator,
+        ranking: Ranking,
+        operator: TopNDescription,
         partition: int,
         rows: pa.Table,
         keys: pa.Array,
@@ -210,37 +247,56 @@ class _Changes:
         assert self._results is not None
         return self._results
 
+    @property
+    def _kept_names(self) -> list[str]:
+        """Return the columns of stored rows."""
+        return list(self._ranking.inputs.names)
+
     def _update(self, reader: StoreReader) -> StoreWrites:
-        # 1. Stored rows in front of the new ones, in one order: of equal rows the stored ones stay.
+        merged = self._merged(reader, self._rows, self._group)
+        self._results = self._changed_rows(merged)
+        placed, places = merged.free_places()
+        kept = merged.after
+        return self._writes(merged.rows, kept.rows[placed], kept.group[placed], places, merged.emptied(merged.counts))
+
+    def _merged(self, reader: StoreReader, new: pa.Table, new_group: Positions) -> _Merged:
+        """Return the stored rows of the keys and `new` ones, ranked."""
+        # Stored rows in front of the new ones, in one order: of equal rows the stored ones stay.
         stored, stored_group, stored_slot = self._stored(reader)
-        rows = pa.concat_tables([stored, self._rows.select(self._ranking.inputs.names)]).combine_chunks()
-        group = np.concatenate([stored_group, self._group])
-        slot = np.concatenate([stored_slot, np.full(len(self._group), -1, np.int64)])
+        rows = pa.concat_tables([stored, new.select(self._kept_names)]).combine_chunks()
+        group = np.concatenate([stored_group, new_group])
+        slot = np.concatenate([stored_slot, np.full(len(new_group), -1, np.int64)])
         after = self._ranking.sort(rows, group)
         before = after.only(slot[after.rows] >= 0)
         ranks = after.ranks(self._top.function)
         kept = ranks <= self._top.limit
         after, ranks = after.only(kept), ranks[kept]
-        # 2. Slots of the rows that entered, and of those that moved into a gap; slots that are empty now.
-        counts = np.bincount(after.group, minlength=len(self._keys))
-        counts_before = np.bincount(before.group, minlength=len(self._keys))
-        placed, places = _free_places(after.group, slot[after.rows], counts)
-        emptied = _emptied(counts, counts_before)
-        # 3. Positions that have another row now, and those that have none.
+        return _Merged(
+            rows=rows,
+            slot=slot,
+            before=before,
+            after=after,
+            ranks=ranks,
+            counts=np.bincount(after.group, minlength=len(self._keys)),
+            counts_before=np.bincount(before.group, minlength=len(self._keys)),
+        )
+
+    def _changed_rows(self, merged: _Merged) -> pa.Table:
+        """Return the rows of positions that have another row now, and deletions of those that have none."""
+        rows, before, after = merged.rows, merged.before, merged.after
         position = after.positions()
         position_before = np.full(len(rows), -1, np.int64)
         position_before[before.rows] = before.positions()
         changed = position_before[after.rows] != position
         ranks_before = before.ranks(self._top.function)
-        gone = position_before[before.rows] >= counts[before.group]
-        self._results = self._table(
+        gone = position_before[before.rows] >= merged.counts[before.group]
+        return self._table(
             rows.take(pa.array(np.concatenate([after.rows[changed], before.rows[gone]]))),
             np.concatenate([after.group[changed], before.group[gone]]),
             np.concatenate([position[changed], position_before[before.rows[gone]]]),
-            np.concatenate([ranks[changed], ranks_before[gone]]),
+            np.concatenate([merged.ranks[changed], ranks_before[gone]]),
             deleted=int(gone.sum()),
         )
-        return self._writes(rows, after.rows[placed], after.group[placed], places, emptied)
 
     def _stored(self, reader: StoreReader) -> tuple[pa.Table, Positions, Positions]:
         """Return the stored rows of the keys, with the key and the slot of each."""
@@ -261,11 +317,13 @@ class _Changes:
             slots.append(slot[there])
             full = group[there & (slot == first + count - 1)]
             first, count = first + count, 2 * count
-        types = self._ranking.inputs.types
-        encoded = pa.concat_arrays(values) if values else NO_KEYS
-        columns = decode_rows(encoded, types, self._store.rows.fingerprint)
-        stored = pa.Table.from_arrays(columns, schema=self._ranking.inputs)
+        stored = self._decoded(pa.concat_arrays(values) if values else NO_KEYS)
         return stored, np.concatenate(groups), np.concatenate(slots)
+
+    def _decoded(self, values: pa.Array) -> pa.Table:
+        """Return stored values as rows."""
+        schema = pa.schema([self._ranking.kept.field(name) for name in self._kept_names])
+        return pa.Table.from_arrays(decode_rows(values, schema.types, self._store.rows.fingerprint), schema=schema)
 
     def _readable(self, first: int, count: int) -> int:
         """Return how many slots from `first` may be taken, at most `count`."""
@@ -275,13 +333,13 @@ class _Changes:
         """Return the store's keys of (key, slot) pairs."""
         data, starts, sizes = spans_of(self._keys)
         starts, sizes = starts[group], sizes[group]
-        ends = np.cumsum(sizes + _SLOT_BYTES)
-        begins = ends - sizes - _SLOT_BYTES
+        ends = np.cumsum(sizes + SLOT_BYTES)
+        begins = ends - sizes - SLOT_BYTES
         body: Bytes = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
         copy_spans(body, begins, data, starts, sizes)
         tails = slot.astype(">u4").view(np.uint8)
-        tail_starts = np.arange(len(slot), dtype=np.int64) * _SLOT_BYTES
-        copy_spans(body, begins + sizes, tails, tail_starts, np.full(len(slot), _SLOT_BYTES, np.int64))
+        tail_starts = np.arange(len(slot), dtype=np.int64) * SLOT_BYTES
+        copy_spans(body, begins + sizes, tails, tail_starts, np.full(len(slot), SLOT_BYTES, np.int64))
         return array_of_spans(body, begins, ends - begins, pa.binary(), np.zeros(len(slot), np.bool_))
 
     def _writes(
@@ -291,26 +349,27 @@ class _Changes:
         group: Positions,
         places: Positions,
         emptied: tuple[Positions, Positions],
+        more: tuple[pa.Array, pa.Array] = (NO_KEYS, NO_KEYS),
     ) -> StoreWrites:
+        """Return the writes for `placed` rows and emptied slots, and `more` keys and values."""
         names = self._names(np.concatenate([group, emptied[0]]), np.concatenate([places, emptied[1]]))
         entered = rows.take(pa.array(placed)).combine_chunks()
         values = encode_rows([entered.column(name) for name in entered.column_names], self._store.rows.fingerprint)
-        values = pa.concat_arrays([values, pa.nulls(len(emptied[0]), pa.binary())])
+        names = pa.concat_arrays([names, more[0]])
+        values = pa.concat_arrays([values, pa.nulls(len(emptied[0]), pa.binary()), more[1]])
         order = order_of_keys(names)
         if order is not None:
             names, values = names.take(order), values.take(order)
         return StoreWrites(keys=names, values=values)
 
     def _table(
-        self, inputs: pa.Table, group: Positions, position: Positions, ranks: Positions, *, deleted: int
+        self, rows: pa.Table, group: Positions, position: Positions, ranks: Positions, *, deleted: int = 0
     ) -> pa.Table:
         """Return rows for the next step; the last `deleted` of them are deletions."""
-        of_group = np.zeros(len(self._keys), np.int64)  # some row of each key, for the values of its columns
-        of_group[self._group] = np.arange(len(self._group))
-        groups = self._rows.select(self._ranking.groups.names).take(pa.array(of_group[group]))
+        groups = self._groups_of(rows, group)
         table = pa.table(
             {name: groups.column(name) for name in groups.column_names}
-            | {name: inputs.column(name) for name in inputs.column_names}
+            | {name: rows.column(name) for name in self._ranking.inputs.names}
             | {
                 "r": pa.array(ranks.astype(np.int32)),
                 TASK_COLUMN: pa.array(np.full(len(group), self._partition, np.int32)),
@@ -323,11 +382,22 @@ class _Changes:
             table = table.append_column(DELETED_COLUMN, pa.array(is_deleted))
         return table
 
+    def _groups_of(self, rows: pa.Table, group: Positions) -> pa.Table:
+        """Return the grouping values of `rows`, whose keys are `group`."""
+        del rows
+        of_group = np.zeros(len(self._keys), np.int64)  # some row of each key, for the values of its columns
+        of_group[self._group] = np.arange(len(self._group))
+        return self._rows.select(self._ranking.groups.names).take(pa.array(of_group[group]))
+
+    def _shown(self, name: str, groups: pa.Table) -> pa.Array:
+        """Return grouping values as the key of a record shows them."""
+        return groups.column(name).combine_chunks()
+
     def _record_keys(self, groups: pa.Table, position: Positions) -> pa.Array:
         from headrace.spark.formats import encode_key as encode_sink_key
 
         names = [name for name, _ in self._top.group_columns]
-        arrays = [column.combine_chunks() for column in groups.columns]
+        arrays = [self._shown(name, groups) for name in groups.column_names]
         if self._top.key_name is not None:
             names.append(self._top.key_name)
             arrays.append(pa.array((position + 1).astype(np.int32)))

@@ -1,76 +1,55 @@
-"""The clock of an operator that closes windows: the newest watermark of each upstream task, kept in its store.
+"""Clock of an operator behind a repartition topic: the newest watermark of each upstream task, in the operator's store.
 
-Keys are `00 · source/task`, in front of all other entries. The operator reads and writes them together with its values,
-so the clock is undone, restored and moved with them.
+Entries have the key `00 · source/task`, in front of all others, so the clock is undone, restored and moved together
+with the values that depend on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.rows import decode_rows, encode_rows
 from headrace.spark.runtime.time_keys import ENTRY
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
-from headrace.spark.topology.nodes import WindowedAggregate
+from headrace.spark.topology.nodes import TimeWindow, WindowedAggregate, WindowedTopN
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import StoreReader
 
-__all__ = ["ClockStep", "advance_clock", "least_watermark"]
+__all__ = [
+    "ALL",
+    "ClockStep",
+    "ClosingNode",
+    "advance_clock",
+    "announced_by",
+    "closed_windows",
+    "least_watermark",
+    "silent_tasks",
+]
 
 _CLOCK = b"\x00"
-_ALL = 1 << 62
+ALL = 1 << 62  # closed windows leave in one micro-batch, however many there are: there may be no later one
+SILENT_MS = 60_000
 _WATERMARK = {"time_us": pa.int64(), "tasks": pa.int32(), "sent_ms": pa.int64(), "first_ms": pa.int64()}
+_CLOSED = UpstreamWatermark(source="", task=0, tasks=0, time_us=NO_TIME, sent_ms=0)  # no source has this name
+ClosingNode: TypeAlias = WindowedAggregate | WindowedTopN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStep:
-    """The clock before and after a micro-batch, in microseconds (`NO_TIME`: nothing is complete), and its entries."""
-
-    before: int
-    after: int
-    keys: pa.Array
-    values: pa.Array
-
-    @property
-    def watermark_ms(self) -> int | None:
-        return None if self.after == NO_TIME else self.after // 1000
-
-
-def advance_clock(
-    reader: StoreReader, aggregate: WindowedAggregate, upstream: Sequence[UpstreamWatermark], fingerprint: bytes
-) -> ClockStep:
-    """Return the clock of a task after the watermarks `upstream`, and the entries of those that moved."""
-    clock = _read(reader, fingerprint)
-    before = least_watermark(aggregate, list(clock.values()))
-    moved: dict[bytes, UpstreamWatermark] = {}
-    for one in upstream:
-        moved[one.key] = one.after(moved.get(one.key, clock.get(one.key)))
-    values = encode_rows(
-        [pa.array([getattr(one, name) for one in moved.values()], kind) for name, kind in _WATERMARK.items()],
-        fingerprint,
-    )
-    return ClockStep(
-        before=before,
-        after=least_watermark(aggregate, list((clock | moved).values())),
-        keys=pa.array([_CLOCK + f"{one.source}/{one.task}".encode() for one in moved.values()], pa.binary()),
-        values=values,
-    )
-
-
-def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWatermark]) -> int:
+def least_watermark(closing: ClosingNode, upstream: Sequence[UpstreamWatermark]) -> int:
     """Return the time in µs up to which windows are complete, `NO_TIME` while a task has not sent a watermark.
 
     Args:
-        aggregate: With the sources that send watermarks, and the time after which silence is passed over.
+        closing: With the sources that send watermarks, and the time after which silence is passed over.
         upstream: The newest watermark of each upstream task.
     """
-    by_source: dict[str, dict[int, UpstreamWatermark]] = {source: {} for source in aggregate.watermark_sources}
+    by_source: dict[str, dict[int, UpstreamWatermark]] = {source: {} for source in closing.watermark_sources}
     for one in upstream:
         by_source.setdefault(one.source, {})[one.task] = one
     # No watermark of a whole source: its number of tasks is not known, so nothing is complete.
@@ -87,15 +66,108 @@ def least_watermark(aggregate: WindowedAggregate, upstream: Sequence[UpstreamWat
             seen = found.get(task)
             silent_ms = newest_ms - (first_ms if seen is None else seen.sent_ms)
             # A silent task is passed over only if the setting allows it; its rows may then be dropped as late.
-            if 0 < aggregate.idle_timeout_ms < silent_ms:
+            if 0 < closing.idle_timeout_ms < silent_ms:
                 continue
             times.append(NO_TIME if seen is None else seen.time_us)
     return min(times, default=NO_TIME)
 
 
-def _read(reader: StoreReader, fingerprint: bytes) -> dict[bytes, UpstreamWatermark]:
+def silent_tasks(closing: ClosingNode, upstream: Sequence[UpstreamWatermark]) -> tuple[tuple[str, int, int], ...]:
+    """Return (source, task, ms of silence) of the upstream tasks that hold back windows because they are silent.
+
+    A task is silent if it has sent no watermark for a minute by the clock of the senders, and others of its source are
+    more than one window end ahead. A task that only lags goes on sending; watermarks of long windows are seldom sent,
+    but by all tasks alike.
+    """
+    window = closing.window
+    ahead_us = window.slide_us if isinstance(window, TimeWindow) else 0
+    sent = [one for one in upstream if one.source in closing.watermark_sources]
+    if not sent:
+        return ()
+    newest_ms, first_ms = max(one.sent_ms for one in sent), min(one.first_ms for one in sent)
+    found: list[tuple[str, int, int]] = []
+    for source in closing.watermark_sources:
+        seen = {one.task: one for one in sent if one.source == source}
+        newest_us = max((one.time_us for one in seen.values()), default=NO_TIME)
+        for task in range(max((one.tasks for one in seen.values()), default=0)):
+            one = seen.get(task)
+            silent_ms = newest_ms - (first_ms if one is None else one.sent_ms)
+            is_passed_over = 0 < closing.idle_timeout_ms < silent_ms
+            is_behind = one is None or newest_us > one.time_us + ahead_us
+            if silent_ms >= SILENT_MS and is_behind and not is_passed_over:
+                found.append((source, task, silent_ms))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStep:
+    """The clock before and after a micro-batch, in microseconds (`NO_TIME`: nothing is complete), and its entries."""
+
+    before: int
+    after: int
+    keys: pa.Array
+    values: pa.Array
+    silent: tuple[tuple[str, int, int], ...]  # as `silent_tasks` returns them
+
+    @property
+    def watermark_ms(self) -> int | None:
+        return None if self.after == NO_TIME else self.after // 1000
+
+
+def advance_clock(
+    reader: StoreReader, closing: ClosingNode, upstream: Sequence[UpstreamWatermark], fingerprint: bytes
+) -> ClockStep:
+    """Return the clock of a task after the watermarks `upstream`, which never goes back, and the entries that moved."""
+    clock = _stored(reader, fingerprint)
+    closed = clock.pop(_CLOSED.key, _CLOSED)
+    before = max(closed.time_us, least_watermark(closing, list(clock.values())))
+    moved: dict[bytes, UpstreamWatermark] = {}
+    for one in upstream:
+        moved[one.key] = one.after(moved.get(one.key, clock.get(one.key)))
+    after = max(before, least_watermark(closing, list((clock | moved).values())))
+    # The least watermark goes back when a task that was passed over sends one again. Windows that closed meanwhile stay
+    # closed, so how far they did is kept as well.
+    if closing.idle_timeout_ms > 0 and after > closed.time_us:
+        moved[_CLOSED.key] = replace(_CLOSED, time_us=after)
+    values = encode_rows(
+        [pa.array([getattr(one, name) for one in moved.values()], kind) for name, kind in _WATERMARK.items()],
+        fingerprint,
+    )
+    return ClockStep(
+        silent=silent_tasks(closing, list((clock | moved).values())) if upstream else (),
+        before=before,
+        after=after,
+        keys=pa.array([_clock_key(one) for one in moved.values()], pa.binary()),
+        values=values,
+    )
+
+
+def closed_windows(window: TimeWindow, starts: NDArray[np.int64], watermark_us: int) -> NDArray[np.bool_]:
+    """Return the mask of windows that are closed: their end is at or before the watermark."""
+    if watermark_us == NO_TIME:
+        return np.zeros(len(starts), np.bool_)
+    return starts <= watermark_us - window.size_us
+
+
+def announced_by(closing: ClosingNode, before: int, after: int) -> int | None:
+    """Return the watermark that an operator sends on with the rows of the windows that it closes; None for none.
+
+    Rows of a window leave in the micro-batch that closes it, so no later one belongs to a window that ends at or before
+    `after`. As a source's clock does, it sends the end of a window, and only what closes something new, unless silence
+    is measured between watermarks.
+    """
+    window = closing.window
+    assert window is not None
+    if after == NO_TIME:
+        return None
+    end = window.last_end(after)
+    is_new = before == NO_TIME or end > window.last_end(before)
+    return end if is_new or closing.idle_timeout_ms > 0 else None
+
+
+def _stored(reader: StoreReader, fingerprint: bytes) -> dict[bytes, UpstreamWatermark]:
     """Return the stored watermark of each upstream task, by its record key."""
-    names = reader.keys_between(_CLOCK, ENTRY, _ALL)
+    names = reader.keys_between(_CLOCK, ENTRY, ALL)
     columns = decode_rows(reader.values(names), list(_WATERMARK.values()), fingerprint)
     found = {}
     for name, *values in zip(names.to_pylist(), *(column.to_pylist() for column in columns), strict=True):
@@ -106,3 +178,7 @@ def _read(reader: StoreReader, fingerprint: bytes) -> dict[bytes, UpstreamWaterm
         )
         found[one.key] = one
     return found
+
+
+def _clock_key(watermark: UpstreamWatermark) -> bytes:
+    return _CLOCK + f"{watermark.source}/{watermark.task}".encode()

@@ -42,7 +42,7 @@ from headrace.spark.runtime.time_keys import (
     shortened_keys,
     timed_keys,
 )
-from headrace.spark.runtime.upstream_clock import ClockStep, advance_clock
+from headrace.spark.runtime.upstream_clock import ALL, ClockStep, advance_clock, announced_by, closed_windows
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
 from headrace.spark.topology.nodes import TimeWindow, WindowedAggregate
 
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
 
 __all__ = ["WindowOperator"]
-
-_ALL = 1 << 62  # closed windows leave in one micro-batch, however many there are: there may be no later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class _Changes:
         expired = nothing
         if watermark_us != NO_TIME:
             end = first_key_at(watermark_us - self._window.size_us + 1, kind=DISTINCT_ENTRY)
-            expired = reader.keys_between(DISTINCT_ENTRY, end, _ALL)
+            expired = reader.keys_between(DISTINCT_ENTRY, end, ALL)
         entries = self._entries
         if entries is None:
             return self._rows, _Values(nothing, expired)
@@ -218,7 +216,14 @@ class _Changes:
         order = order_of_keys(all_keys)
         if order is not None:
             all_keys, all_values = all_keys.take(order), all_values.take(order)
-        return StoreWrites(keys=all_keys, values=all_values, late_rows=late_rows, watermark_ms=clock.watermark_ms)
+        return StoreWrites(
+            keys=all_keys,
+            values=all_values,
+            late_rows=late_rows,
+            watermark_ms=clock.watermark_ms,
+            announced_us=announced_by(self._aggregate, clock.before, clock.after),
+            silent=clock.silent,
+        )
 
     @property
     def _stored_names(self) -> list[str]:
@@ -236,10 +241,7 @@ class _Changes:
         return pa.table(decode_rows(values, types, self._merging.fingerprint), names=self._stored_names)
 
     def _closed(self, starts: NDArray[np.int64], watermark_us: int) -> NDArray[np.bool_]:
-        if watermark_us == NO_TIME:
-            return np.zeros(len(starts), np.bool_)
-        # A window is closed if its end is at or before the watermark: start + size <= watermark.
-        return starts <= watermark_us - self._window.size_us
+        return closed_windows(self._window, starts, watermark_us)
 
     def _closing_keys(self, reader: StoreReader, watermark_us: int, but: pa.Array) -> pa.Array:
         """Return the store's entries whose window closes by `watermark_us`, without those of `but`."""
@@ -247,5 +249,5 @@ class _Changes:
             return pa.array([], pa.binary())
         # A range scan of the front of the store. Entries of this micro-batch's groups are handled with their merged
         # values.
-        found = reader.keys_between(ENTRY, first_key_at(watermark_us - self._window.size_us + 1), _ALL)
+        found = reader.keys_between(ENTRY, first_key_at(watermark_us - self._window.size_us + 1), ALL)
         return found.filter(pc.invert(pc.is_in(found, value_set=but)))

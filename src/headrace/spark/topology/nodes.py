@@ -182,6 +182,10 @@ class TimeWindow:
         end = f"timestamp_micros((unix_micros({self.group}) + {self.size_us}L))"  # as Spark writes a bigint
         return f"named_struct('start', {self.group}, 'end', {end})"
 
+    def start_text(self, time: str) -> str:
+        """Return the canonical text of the start of a window over `time`, which is a canonical text."""
+        return f"window({time}, size {self.size_us} us, slide {self.slide_us} us, start {self.start_us} us).start"
+
     def last_end(self, time_us: int) -> int:
         """Return the latest end of a window that is not after `time_us`."""
         first_end = self.start_us + self.size_us
@@ -206,6 +210,10 @@ class SessionWindow:
     def sql(self) -> str:
         """Return a session as Spark shows it, as SQL over the operator's rows."""
         return f"named_struct('start', {self.group}, 'end', {SESSION_END_COLUMN})"
+
+    def start_text(self, time: str) -> str:
+        """Return the canonical text of the start of a session over `time`, which is a canonical text."""
+        return f"session_window({time}, gap {self.gap_us} us).start"
 
     def last_end(self, time_us: int) -> int:
         """Return the watermark to send on: a session may end at any time, so it is the watermark itself."""
@@ -235,6 +243,18 @@ class Watermark:
     announces_each_batch: bool  # whether the watermark is sent with each micro-batch, not only when windows close
     changelog_topic: str
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedWatermark:
+    """The watermark of an operator that closes windows, sent on with their rows (`upstream_clock.announced_by`)."""
+
+    name: str  # "by-window": the operator's store
+
+    @property
+    def source(self) -> str:
+        """Return the name by which readers know the tasks that send it."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +358,22 @@ class TopN:
     def emits_changes(self) -> bool:
         """Never: its rows are the newest ones of their positions."""
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedTopN(TopN):
+    """A top-N by windows that close, among other columns. Rows of closed windows are deleted from its store."""
+
+    window: TimeWindow
+    watermark_sources: tuple[str, ...]
+    watermark_store: str = ""  # as in `WindowedAggregate`
+    output_mode: OutputMode = "update"  # "append": the first rows of a key, when its window closes
+    idle_timeout_ms: int = 0
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a key may come to have fewer rows: not if its rows leave when they are final."""
+        return self.output_mode == "update" and self.function != "row_number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +491,7 @@ class RepartitionSink:
     topic: str
     columns: tuple[tuple[str, str], ...]  # as in the RepartitionSource
     expressions: tuple[str, ...] = ()
-    watermark: Watermark | None = None  # sent to every partition of the topic
+    watermark: Watermark | RelayedWatermark | None = None  # sent to every partition of the topic
     source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
     join: Join | None = None  # that takes the rows: `i0..` are the columns of a side
     join_side: int = 0  # 0: left, 1: right
@@ -463,7 +499,7 @@ class RepartitionSink:
     @property
     def key_columns(self) -> tuple[str, ...]:
         """Return the grouping values that name the partition: all rows of a key's sessions go to one task."""
-        window = None if self.watermark is None else self.watermark.window
+        window = self.watermark.window if isinstance(self.watermark, Watermark) else None
         time = window.group if isinstance(window, SessionWindow) else None
         return tuple(name for name, _ in self.columns if name.startswith("g") and name != time)
 
@@ -502,13 +538,15 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `join` or `transform` of the source's rows, `before` on the columns, `deduplication`, `between` on its
-    rows, `projection`, `watermark`, `operator`, its results, `after` on them, `sink`.
+    In order: `join` or `transform` of the source's rows, or `closed`, the windows of its rows that close, `before` on
+    the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results, `after` on
+    them, `sink`.
     """
 
     source_index: int
     join: Join | None = None
     transform: Transform | None = None
+    closed: WindowedAggregate | None = None  # with its results: one row per group of a closed window
     before: tuple[NarrowCall, ...] = ()
     deduplication: Deduplication | None = None
     between: tuple[NarrowCall, ...] = ()
@@ -519,9 +557,9 @@ class Branch:
     sink: Sink
 
     @property
-    def head(self) -> Join | Transform | None:
+    def head(self) -> Join | Transform | WindowedAggregate | None:
         """Return the operator in front of everything else, which makes the rows that `before` takes."""
-        return self.join or self.transform
+        return self.join or self.transform or self.closed
 
     @property
     def aggregate(self) -> Aggregate | None:
@@ -531,7 +569,7 @@ class Branch:
     @property
     def changelog_topics(self) -> tuple[str, ...]:
         """Return the changelog of each store of the branch."""
-        stores = (self.join, self.transform, self.deduplication, self.watermark, self.operator)
+        stores = (self.head, self.deduplication, self.watermark, self.operator)
         return tuple(node.changelog_topic for node in stores if node is not None)
 
 
