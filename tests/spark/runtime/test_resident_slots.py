@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import platform
 import signal
 
 import pytest
@@ -37,6 +38,12 @@ def jobs_of(app):
     return {name: runner._jobs for name, runner in app._runtime.runners.items()}
 
 
+def job_names(spark, ids):
+    """Descriptions of jobs, as Spark's UI shows them."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    return sorted(store.job(number).description().get() for number in ids)
+
+
 def job_ids(spark, group):
     return sorted(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
@@ -57,6 +64,10 @@ def test_slots_stay_between_micro_batches_and_end_with_the_application(
         assert found == started, "no micro-batch was a Spark job"
     assert {name: jobs._resident.pids for name, jobs in jobs_of(app).items()} == pids
     assert all(len(slots) == 2 for slots in pids.values())
+    running_jobs = spark.sparkContext.statusTracker().getActiveJobsIds()
+    assert job_names(spark, running_jobs) == [
+        f"resident {name}: resident slot {slot} on {platform.node()}" for name in ("by-n", "flights") for slot in (0, 1)
+    ]
     assert len([batch for batch in app.recentProgress if batch["numInputRows"]]) >= 6
     app.stop()
     assert_each_once(broker, range(600))

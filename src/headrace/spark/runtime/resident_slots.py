@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 import selectors
 import threading
 import time
@@ -304,7 +305,8 @@ class ResidentSlots:
                 context = self._spark.sparkContext
                 # In the job's own thread: properties and group are those of its JVM thread.
                 context.setLocalProperty("spark.scheduler.pool", self._name)
-                what = f"{self._description} {self._name}: slot {job.slot}"
+                part = "" if self._chains.count == 1 else f", chain {job.chain + 1} of {self._chains.count}"
+                what = f"{self._description} {self._name}: resident slot {job.slot}{part} on {platform.node()}"
                 context.setJobGroup(self._group, what, interruptOnCancel=True)
                 chain.plan.collect()
             except BaseException as error:  # noqa: BLE001 - raised by the runner's thread
