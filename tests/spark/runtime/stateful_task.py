@@ -13,6 +13,16 @@ from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition,
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
 
 
+@dataclass(frozen=True)
+class Event:
+    """A record of one source partition, with its event time in microseconds."""
+
+    task: int
+    key: str | None
+    time: int
+    record_ms: int = -1
+
+
 @dataclass
 class Task:
     """One task with one store and its changelog, as the stateful step and the driver treat them."""

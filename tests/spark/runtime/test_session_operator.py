@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.stateful_task import Task
+from tests.spark.runtime.stateful_task import Event, Task
 
 from headrace.spark.runtime.event_time_kernels import number_sessions
 from headrace.spark.runtime.session_operator import SessionOperator
@@ -61,16 +61,6 @@ COUNTED = WindowedAggregate(
     output_mode="append",
 )
 Session: TypeAlias = tuple[str | None, int, int]  # key, start, end
-
-
-@dataclass(frozen=True)
-class Event:
-    """A record of one source partition, with times in microseconds."""
-
-    task: int
-    key: str | None
-    time: int
-    record_ms: int = -1
 
 
 def on_time(events: Sequence[Event], delay: int) -> tuple[list[tuple[int, Event]], dict[int, int]]:

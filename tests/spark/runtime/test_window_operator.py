@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.stateful_task import Task
+from tests.spark.runtime.stateful_task import Event, Task
 
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.upstream_clock import least_watermark
@@ -76,16 +76,6 @@ DISTINCT = replace(
 
 def text_of(number: int) -> str | None:
     return [None, "", "z", "z" * 450][number % 4]
-
-
-@dataclass(frozen=True)
-class Event:
-    """A record of one source partition."""
-
-    task: int
-    key: str | None
-    time: int
-    record_ms: int = -1
 
 
 def windows_of(time: int, window: TimeWindow) -> list[int]:
