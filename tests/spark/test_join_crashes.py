@@ -1,5 +1,7 @@
 """kill -9 of an application that joins two streams, at points of its commit path: each order is paid once.
 
+In event time, an order that is not paid within 400 s leaves once by itself, when all partitions have passed that.
+
 A payment follows 200 records behind its order, so it comes in another micro-batch, often after a crash: only the
 store, undone or restored to what was committed, has the order.
 """
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.harness.polling import wait_until
-from tests.longer import LONG
+from tests.longer import LONG, longer
 from tests.spark.application.crash_points import CrashFile, crash_at
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
 from tests.spark.application.judgement import wrongly_counted
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 GROUP = "paid-orders"
 APART = 200  # records between an order and its payment
 WORK_BETWEEN = 2 * APART
+PATIENCE = 400  # seconds of event time; a record takes one second
 PARTITIONS = 2
 OF_TABLES = {"after EndTxn, before the table is told", "in the table's commit", "a part of the table was written"}
 ALL_POINTS = [point for point in (*WORKER_POINTS, *DRIVER_POINTS) if point not in OF_TABLES]
@@ -36,32 +39,50 @@ def is_payment(number: int) -> bool:
     return number // APART % 2 == 1
 
 
+def pays(number: int) -> bool:
+    """Whether a payment is one of an order; the others move time on."""
+    return number % 7 != 3
+
+
+def unpaid(sent: int) -> set[int]:
+    """The orders whose time is over in event time, of the first `sent` records."""
+    last = [max(n for n in range(sent) if is_payment(n) and n % PARTITIONS == p) for p in range(PARTITIONS)]
+    over = min(last) - 1 - PATIENCE
+    return {n for n in range(sent) if not is_payment(n) and n < over and not pays(n + APART)}
+
+
 class Orders(Feed):
-    """A feed of orders, and of the payment of each."""
+    """A feed of orders, and of the payment of each, or of most."""
+
+    leaves_out = False
 
     def send(self, number: int) -> None:
-        pays = is_payment(number)
-        row = {"id": number - APART, "paid": number} if pays else {"id": number, "n": number}
+        is_order = not is_payment(number)
+        order = -1 if self.leaves_out and not pays(number) else number - APART
+        row = {"id": number, "n": number} if is_order else {"id": order, "paid": number}
 
         def told(error: Any, _message: Any) -> None:
             if error is not None:
                 self.failed.append(f"{number}: {error}")
 
-        topic = "payments" if pays else "orders"
+        topic = "orders" if is_order else "payments"
         self._producer.produce(topic, value=json.dumps(row).encode(), partition=number % PARTITIONS, on_delivery=told)
         self.next = max(self.next, number + 1)
         self._producer.poll(0)
 
 
-def test_each_order_is_paid_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_event_time", [False, pytest.param(True, marks=longer)], ids=["for-ever", "in-event-time"])
+def test_each_order_is_paid_once(tmp_path: Path, in_event_time: bool) -> None:
     crash = CrashFile(tmp_path / "crash")
     path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        application = Application(
-            "crashing_orders.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
+        variables = {"CRASH_FILE": str(crash.path), "PYTHONPATH": path} | (
+            {"IN_EVENT_TIME": "1"} if in_event_time else {}
         )
+        application = Application("crashing_orders.py", servers, tmp_path / "a", **variables)
         with Admin(servers) as admin, Orders(servers, PARTITIONS) as feed:
+            feed.leaves_out = in_event_time
             admin.create_topics({"orders": PARTITIONS, "payments": PARTITIONS}, replication_factor=1)
             application.start()
             feed.run(per_second=200)
@@ -80,6 +101,10 @@ def test_each_order_is_paid_once(tmp_path: Path) -> None:
             finally:
                 application.end()
         paid = {number - APART for number in range(sent) if is_payment(number)}
+        if in_event_time:
+            alone = unpaid(sent)
+            assert len(alone) > 20
+            paid = {number for number in paid if pays(number + APART)} | alone
         assert wrongly_counted(servers, "paid", paid) == []
 
 

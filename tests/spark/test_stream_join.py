@@ -165,6 +165,13 @@ def test_joins_and_aggregates_follow_a_join(app, auctions, persons, bids):
     assert first.sink.join is other
     assert one is not None
     assert other is not None
+    # A topic stops growing only when all that is read in front of it does.
+    assert app.compile().topic_layers() == [
+        ["auctions", "bids", "persons"],
+        ["joins-joined-by-seller-repartition"],
+        ["joins-joined-by-id-repartition"],
+        ["joins-by-state-repartition"],
+    ]
     # Through both joins, only what the sum and its group need.
     assert [name for side in one.sides for name, _ in side.columns] == ["id", "state"]
     assert [name for side in other.sides for name, _ in side.columns] == ["state", "price"]
@@ -220,6 +227,7 @@ REFUSED = {
         "not-supported-here",
         lambda a, p, b: a.join(b, F.expr("id = auction AND price > (SELECT 1)")),
     ),
+    "an anti join": ("not-supported-here", lambda a, p, b: a.join(p, F.expr("seller = person_id"), "left_anti")),
     "behind a watermark": (
         "not-supported-here",
         lambda a, p, b: a.withWatermark("opened", "1 hour").join(b, F.expr("id = auction")),

@@ -334,7 +334,7 @@ def q22(events: Events) -> Any:
 
 
 _WINDOW_END, _SESSION_END = "window.end", "session_window.end"
-_JOIN = "joins in event time"
+_TABLES = "aggregates behind tables"
 
 _ALL = (
     Query(name="q0", title="pass-through", build=q0),
@@ -342,12 +342,17 @@ _ALL = (
     Query(name="q2", title="selection", build=q2),
     Query(name="q3", title="local item suggestion", build=q3, inputs=("person", "auction")),
     Query(
-        name="q4", title="average price of a category", build=q4, inputs=("auction", "bid"), kind="table", missing=_JOIN
+        name="q4",
+        title="average price of a category",
+        build=q4,
+        inputs=("auction", "bid"),
+        kind="table",
+        missing=_TABLES,
     ),
     Query(name="q5", title="hot items", build=q5, closed=_WINDOW_END),
-    Query(name="q6", title="average price of a seller", build=q6, inputs=("auction", "bid"), missing=_JOIN),
+    Query(name="q6", title="average price of a seller", build=q6, inputs=("auction", "bid"), missing=_TABLES),
     Query(name="q7", title="highest bid", build=q7, closed=_WINDOW_END),
-    Query(name="q8", title="new users", build=q8, inputs=("person", "auction"), closed=_WINDOW_END, missing=_JOIN),
+    Query(name="q8", title="new users", build=q8, inputs=("person", "auction"), closed=_WINDOW_END),
     Query(
         name="q9",
         title="winning bids",
@@ -358,7 +363,6 @@ _ALL = (
             order=("id", "price", "bid_dateTime"),
             candidates=lambda events: _winning(events, F.rank().over(_by_price_then_time())),
         ),
-        missing=_JOIN,
     ),
     Query(name="q10", title="log to files", build=q10, kind="files", partition_by=("dt", "hm")),
     Query(name="q11", title="user sessions", build=q11, closed=_SESSION_END),

@@ -61,6 +61,15 @@ class CanonicalExpressions:
         text = str(self._substituted(expression).sql())
         return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text)
 
+    def definition(self, column: Any) -> Any | None:
+        """Return the expression that a projection computes a column by, whatever its name is now; None for others."""
+        while class_of(column) == "AttributeReference":
+            alias = self._definitions.get(expression_id(column))
+            if alias is None:
+                return None
+            column = alias.child()
+        return column
+
     def _note_join(self, join: Any) -> None:
         columns = sequence(join.right().output())
         # Provisional texts first: the condition itself mentions these columns.

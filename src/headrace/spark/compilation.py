@@ -27,6 +27,8 @@ from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     JOIN_COLUMNS,
+    JOIN_SIDES,
+    WINDOW_TYPE,
     Aggregate,
     Branch,
     CompiledSubtopology,
@@ -43,13 +45,18 @@ from headrace.spark.topology.nodes import (
     SessionWindow,
     Sink,
     TableSink,
+    TimeBound,
+    TimeOrder,
     TopicSink,
     TopicSource,
     Watermark,
     WindowedAggregate,
     WindowedTopN,
+    window_parts,
 )
 from headrace.spark.unsupported import refusal
+
+_KEY, _TIME = f"{HIDDEN_PREFIX}key_value", f"{HIDDEN_PREFIX}operand"  # stored columns of a join that no result has
 
 Closing = TypeVar("Closing", bound="WindowedAggregate | WindowedTopN")
 StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin | KeyedTransform
@@ -123,9 +130,13 @@ def check_guarantee(new: Output) -> None:
             new.sink.where,
         )
     for state in _states(new.rows):
-        if isinstance(state, KeyedJoin) or (isinstance(state, KeyedAggregate) and state.closing is None):
+        if isinstance(state, KeyedJoin) and not state.in_event_time:
+            continue
+        if isinstance(state, KeyedAggregate) and state.closing is None:
             continue
         what = "windows that close need" if isinstance(state, KeyedAggregate) else f"{state.noun} needs"
+        if isinstance(state, KeyedJoin):
+            what = "a join in event time needs"
         raise refusal(
             "not-supported-here",
             f'{what} exactly once ("{state.name}"): after a failure, at least once could lose rows',
@@ -405,32 +416,55 @@ class _Building:
 
     def _add_join(self, declared: KeyedJoin, branch: Branch, needed: tuple[str, ...]) -> None:
         """Add the subtopology of a join that ends in `branch`, which reads the columns `needed`, and both sides."""
+        if declared.is_distinct:  # rows are compared by all columns, whether they are needed later or not
+            needed = tuple(field.name for field in declared.schema)
+        left, right = (_join_side(side, needed, declared.key_types) for side in declared.sides)
         join = Join(
             name=declared.name,
             key_types=declared.key_types,
-            left=_join_side(declared.left, needed),
-            right=_join_side(declared.right, needed),
+            left=left,
+            right=right,
             columns=tuple((field.name, field.dataType.json()) for field in declared.schema),
             changelog_topic=self._internal(declared.name, "changelog"),
+            kind=declared.kind,
+            in_event_time=declared.in_event_time,
+            orders=tuple(_order(declared, (left, right), *order) for order in declared.orders),
+            is_distinct=declared.is_distinct,
+            idle_timeout_ms=self._idle_timeout_ms if declared.in_event_time else 0,
             where=declared.where,
         )
         topic, expressions = self._internal(declared.name, "repartition"), ("side", _text_of(join))
-        for number, side in enumerate((declared.left, declared.right)):
+        for number, side in enumerate(declared.sides):
+            watermark = self._watermark_of_side(declared, number)
             sink = RepartitionSink(
-                topic=topic, columns=JOIN_COLUMNS, expressions=expressions, join=join, join_side=number
+                topic=topic,
+                columns=JOIN_COLUMNS,
+                expressions=expressions,
+                watermark=watermark,
+                source_topics=() if side.clock is None else side.clock.topics,
+                join=join,
+                join_side=number,
             )
             # Each stream of a side ends in the join's topic. A side may itself be a join, hence the recursion of
             # `_add_branch`.
             for origin in side.origins:
                 projection = _side_projection(side, join, number, bare=not origin.calls)
                 frame = apply_calls(self._template_of_source(origin.source), origin.calls)
+                event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
                 projected = frame.selectExpr(
-                    *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+                    *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
                 )
-                into_join = Branch(source_index=0, before=origin.calls, projection=projection, sink=sink)
+                into_join = Branch(
+                    source_index=0, before=origin.calls, projection=projection, watermark=watermark, sink=sink
+                )
                 self._add_branch(origin, into_join, columns_read(projected))
         source = RepartitionSource(
-            topic=topic, columns=JOIN_COLUMNS, expressions=expressions, on_error="fail", origins=declared.topics
+            topic=topic,
+            columns=JOIN_COLUMNS,
+            expressions=expressions,
+            on_error="fail",
+            origins=declared.topics,
+            has_watermarks=declared.in_event_time,
         )
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, join=join),)
@@ -458,6 +492,23 @@ class _Building:
         transform = declared.node(self._internal(declared.name, "changelog"))
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
+        )
+
+    def _watermark_of_side(self, declared: KeyedJoin, number: int) -> Watermark | None:
+        """Return the clock in front of one side of a join."""
+        clock, side = declared.sides[number].clock, JOIN_SIDES[number]
+        if clock is None:
+            return None
+        return Watermark(
+            name=f"{declared.name}-{side}-watermark",
+            source=side,
+            window=None,
+            event_time_expression=clock.event_time_expression,
+            delay_us=clock.delay_us,
+            max_ahead_us=self._max_ahead_ms * 1000,
+            announces_each_batch=self._idle_timeout_ms > 0,
+            changelog_topic=self._internal(declared.name, f"{side}-watermark-changelog"),
+            where=declared.where,
         )
 
     def finished(self) -> CompiledTopology:
@@ -491,18 +542,46 @@ def _group_projection(declared: KeyedState) -> ProjectForGroup:
     return projection if len(declared.origins) == 1 else replace(projection, bare=False, source_columns=())
 
 
-def _join_side(side: JoinedSide, needed: Sequence[str]) -> JoinSide:
+def _join_side(side: JoinedSide, needed: Sequence[str], key_types: Sequence[str]) -> JoinSide:
     """Return the columns of a side that are kept: those needed, and one at least, since a row has to have one.
 
     They are ordered by their canonical text, so that no order of the program is stored.
     """
     columns = sorted(zip(side.columns, side.expressions, strict=True), key=lambda pair: (pair[1], pair[0]))
-    kept = [pair for pair in columns if pair[0][0] in needed] or columns[:1]
-    return JoinSide(
+    kept = [pair for pair in columns if pair[0][0] in needed]
+    if not kept and not side.operands:
+        # A side of which the result has no column, as a right side that consists of the names it is joined on, keeps
+        # its key.
+        kept = columns[:1] or [((_KEY, key_types[0]), side.key_expressions[0])]
+    of_columns = JoinSide(
         columns=tuple(column for column, _ in kept),
         expressions=tuple(text for _, text in kept),
         key_expressions=side.key_expressions,
     )
+    names = [_stored_name(side, of_columns, at) for at in range(len(side.operands))]
+    return replace(
+        of_columns,
+        times=tuple(
+            (names[at], operand.text) for at, operand in enumerate(side.operands) if names[at] == f"{_TIME}{at}"
+        ),
+        bounds=tuple(TimeBound(column=names[at], shift_us=shift_us) for at, shift_us in side.bounds),
+    )
+
+
+def _stored_name(side: JoinedSide, kept: JoinSide, operand: int) -> str:
+    """Return the stored column that is an operand of the condition: one of the kept columns, or a column of its own."""
+    column = side.operands[operand].column
+    return column if column in dict(kept.stored_columns) and column is not None else f"{_TIME}{operand}"
+
+
+def _order(
+    declared: KeyedJoin, sides: tuple[JoinSide, JoinSide], side: int, earlier: int, later: int, is_strict: bool
+) -> TimeOrder:
+    names = [
+        _stored_name(declared.sides[number], sides[number], operand)
+        for number, operand in ((side, earlier), (1 - side, later))
+    ]
+    return TimeOrder(side=side, earlier=names[0], later=names[1], is_strict=is_strict)
 
 
 def _side_projection(side: JoinedSide, join: Join, number: int, *, bare: bool) -> ProjectForGroup:
@@ -514,28 +593,33 @@ def _side_projection(side: JoinedSide, join: Join, number: int, *, bare: bool) -
         number: 0 for the left side, 1 for the right one.
         bare: Whether no call stands between the source and the join.
     """
-    kept = join.sides[number].columns
+    kept = join.sides[number].stored_columns
+    sql_of = {name: quoted(name) for name, _ in side.columns}
+    for name, kind in side.columns:
+        if kind == WINDOW_TYPE:
+            parts = zip(window_parts(name), ("start", "end"), strict=True)
+            sql_of.update((part, f"{quoted(name)}.`{field}`") for part, field in parts)
+    sql_of.update((f"{_TIME}{at}", operand.sql) for at, operand in enumerate(side.operands))
+    sql_of[_KEY] = side.key_sql[0]
     key_sql = tuple((f"g{at}", sql) for at, sql in enumerate(side.key_sql))
-    input_sql = tuple((f"i{at}", quoted(name)) for at, (name, _) in enumerate(kept))
+    input_sql = tuple((f"i{at}", sql_of[name]) for at, (name, _) in enumerate(kept))
     columns = tuple((f"g{at}", kind) for at, kind in enumerate(join.key_types))
     columns += tuple((f"i{at}", kind) for at, (_, kind) in enumerate(kept))
     keys = tuple((f"g{at}", column) for at, column in enumerate(side.key_columns) if column is not None)
     bare = bare and len(keys) == len(key_sql)
+    inputs = [(f"i{at}", side.key_columns[0] if name == _KEY else name) for at, (name, _) in enumerate(kept)]
     return ProjectForGroup(
         key_sql=key_sql,
         input_sql=input_sql,
         columns=columns,
         bare=bare,
-        source_columns=(*keys, *((f"i{at}", name) for at, (name, _) in enumerate(kept))) if bare else (),
+        source_columns=(*keys, *((name, column) for name, column in inputs if column is not None)) if bare else (),
     )
 
 
 def _text_of(join: Join) -> str:
     """Return what the rows of a join's repartition topic are identified by: all that their bytes depend on."""
-    sides = [
-        ", ".join(f"{text} {kind}" for text, (_, kind) in zip(side.expressions, side.columns, strict=True))
-        for side in join.sides
-    ]
+    sides = [", ".join(f"{text} {kind}" for _, kind, text in side.stored) for side in join.sides]
     keys = ", ".join(
         f"{left} = {right} {kind}"
         for left, right, kind in zip(join.left.key_expressions, join.right.key_expressions, join.key_types, strict=True)

@@ -25,6 +25,7 @@ from headrace.spark.topology.nodes import (
     Sink,
     Source,
     TableSink,
+    TimeWindow,
     TopicSink,
     TopicSource,
     TopN,
@@ -136,6 +137,7 @@ def _join(join: Join) -> dict[str, Any]:
         "keys": _keys_of(join),
         "left": [name for name, _ in join.left.columns],
         "right": [name for name, _ in join.right.columns],
+        **({"in_event_time": join.expiry_text} if join.in_event_time else {}),
         "changelog": join.changelog_topic,
     }
 
@@ -330,10 +332,14 @@ def _operator_lines(operator: KeyedOperator) -> list[str]:
 
 def _join_lines(join: Join) -> list[str]:
     left, right = (", ".join(name for name, _ in side.columns) for side in join.sides)
-    return [
-        f"  keeps    {join.name}: all rows of both sides by {', '.join(_keys_of(join))} (left: {left}; right: {right})",
+    rows = "rows of both sides until they can match no more," if join.in_event_time else "all rows of both sides"
+    lines = [
+        f"  keeps    {join.name}: {rows} by {', '.join(_keys_of(join))} (left: {left}; right: {right})",
         f"           changelog {join.changelog_topic}",
     ]
+    if join.in_event_time:
+        lines.insert(1, f"           {join.expiry_text}")
+    return lines
 
 
 def _transform_lines(transform: Transform) -> list[str]:
@@ -361,7 +367,7 @@ def _deduplication_lines(deduplication: Deduplication) -> list[str]:
 
 def _watermark_lines(watermark: Watermark) -> list[str]:
     time = f"newest {watermark.event_time_expression} less {timedelta(microseconds=watermark.delay_us)}"
-    dropped = "earlier rows" if isinstance(watermark.window, SessionWindow) else "rows of closed windows"
+    dropped = "rows of closed windows" if isinstance(watermark.window, TimeWindow) else "earlier rows"
     return [
         f"  keeps    {watermark.name}: {time}; drops {dropped}",
         f"           changelog {watermark.changelog_topic}",

@@ -66,7 +66,7 @@ class KeyedDeduplication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingWindows:
-    """How the windows of one aggregate close: by the watermark of its source."""
+    """How the windows of one aggregate close, or rows of one side of a join expire: by the watermark of a source."""
 
     source: str
     topics: tuple[str, ...]
@@ -177,19 +177,23 @@ def warn_of_unbounded_state(subset: Sequence[str] | None, where: str) -> None:
 
 
 def closing_windows(
-    template: DataFrame, ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str
+    template: DataFrame,
+    ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]],
+    where: str,
+    operator: str = "windows that close",
 ) -> ClosingWindows:
-    """Return how windows over rows with a watermark close.
+    """Return how windows over rows with a watermark close, and how rows of a join expire.
 
     Args:
         template: An empty frame with the columns of the rows.
         ways: The sources of the rows, and the calls on them.
         where: "file:line" of the user's call.
+        operator: What needs the watermark, for messages.
 
     Raises:
         TopologyError: not-supported-here.
     """
-    source, delay = _only_source(ways, where, "windows that close")
+    source, delay = _only_source(ways, where, operator)
     assert delay is not None
     [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
     return ClosingWindows(

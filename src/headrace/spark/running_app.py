@@ -14,7 +14,6 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.display.app_snapshot import AppSnapshot, TaskRow, as_html
 from headrace.spark.display.live_progress import ProgressDisplay
 from headrace.spark.progress_text import ProgressSample
-from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.status import restoring, state_of
 from headrace.spark.topology.nodes import TopicSource
 
@@ -240,8 +239,8 @@ class RunningApp:
             return
         self._wait(self._is_settled, deadline, state)
         # Layer by layer: an internal topic grows until its inputs are committed, so its end is looked up only then.
-        for layer in self._layers():
-            self._wait_for_commits(layer, deadline)
+        for number, layer in enumerate(self._runtime.compiled.topic_layers()):
+            self._wait_for_commits(layer, deadline, outside=number == 0)
         self._ends.clear()
 
     def __enter__(self) -> Self:
@@ -313,24 +312,12 @@ class RunningApp:
         is_spare = snapshot is not None and snapshot.member_epoch > 0 and not snapshot.active and not snapshot.status
         return is_spare or self._is_running()
 
-    def _layers(self) -> list[list[str]]:
-        """Return topics by the order in which they stop growing: user topics, then internal ones after their inputs."""
-        topics = [
-            (topic, isinstance(source, TopicSource))
-            for subtopology in self._runtime.compiled.subtopologies
-            for source in subtopology.sources
-            for topic in source_topics(source)
-        ]
-        layers = [sorted({t for t, outside in topics if outside}), sorted({t for t, outside in topics if not outside})]
-        return [layer for layer in layers if layer]
-
-    def _wait_for_commits(self, topics: list[str], deadline: float | None) -> None:
+    def _wait_for_commits(self, topics: list[str], deadline: float | None, *, outside: bool) -> None:
         with self._runtime.network_client() as client:
             admin = Admin(client)
             # Ends are looked up once, so that a topic that is written all the time is caught up with as well.
             wanted = self._ends.get(tuple(topics))
             if wanted is None:
-                outside = any(topics == layer for layer in self._layers()[:1])
                 wanted = self._ends[tuple(topics)] = _ends_of(client, admin, topics, outside=outside)
 
             def reached() -> bool:

@@ -30,11 +30,12 @@ from headrace.spark.plan_reader import check_narrow
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.ranked_windows import window_columns
 from headrace.spark.ranking import Ranking, read_ranking
+from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.stream_join import check_inner, keyed_join
-from headrace.spark.stream_source import ClosedWindows, KeyedTransform
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
+from headrace.spark.stream_join import join_kind, keyed_join, without_equal_rows
+from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, JOIN_SIDES, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
     call_site,
     refusal,
@@ -180,6 +181,12 @@ class Stream(StreamBase):
         """
         where = call_site()
         self._check_not_deduplicated("dropDuplicates", where)
+        if (
+            len(self._origins) == 1
+            and isinstance(self._origins[0].source, KeyedJoin)
+            and self._origins[0].source.in_event_time
+        ):
+            return self._joined_once(subset, name, where)
         self._check_not_joined("dropDuplicates", where)
         if has_watermark(self._template):
             raise refusal(
@@ -195,6 +202,21 @@ class Stream(StreamBase):
         return found
 
     drop_duplicates = dropDuplicates
+
+    def _joined_once(self, subset: list[str] | tuple[str, ...] | None, name: str | None, where: str) -> Stream:
+        """Return the distinct rows of a join on windows."""
+        [origin] = self._origins
+        assert isinstance(origin.source, KeyedJoin)
+        with translated(where, self._template.columns):
+            visible = without_hidden(self._template)
+            visible.select(*map(quoted, subset or ()))
+            keys = sequence(analysed(visible.dropDuplicates(None if subset is None else list(subset))).keys())
+        has_calls = bool(origin.calls) or len(keys) < len(visible.columns)
+        if name is not None:
+            raise refusal("bad-value", "dropDuplicates behind a join has no state to name", "leave name= out", where)
+        return Stream(
+            self._app, self._template, (replace(origin, source=without_equal_rows(origin.source, has_calls, where)),)
+        )
 
     def _deduplicated(self, subset: list[str] | tuple[str, ...] | None, name: str | None, where: str) -> Stream:
         ways = [(origin.source, origin.calls) for origin in self._origins if isinstance(origin.source, TopicSource)]
@@ -268,8 +290,10 @@ class Stream(StreamBase):
         starts, and again when what was read is older than `headrace.join.refresh.ms`, and lies whole in every worker;
         no row moves. Without `F.broadcast(other)` it must be below `spark.sql.autoBroadcastJoinThreshold`.
 
-        A stream of the same application: inner, on columns or on a condition with an equality between both sides. Both
-        sides are repartitioned by the values that are equal, and all of their rows are kept in the state.
+        A stream of the same application, on columns or on a condition with an equality between both sides. Both sides
+        are repartitioned by the values that are equal. Without watermarks: inner, and all rows of both sides are kept
+        in the state. With `withWatermark` on both sides and a time range or equal windows in the condition: inner,
+        left, right, full and left_semi, and rows are deleted when they can match no more.
 
         Args:
             other: The right side.
@@ -309,16 +333,19 @@ class Stream(StreamBase):
                 "bring the rows in through a topic of their own",
                 where,
             )
-        check_inner(how, where)
+        kind = join_kind(how, where)
         for side in (self, other):
-            side._check_no_event_time("a join of two streams", where)
-        join = keyed_join((self._template, self._origins), (other._template, other._origins), on, name, where)
-        log.warning(
-            '%s: the join "%s" keeps every row of both sides for ever, on disk and in a changelog topic. Take only the '
-            "rows and columns that you need before it (where, select); rows of old keys are never deleted.",
-            shown(where),
-            join.name,
-        )
+            side._check_not_deduplicated("a join of two streams", where)
+        join = keyed_join((self._template, self._origins), (other._template, other._origins), on, kind, name, where)
+        kept = [side for side, declared in zip(JOIN_SIDES, join.sides, strict=True) if not declared.bounds]
+        if kept:
+            log.warning(
+                '%s: the join "%s" keeps every row of %s for ever, on disk and in a changelog topic. Take only the '
+                "rows and columns that you need before it (where, select); rows of old keys are never deleted.",
+                shown(where),
+                join.name,
+                "both sides" if len(kept) == 2 else f"the {kept[0]} side",
+            )
         # Conjuncts that are no equality are calls on the joined rows. Pairs that they refuse were joined and leave
         # nothing.
         origin = StreamSource(source=join, calls=join.filters)

@@ -1,14 +1,16 @@
 """Join of two streams: what `Stream.join` accepts, and what it declares.
 
 The condition is read from Spark's analysed plan. Conjuncts that equate a value of one side with a value of the other
-are the key, by which both sides are repartitioned. The others are a filter on the joined rows, which Spark SQL
-evaluates behind the operator.
+are the key, by which both sides are repartitioned. If both sides have a watermark, comparisons of timestamps say until
+when a row can match (`join_times`), and the operator compares them. Everything else is a filter on the joined rows,
+which Spark SQL evaluates behind the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -16,7 +18,9 @@ from pyspark.sql import DataFrame
 
 from headrace.spark.aggregate_split import is_groupable, is_number
 from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
 from headrace.spark.frames import without_hidden
+from headrace.spark.join_times import ConditionTimes, JoinKey, is_window
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -31,50 +35,51 @@ from headrace.spark.spark_internals import (
 )
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_source import JoinedSide, KeyedJoin, StreamSource
-from headrace.spark.topology.nodes import NarrowCall
+from headrace.spark.topology.nodes import JOIN_SIDES, WINDOW_TYPE, JoinKind, NarrowCall, TopicSource
 from headrace.spark.unsupported import refusal, translated
 
-__all__ = ["check_inner", "keyed_join"]
+__all__ = ["join_kind", "keyed_join", "without_equal_rows"]
 
 _INHERITS = "org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules"
-_INNER = frozenset({"inner"})
-_OUTER = frozenset({"left", "leftouter", "right", "rightouter", "outer", "full", "fullouter"})
+_KINDS: Mapping[str, JoinKind] = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "outer": "full",
+    "full": "full",
+    "fullouter": "full",
+    "semi": "left_semi",
+    "leftsemi": "left_semi",
+}
+_RANGE = 'F.expr("id = auction AND bid_time BETWEEN opened AND opened + INTERVAL 1 HOUR")'
+_WATERMARKS = f'withWatermark("time", "10 minutes") on both sides, and a time range: {_RANGE}'
+
+Side: TypeAlias = tuple[DataFrame, tuple[StreamSource, ...]]
 
 
-def check_inner(how: object, where: str) -> None:
-    """Refuse every join of two streams but the inner one. Raises TopologyError("not-supported-here")."""
-    kind = str("inner" if how is None else how).lower().replace("_", "")
-    if kind in _INNER:
-        return
-    if kind in _OUTER:
+def join_kind(how: object, where: str) -> JoinKind:
+    """Return the kind of a join of two streams. Raises TopologyError("not-supported-here")."""
+    kind = _KINDS.get(str("inner" if how is None else how).lower().replace("_", ""))
+    if kind is None:
         raise refusal(
             "not-supported-here",
-            f"a {how} join of two streams is not supported yet: a row without a partner would leave when none can "
-            "come any more, and nothing says when that is",
-            'how="inner"; rows without a partner are found where you read',
+            f"how={how!r} of two streams is not supported",
+            'how="inner", "left", "right", "full" or "left_semi"',
             where,
         )
-    raise refusal(
-        "not-supported-here",
-        f"how={how!r} of two streams is not supported yet",
-        'how="inner"',
-        where,
-    )
+    return kind
 
 
-def keyed_join(
-    left: tuple[DataFrame, tuple[StreamSource, ...]],
-    right: tuple[DataFrame, tuple[StreamSource, ...]],
-    on: Any,
-    name: str | None,
-    where: str,
-) -> KeyedJoin:
-    """Return the declaration of an inner join.
+def keyed_join(left: Side, right: Side, on: Any, kind: JoinKind, name: str | None, where: str) -> KeyedJoin:
+    """Return the declaration of a join.
 
     Args:
         left: Template and ways of the rows on the left.
         right: The same on the right.
         on: Condition, as `DataFrame.join` takes it.
+        kind: From `join_kind`.
         name: Name of the store; None derives one of the key's columns.
         where: "file:line" of the user's call.
 
@@ -83,23 +88,92 @@ def keyed_join(
     """
     if on is None:
         raise _no_equality("a join of two streams without a condition", where)
+    clocks = _clocks(left, right, kind, where)
     sides = [without_hidden(frame) for frame, _ in (left, right)]
     with translated(where, [*sides[0].columns, *sides[1].columns]):
-        joined = sides[0].join(sides[1], on, "inner")
+        joined = sides[0].join(sides[1], on, kind)
     _check_names(joined.columns, where)
-    return _Reader(joined, where).declared((left[1], right[1]), sides, on, name)
+    return _Reader(joined, kind, clocks, where).declared((left[1], right[1]), sides, on, name)
+
+
+def without_equal_rows(join: KeyedJoin, has_calls: bool, where: str) -> KeyedJoin:
+    """Return a join with `dropDuplicates` behind it: each row of the result leaves once.
+
+    Equal rows of the result come from equal rows of both sides, so they are left out where the sides are stored, and
+    are forgotten with them.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    limited = all(side.bounds for side in join.sides)
+    if has_calls or join.orders or join.kind != "inner" or not limited:
+        raise refusal(
+            "not-supported-here",
+            "dropDuplicates behind a join of two streams is supported for all columns of an inner join on equal "
+            "windows, directly behind it",
+            "write the rows to a topic with to_topic, and read that with app.stream",
+            where,
+        )
+    return replace(join, is_distinct=True)
+
+
+def _clocks(left: Side, right: Side, kind: JoinKind, where: str) -> tuple[ClosingWindows, ClosingWindows] | None:
+    """Return the watermarks of both sides; None if the join has no time."""
+    have = [has_watermark(frame) for frame, _ in (left, right)]
+    if have[0] != have[1]:
+        raise refusal(
+            "not-supported-here",
+            f"the {'right' if have[0] else 'left'} side of this join has no watermark, so nothing tells which rows of "
+            "the other side can match no more",
+            _WATERMARKS if kind != "inner" else f"{_WATERMARKS}; or no watermark at all, and every row is kept",
+            where,
+        )
+    if have[0]:
+        one, other = (
+            closing_windows(
+                frame,
+                [(origin.source, origin.calls) for origin in origins if isinstance(origin.source, TopicSource)],
+                where,
+                "a join in event time",
+            )
+            for frame, origins in (left, right)
+        )
+        return one, other
+    if kind != "inner":
+        raise refusal(
+            "not-supported-here",
+            f"a {kind} join of two streams without watermarks would have to keep every row for ever, and a row without "
+            "a partner could never leave"
+            if kind != "left_semi"
+            else "a left_semi join of two streams without watermarks would have to keep every row for ever",
+            _WATERMARKS,
+            where,
+        )
+    return None
 
 
 class _Reader:
     """Reads the analysed plan of a join."""
 
-    def __init__(self, joined: DataFrame, where: str) -> None:
-        self._joined, self._where = joined, where
+    def __init__(
+        self, joined: DataFrame, kind: JoinKind, clocks: tuple[ClosingWindows, ClosingWindows] | None, where: str
+    ) -> None:
+        self._joined, self._kind, self._clocks, self._where = joined, kind, clocks, where
         self._session = joined.sparkSession
         self._plan = analysed(joined)
         # `on="id"` puts a projection around the join, which leaves out the second column of this name.
         self._join = self._plan if class_of(self._plan) == "Join" else self._plan.child()
         self._sides = (self._join.left(), self._join.right())
+        # With the plan of the join: Spark gives the right side of a self-join other expression ids.
+        self._canonical = [CanonicalExpressions(frame_of_plan(self._session, plan)) for plan in self._sides]
+        self._times: ConditionTimes | None = None
+        if clocks is not None:
+            self._times = ConditionTimes(
+                self._session,
+                self._canonical,
+                [clock.event_time_expression for clock in clocks],
+                [plan.outputSet() for plan in self._sides],
+            )
 
     def declared(
         self,
@@ -116,49 +190,108 @@ class _Reader:
         condition = self._join.condition()
         conjuncts = _conjuncts(condition.get()) if condition.isDefined() else []
         self._check_no_user_function(conjuncts)
-        pairs = [(one, self._equated(one)) for one in conjuncts]
-        keys = [pair for _, pair in pairs if pair is not None]
+        keys: list[JoinKey] = []
+        named: list[Any] = []  # for the name of the store
+        filters: list[Any] = []
+        for conjunct in conjuncts:
+            pair = self._equated(conjunct)
+            if pair is not None:
+                keys += self._keys_of(pair, templates)
+                named.append(pair[0])
+            elif self._times is None or not self._times.add_comparisons(conjunct):
+                filters.append(conjunct)
         if not keys:
             raise _no_equality("this condition has no equality between a value of each stream", self._where)
-        for pair in keys:
-            self._check_key(pair)
-        left, right = (
-            self._side(number, origins[number], templates[number], [pair[number] for pair in keys])
-            for number in range(2)
-        )
+        self._check_bounded(filters)
+        left, right = (self._side(number, origins[number], keys) for number in range(2))
         return KeyedJoin(
-            name=self._name(name, [pair[0] for pair in keys]),
+            name=self._name(name, named),
             left=left,
             right=right,
-            key_types=tuple(str(one.dataType().json()) for one, _ in keys),
-            filters=tuple(self._filter(one) for one, pair in pairs if pair is None),
+            key_types=tuple(key.kind for key in keys),
+            filters=tuple(map(self._filter, filters)),
             schema=self._joined.schema,
             on=on,
             where=self._where,
             frame=self._joined,
+            kind=self._kind,
+            orders=() if self._times is None else tuple(self._times.orders),
         )
 
-    def _side(
-        self, number: int, origins: tuple[StreamSource, ...], template: DataFrame, keys: Sequence[Any]
-    ) -> JoinedSide:
-        plan = self._sides[number]
-        # With the plan of the join: Spark gives the right side of a self-join other expression ids.
-        canonical = CanonicalExpressions(frame_of_plan(self._session, plan))
-        ids = {expression_id(column) for column in sequence(plan.output())}
+    def _keys_of(self, pair: tuple[Any, Any], templates: Sequence[DataFrame]) -> list[JoinKey]:
+        """Return the keys of two values that are equal: one, or start and end of a window."""
+        if self._times is not None:
+            windows = self._times.equal_windows(pair)
+            if windows is not None:
+                return list(windows)
+            self._times.add_equal_times(pair)
+        self._check_key(pair)
+        key = JoinKey(
+            sql=(str(pair[0].sql()), str(pair[1].sql())),
+            columns=(_column_of(pair[0]), _column_of(pair[1])),
+            texts=(self._canonical[0].text(pair[0]), self._canonical[1].text(pair[1])),
+            kind=str(pair[0].dataType().json()),
+        )
+        for template, sql in zip(templates, key.sql, strict=True):
+            self._check_sql(template, sql, key.kind)
+        return [key]
+
+    def _check_bounded(self, filters: Sequence[Any]) -> None:
+        """Refuse a join in event time without bounds, and what an outer join cannot decide by its keys and times."""
+        if self._times is None:
+            return
+        bounds = self._times.bounds
+        if not any(bounds):
+            raise self._refuse(
+                "nothing in this condition limits the event times of rows that match, so no watermark says when a row "
+                "can be deleted",
+                f"add a time range over the columns of withWatermark: {_RANGE}; or join on equal windows of both"
+                + ("; or leave withWatermark out" if self._kind == "inner" else ""),
+            )
+        if self._kind == "inner":
+            return
+        if filters:
+            raise self._refuse(
+                f"the condition of a {self._kind} join of two streams may have equalities and comparisons of "
+                f"timestamps, and not: {filters[0].sql()}",
+                "filter the sides before the join (where), or the joined rows of an inner join",
+            )
+        needed = {"left": (0,), "right": (1,), "full": (0, 1), "left_semi": (0, 1)}[self._kind]
+        open_side = next((side for side in needed if not bounds[side]), None)
+        if open_side is not None:
+            raise self._refuse(
+                f"nothing in this condition says when a row of the {JOIN_SIDES[open_side]} side can match no more",
+                f"limit the event time of the {JOIN_SIDES[1 - open_side]} side from above: {_RANGE}",
+            )
+        if self._kind == "full" and class_of(self._plan) != "Join":
+            raise self._refuse(
+                "a full join on column names takes the key from either side, which is not supported yet",
+                'name the columns differently, and join on F.expr("id = other_id")',
+            )
+
+    def _side(self, number: int, origins: tuple[StreamSource, ...], keys: Sequence[JoinKey]) -> JoinedSide:
+        canonical = self._canonical[number]
+        ids = {expression_id(column) for column in sequence(self._sides[number].output())}
         # By expression id and not by name: with `on="id"` the plan's output has one `id`, which is the left side's.
         columns = [column for column in sequence(self._plan.output()) if expression_id(column) in ids]
         for column in columns:
             self._check_stored(column)
-        key_sql = tuple(str(key.sql()) for key in keys)
-        self._check_sql(template, key_sql, keys)
+        kinds = [WINDOW_TYPE if self._is_kept_window(column) else str(column.dataType().json()) for column in columns]
+        times = self._times
         return JoinedSide(
             origins=origins,
-            key_sql=key_sql,
-            key_columns=tuple(str(key.name()) if class_of(key) == "AttributeReference" else None for key in keys),
-            key_expressions=tuple(canonical.text(key) for key in keys),
-            columns=tuple((str(column.name()), str(column.dataType().json())) for column in columns),
-            expressions=tuple(canonical.text(column) for column in columns),
+            key_sql=tuple(key.sql[number] for key in keys),
+            key_columns=tuple(key.columns[number] for key in keys),
+            key_expressions=tuple(key.texts[number] for key in keys),
+            columns=tuple((str(column.name()), kind) for column, kind in zip(columns, kinds, strict=True)),
+            expressions=tuple(map(canonical.text, columns)),
+            clock=None if self._clocks is None else self._clocks[number],
+            operands=() if times is None else tuple(times.operands[number]),
+            bounds=() if times is None else tuple(times.bounds[number]),
         )
+
+    def _is_kept_window(self, column: Any) -> bool:
+        return self._times is not None and is_window(column)
 
     def _equated(self, conjunct: Any) -> tuple[Any, Any] | None:
         """Return the values of the left and the right side that a conjunct equates; None for another condition."""
@@ -226,7 +359,7 @@ class _Reader:
                 )
 
     def _check_stored(self, column: Any) -> None:
-        if is_groupable(column) or is_number(str(column.dataType().json())):
+        if is_groupable(column) or is_number(str(column.dataType().json())) or self._is_kept_window(column):
             return
         name = str(column.name())
         raise self._refuse(
@@ -234,20 +367,24 @@ class _Reader:
             f'leave it out before the join: drop("{name}"), or make it a string: F.to_json("{name}"), a cast',
         )
 
-    def _check_sql(self, template: DataFrame, texts: Sequence[str], keys: Sequence[Any]) -> None:
-        """Check the keys' SQL text: parsed again it must have the types of the whole."""
+    def _check_sql(self, template: DataFrame, sql: str, kind: str) -> None:
+        """Check the SQL text of a key: parsed again it must have the type of the whole."""
         try:
-            again = template.selectExpr(*(f"{sql} as g{at}" for at, sql in enumerate(texts))).schema
+            [again] = template.selectExpr(f"{sql} as g0").schema
         except PySparkException as error:
             raise self._refuse(
                 "a value of this condition has no form in SQL",
                 "make it a column first: withColumn",
             ) from error
-        if [one.dataType.json() for one in again] != [str(key.dataType().json()) for key in keys]:
+        if again.dataType.json() != kind:
             raise self._refuse("a value of this condition changes its type", "make it a column first: withColumn")
 
     def _refuse(self, message: str, fix: str) -> Exception:
         return refusal("not-supported-here", message, fix, self._where)
+
+
+def _column_of(value: Any) -> str | None:
+    return str(value.name()) if class_of(value) == "AttributeReference" else None
 
 
 def _conjuncts(condition: Any) -> list[Any]:

@@ -9,11 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.spark.event_time import KeyedDeduplication
+from headrace.spark.event_time import ClosingWindows, KeyedDeduplication
 from headrace.spark.frames import apply_calls, without_hidden
+from headrace.spark.join_times import Operand
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     KEY_COLUMN,
+    JoinKind,
     NarrowCall,
     ProcessorInterface,
     ProjectForGroup,
@@ -57,6 +59,9 @@ class JoinedSide:
     key_expressions: tuple[str, ...]  # canonical text of each
     columns: tuple[tuple[str, str], ...]  # (name, type JSON) of those in the result
     expressions: tuple[str, ...]  # canonical text of each
+    clock: ClosingWindows | None = None  # None: rows of this side are kept for ever
+    operands: tuple[Operand, ...] = ()  # timestamps that the condition compares
+    bounds: tuple[tuple[int, int], ...] = ()  # (operand, shift in µs), as in `TimeBound`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,9 +77,22 @@ class KeyedJoin:
     on: Any  # as the user wrote it
     where: str
     frame: DataFrame = field(repr=False)  # the join of the templates of both sides
+    kind: JoinKind = "inner"
+    # (side of the earlier one, operands, whether they must differ), as in `TimeOrder`
+    orders: tuple[tuple[int, int, int, bool], ...] = ()
+    is_distinct: bool = False  # `dropDuplicates` stands behind it
     noun = "a join of two streams"
     naming_call = "join"
     key_column = None  # no column equals the key of an input record
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether rows are deleted by watermarks."""
+        return self.left.clock is not None
+
+    @property
+    def sides(self) -> tuple[JoinedSide, JoinedSide]:
+        return self.left, self.right
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -89,7 +107,9 @@ class KeyedJoin:
 
     def as_batch(self, left: DataFrame, right: DataFrame) -> DataFrame:
         """The same join of two DataFrames by Spark: what `verify` compares with."""
-        joined = without_hidden(left).join(without_hidden(right), self.on, "inner")
+        joined = without_hidden(left).join(without_hidden(right), self.on, self.kind)
+        if self.is_distinct:
+            joined = joined.dropDuplicates()
         return joined.withColumn(KEY_COLUMN, F.lit(None).cast("binary"))
 
 

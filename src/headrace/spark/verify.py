@@ -56,6 +56,7 @@ from headrace.spark.topology.nodes import (
 from headrace.spark.unsupported import is_hidden, shown
 from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_deduplication import first_rows, with_places
+from headrace.spark.verify_joins import join_rows, least_watermark_us, rows_not_late
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
 from headrace.spark.verify_tables import compare_table
 from headrace.spark.verify_top_n import compare_ranked
@@ -292,6 +293,8 @@ class _Recomputation:
         return int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
 
     def _origin_rows(self, origin: StreamSource) -> DataFrame:
+        if isinstance(origin.source, KeyedJoin) and origin.source.in_event_time:
+            return apply_calls(self._join_in_event_time(origin.source), origin.calls)
         if isinstance(origin.source, KeyedJoin):
             sides = [self._rows(side.origins) for side in (origin.source.left, origin.source.right)]
             return apply_calls(origin.source.as_batch(*sides), origin.calls)
@@ -303,6 +306,19 @@ class _Recomputation:
             return apply_calls(rows, origin.calls)
         keyed = apply_calls(with_places(rows, origin.source), origin.calls)
         return apply_calls(first_rows(keyed, origin.deduplication, self._max_ahead_us), origin.later)
+
+    def _join_in_event_time(self, join: KeyedJoin) -> DataFrame:
+        sides: list[DataFrame] = []
+        watermarks: list[int | None] = []
+        for side in join.sides:
+            [origin], clock = side.origins, side.clock
+            assert isinstance(origin.source, TopicSource)
+            assert clock is not None
+            rows = apply_calls(with_places(good_rows(self._frames[origin.source.name]), origin.source), origin.calls)
+            sides.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
+            partitions = [partition for topic, partition in self._extent.ranges if topic in clock.topics]
+            watermarks.append(least_watermark_us(rows, clock.delay_us, self._max_ahead_us, partitions))
+        return join_rows(join, (sides[0], sides[1]), (watermarks[0], watermarks[1]))
 
     def _deleted_records(self, rows: StreamBase) -> Iterator[str]:
         """Yield a sentence for each partition whose deleted first records decide about other rows."""
@@ -323,7 +339,8 @@ class _Recomputation:
 
     def _has_idle_timeout(self, rows: StreamBase) -> bool:
         timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
-        return timeout_ms > 0 and any(True for _ in _closing_states(rows))
+        joins = any(join.in_event_time for join in _joins_of(_origins_of(rows)))
+        return timeout_ms > 0 and (joins or any(True for _ in _closing_states(rows)))
 
     def _rows(self, origins: Sequence[StreamSource]) -> DataFrame:
         """Return the rows of all origins; with several origins, the columns that they share."""
@@ -527,15 +544,21 @@ def _processors(origins: Sequence[StreamSource]) -> Iterator[KeyedTransform]:
             yield from _processors(origin.source.origins)
 
 
+def _joins_of(origins: Sequence[StreamSource]) -> Iterator[KeyedJoin]:
+    """Yield each join that `origins` come from, over all levels."""
+    for origin in origins:
+        if isinstance(origin.source, KeyedJoin):
+            yield origin.source
+        if not isinstance(origin.source, TopicSource):
+            yield from _joins_of(origin.source.origins)
+
+
 def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
-    """Yield a frame of each join that `origins` come from, and of each way into it."""
+    """Yield a frame of each join and of closed windows that `origins` come from, and of each way into them."""
     for origin in origins:
         if isinstance(origin.source, KeyedJoin):
             yield origin.source.frame
-            for side in (origin.source.left, origin.source.right):
-                yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in side.origins)
-                yield from _frames_of_joins(side.origins, app)
-        if isinstance(origin.source, ClosedWindows):
-            origins = origin.source.origins
-            yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in origins)
-            yield from _frames_of_joins(origins, app)
+        if isinstance(origin.source, (KeyedJoin, ClosedWindows)):
+            ways = origin.source.origins
+            yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in ways)
+            yield from _frames_of_joins(ways, app)

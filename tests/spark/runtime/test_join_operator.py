@@ -6,7 +6,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import StateError
 from headrace.spark.runtime import join_operator
 from headrace.spark.runtime.join_operator import COUNTER_KEY, JoinOperator
+from headrace.spark.runtime.row_conversion import check_convertible
 from headrace.spark.runtime.row_schema import store_of_join
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, StoreWrites, TaskStore
@@ -233,6 +235,16 @@ def test_each_row_is_one_changelog_record_beside_the_counter(new_task: Callable[
     task.run([Row(LEFT, "b", 4)])
     assert [key for key, _ in task.changelog[4:]] == [COUNTER_KEY, b"\x01\x00\x01b" + bytes(7) + b"\x03"]
     assert task.found == Counter({(1, "xxx", 3): 1, (4, "xx", 2): 1})
+
+
+def test_stored_rows_are_not_taken_over_by_a_version_that_keeps_others() -> None:
+    """`headrace upgrade --state keep` would read a row of one side as a row of both."""
+    right = replace(JOIN.right, columns=(("m", '"integer"'),), expressions=("m",))
+    narrower = store_of_join(replace(JOIN, right=right)).rows
+    for old, new in ((SPEC.rows, narrower), (narrower, SPEC.rows)):
+        with pytest.raises(StateError, match="rows of a join of two streams cannot be taken over") as caught:
+            check_convertible(old, new)
+        assert caught.value.fix == "Choose --state recompute."
 
 
 def test_equal_rows_are_kept_apart(new_task: Callable[[], Task]) -> None:

@@ -335,5 +335,5 @@ def mark(task: int, seconds: int, sent_ms: int, tasks: int = 2) -> UpstreamWater
     ],
 )
 def test_least_watermark(upstream: list[UpstreamWatermark], idle_timeout_ms: int, seconds: int | None) -> None:
-    found = least_watermark(replace(COUNTED, idle_timeout_ms=idle_timeout_ms), upstream)
+    found = least_watermark(COUNTED.watermark_sources, upstream, idle_timeout_ms)
     assert found == (NO_TIME if seconds is None else seconds * SECOND)

@@ -29,11 +29,11 @@ __all__ = [
     "ENTRY_HEADER",
     "block_of_each",
     "cut",
+    "entries_under",
     "is_in_order",
     "list_names",
     "look_up",
     "rewrite",
-    "values_under",
     "warm_up",
 ]
 
@@ -167,10 +167,11 @@ def list_names(blocks: Bytes, first: Bytes, end: Bytes) -> tuple[Positions, Posi
 
 
 @njit(cache=True, nogil=True)
-def values_under(
+def entries_under(
     data: Bytes, starts: Positions, sizes: Positions, blocks: Bytes
-) -> tuple[Positions, Positions, Positions]:
-    """Return for each entry under a prefix the number of the prefix, where its value begins, and the value's size.
+) -> tuple[Positions, Positions, Positions, Positions]:
+    """Return for each entry under a prefix the number of the prefix, the place of its value, and the sizes of its name
+    and its value. The name is in front of the value.
 
     An entry is under a prefix if its name begins with it. Prefixes are sorted, and none begins with another one.
     Raises ValueError.
@@ -182,6 +183,7 @@ def values_under(
         entries += 1
     prefixes = np.empty(entries, np.int64)
     value_starts, value_sizes = np.empty(entries, np.int64), np.empty(entries, np.int64)
+    name_sizes = np.empty(entries, np.int64)
     # 2. A merge of two sorted lists. Only as many bytes of a name are compared as the prefix has.
     found, row, at = 0, 0, 0
     while at < len(blocks) and row < len(starts):
@@ -193,10 +195,11 @@ def values_under(
         if order == 0:
             prefixes[found] = row
             value_starts[found] = at + ENTRY_HEADER + name_size
+            name_sizes[found] = name_size
             value_sizes[found] = size - ENTRY_HEADER - name_size
             found += 1
         at += size
-    return prefixes[:found], value_starts[:found], value_sizes[:found]
+    return prefixes[:found], value_starts[:found], name_sizes[:found], value_sizes[:found]
 
 
 @njit(cache=True, nogil=True)
@@ -327,6 +330,6 @@ def warm_up() -> None:
     block_of_each(names, places, ones, names, places, ones)
     look_up(names, places, ones, places, none, bounds)
     list_names(names[:0], names, names)
-    values_under(names, places, ones, names[:0])
+    entries_under(names, places, ones, names[:0])
     blocks, bounds, entries, _ = rewrite(names, places, ones, places, names, places, ones, none, bounds)
     cut(blocks, bounds, entries, 100, 100, 1)

@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, St
 
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
+from headrace.spark.runtime.event_time_join_operator import EventTimeJoinOperator
 from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.join_operator import JoinOperator
 from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
@@ -55,6 +56,7 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     Deduplication,
     ForeachBatchSink,
+    Join,
     KeyedOperator,
     RepartitionSink,
     RepartitionSource,
@@ -650,6 +652,11 @@ class ChainBuilder:
         return StatefulStep(stateful_operator(operator, with_key), fetch)
 
 
+def _joining(join: Join, fetch: str) -> Step:
+    """Return the step of a join of two streams."""
+    return StatefulStep(EventTimeJoinOperator(join) if join.in_event_time else JoinOperator(join), fetch)
+
+
 def source_schema(source: Source) -> StructType:
     """Return the Spark columns of a source as the fetch stage yields them, without hidden ones."""
     from headrace.spark import formats
@@ -688,7 +695,7 @@ def _head_steps(branch: Branch, fetch: str, *, with_key: bool = False) -> list[S
     if branch.closed is not None:
         return [StatefulStep(stateful_operator(branch.closed, with_key), fetch)]
     if branch.join is not None:
-        return [StatefulStep(JoinOperator(branch.join), fetch)]
+        return [_joining(branch.join, fetch)]
     return [StatefulStep(TransformOperator(branch.transform), fetch)] if branch.transform is not None else []
 
 

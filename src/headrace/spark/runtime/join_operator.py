@@ -41,7 +41,7 @@ from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, TASK_COLUMN,
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
 
-__all__ = ["COUNTER_KEY", "PAIRS_PER_TABLE", "JoinOperator"]
+__all__ = ["COUNTER_KEY", "PAIRS_PER_TABLE", "JoinOperator", "entry_names", "numbered_keys"]
 
 COUNTER_KEY = b"\x00next row"
 PAIRS_PER_TABLE = 50_000
@@ -92,7 +92,7 @@ class _Changes:
         [self._store] = operator.stores
         self._new_rows: pa.Array = rows.column(_ROW).combine_chunks()
         keys = shortened_keys(rows.column(KEY_COLUMN).combine_chunks())
-        self._keys, self._key_of_row = _numbered(keys)
+        self._keys, self._key_of_row = numbered_keys(keys)
         self._side_of_row: Positions = rows.column(_SIDE).to_numpy().astype(np.int64)
         self._pairs: _Pairs | None = None
 
@@ -140,7 +140,7 @@ class _Changes:
         """Return the prefixes of rows of one side with these keys, in byte order."""
         if not len(keys):
             return NO_KEYS
-        return _names(np.full(len(keys), _SIDES[side], np.uint8), self._keys, keys, None)
+        return entry_names(np.full(len(keys), _SIDES[side], np.uint8), self._keys, keys, None)
 
     def _writes(self, reader: StoreReader) -> StoreWrites:
         counter = pa.array([COUNTER_KEY], pa.binary())
@@ -155,7 +155,7 @@ class _Changes:
         # In byte order: by side, by key, by number.
         order = np.argsort(self._side_of_row * len(self._keys) + self._key_of_row, kind="stable")
         sides = np.array(_SIDES, np.uint8)[self._side_of_row[order]]
-        names = _names(sides, self._keys, self._key_of_row[order], first + order)
+        names = entry_names(sides, self._keys, self._key_of_row[order], first + order)
         after = encode_rows([pa.array([first + count], pa.int64())], self._store.rows.fingerprint)
         return StoreWrites(
             keys=pa.concat_arrays([counter, names]),
@@ -226,17 +226,17 @@ class _Pairs:
             yield pa.Table.from_arrays(columns, names=[*self.left.column_names, *self.right.column_names])
 
 
-def _numbered(keys: pa.Array) -> tuple[pa.Array, Positions]:
+def numbered_keys(keys: pa.Array) -> tuple[pa.Array, Positions]:
     """Return the distinct keys in the order of their entries, by length and then by bytes, and each row's number."""
     distinct = pc.unique(keys)
-    headed = _names(np.zeros(len(distinct), np.uint8), distinct, np.arange(len(distinct)), None)
+    headed = entry_names(np.zeros(len(distinct), np.uint8), distinct, np.arange(len(distinct)), None)
     order = order_of_keys(headed)
     if order is not None:
         distinct = distinct.take(order)
     return distinct, pc.index_in(keys, value_set=distinct).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _names(sides: Bytes, keys: pa.Array, key_numbers: Positions, numbers: Positions | None) -> pa.Array:
+def entry_names(sides: Bytes, keys: pa.Array, key_numbers: Positions, numbers: Positions | None) -> pa.Array:
     """Return the store's keys of rows: side, key and number of each. Without numbers: their prefixes."""
     data, starts, sizes = spans_of(keys)
     starts, sizes = starts[key_numbers], sizes[key_numbers]

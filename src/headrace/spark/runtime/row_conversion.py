@@ -17,6 +17,7 @@ from headrace.spark.arrow_types import FLAT
 from headrace.spark.runtime.aggregate_states import initial_values
 from headrace.spark.runtime.row_schema import DISTINCT_OF, WINDOW_START, RowColumn, RowSchema
 from headrace.spark.runtime.rows import decode_rows, empty_row, encode_rows
+from headrace.spark.topology.nodes import JOIN_SIDES
 
 __all__ = ["check_convertible", "convert_rows"]
 
@@ -31,6 +32,14 @@ def check_convertible(old: RowSchema, new: RowSchema) -> None:
             "state-schema-changed",
             f"groups by {', '.join(map(str, old.keys))} are not groups by {', '.join(map(str, new.keys))}: "
             "no stored value can be taken over",
+            "Choose --state recompute.",
+        )
+    # A stored row of a join has the columns of its own side, beside counters and marks. Read as a row of both, it would
+    # yield other values.
+    if any(column.role in JOIN_SIDES for column in (*old.values, *new.values)):
+        raise StateError(
+            "state-schema-changed",
+            "the rows of a join of two streams cannot be taken over by a version that keeps other columns or times",
             "Choose --state recompute.",
         )
     if WINDOW_START in new.keys:  # values hold their groups as well, and watermarks have columns of their own

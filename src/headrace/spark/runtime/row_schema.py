@@ -294,10 +294,10 @@ def store_of_join(join: Join) -> StoreSpec:
     pairs = zip(join.left.key_expressions, join.right.key_expressions, join.key_types, strict=True)
     columns = [RowColumn("key", f"{left} = {right}", str(arrow_type(kind))) for left, right, kind in pairs]
     for role, side in (("left", join.left), ("right", join.right)):
-        columns += [
-            RowColumn(role, expression, str(arrow_type(kind)))
-            for expression, (_, kind) in zip(side.expressions, side.columns, strict=True)
-        ]
+        columns += [RowColumn(role, expression, str(arrow_type(kind))) for _, kind, expression in side.stored]
+    if join.in_event_time:
+        # A type that no stored value has: the state holds what the condition and the kind of the join let expire.
+        columns.append(RowColumn("join", join.expiry_text, "join"))
     return StoreSpec(name=join.name, changelog_topic=join.changelog_topic, rows=RowSchema(tuple(columns)))
 
 

@@ -164,19 +164,12 @@ class _TopicSink(_Sink):
         return batch.column(KEY_COLUMN), values
 
 
-class _RepartitionSink(_Sink):
-    def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
-        super().__init__(step.sink.topic, context)
-        self._sink = step.sink
-        names = [name for name, _ in step.sink.columns]
-        self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
-        self._groups = step.sink.key_columns
-        self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
+class _WatermarkedSink(_Sink):
+    """Common base of both sinks to repartition topics: the watermarks behind the rows."""
 
-    def encode(self, table: pa.Table) -> tuple[Any, Any]:
-        rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
-        # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
-        return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)
+    def __init__(self, sink: RepartitionSink, context: StageContext) -> None:
+        super().__init__(sink.topic, context)
+        self._sink = sink
 
     def finish(self) -> Iterable[pa.Table]:
         """Flush the rows, then send the watermarks: a reader takes a watermark as "no more rows of these windows"."""
@@ -223,24 +216,46 @@ class _RepartitionSink(_Sink):
         return max(self._context.topics.partition_count(topic) for topic in topics)
 
 
-class _JoinSideSink(_Sink):
+class _RepartitionSink(_WatermarkedSink):
+    def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
+        super().__init__(step.sink, context)
+        names = [name for name, _ in step.sink.columns]
+        self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
+        self._groups = step.sink.key_columns
+        self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
+        # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
+        return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)
+
+
+class _JoinSideSink(_WatermarkedSink):
     """Writes the rows of one side of a join, in the form in which the join keeps them."""
 
     def __init__(self, step: RepartitionSinkStep, join: Join, context: StageContext) -> None:
-        super().__init__(step.sink.topic, context)
+        super().__init__(step.sink, context)
         side = join.sides[step.sink.join_side]
         self._keys = pa.schema([(f"g{at}", arrow_type(kind)) for at, kind in enumerate(join.key_types)])
-        columns = [(f"i{at}", arrow_type(kind)) for at, (_, kind) in enumerate(side.columns)]
+        columns = [(f"i{at}", arrow_type(kind)) for at, (_, kind) in enumerate(side.stored_columns)]
         self._columns = pa.schema(columns)
         self._side = step.sink.join_side
+        self._is_preserved = self._side in join.preserved
+        compared = {order.earlier if order.side == self._side else order.later for order in join.orders}
+        compared |= {bound.column for bound in side.bounds}
+        names = [name for name, _ in side.stored_columns]
+        # A row with a null among these equals no row, or compares with none.
+        self._needed = [*self._keys.names, *(f"i{at}" for at, name in enumerate(names) if name in compared)]
         self._row_fingerprint = store_of_join(join).rows.fingerprint
         self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
-        # In SQL null equals nothing, so such a row never has a pair and would be kept for ever.
-        for name in self._keys.names:
-            if table.column(name).null_count:
-                table = table.filter(table.column(name).is_valid())
+        # In SQL null equals nothing, so such a row never has a pair and would be kept for ever. Only an outer join has
+        # a use for it.
+        if not self._is_preserved:
+            for name in self._needed:
+                if table.column(name).null_count:
+                    table = table.filter(table.column(name).is_valid())
         return super().push(table) if table.num_rows else ()
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
@@ -248,5 +263,9 @@ class _JoinSideSink(_Sink):
         columns = fitted(table.select(self._columns.names), self._columns).combine_chunks()
         rows = encode_rows(columns.columns, self._row_fingerprint)
         # The row travels as the bytes that the store keeps, and the join stores them without decoding.
-        sides = pa.array(np.full(len(rows), self._side, np.int8))
-        return encode_key(keys.columns), encode_rows([sides, rows], self._fingerprint)
+        sides = np.full(len(rows), self._side, np.int8)
+        if self._is_preserved:
+            for name in self._needed:
+                # 2 or 3: the side, and that the row matches nothing.
+                sides[table.column(name).is_null().to_numpy().astype(np.bool_)] = 2 + self._side
+        return encode_key(keys.columns), encode_rows([pa.array(sides), rows], self._fingerprint)

@@ -401,6 +401,10 @@ class StoreReader:
         """
         return store_blocks.values_under(self._transaction, self._blocks, names_of_keys(prefixes))
 
+    def entries_under(self, prefixes: pa.Array) -> tuple[Positions, pa.Array, pa.Array]:
+        """As `values_under`, with the keys between the two."""
+        return store_blocks.entries_under(self._transaction, self._blocks, names_of_keys(prefixes), without=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreWrites:

@@ -23,7 +23,7 @@ from headrace.spark.runtime import block_kernels as kernels
 from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
 
-__all__ = ["FIRST", "Found", "entries", "find", "names_between", "put", "values_under"]
+__all__ = ["FIRST", "Found", "entries", "entries_under", "find", "names_between", "put", "values_under"]
 
 # Names begin with `k` or `h` (`bulk_load.name_of_key`), so no name sorts before it.
 FIRST = b"\0"
@@ -149,6 +149,17 @@ def values_under(transaction: Any, database: Any, prefixes: pa.Array) -> tuple[P
 
     Prefixes are sorted, and none begins with another one. Raises StateError("state-corrupt").
     """
+    found, _, values = entries_under(transaction, database, prefixes)
+    return found, values
+
+
+def entries_under(
+    transaction: Any, database: Any, prefixes: pa.Array, *, without: int = 0
+) -> tuple[Positions, pa.Array, pa.Array]:
+    """Return for each name that begins with one of the prefixes the number of the prefix, the name, and the value.
+
+    `without`: bytes to leave out at the start of each name. Otherwise as `values_under`.
+    """
     with transaction.cursor(database) as cursor:
         if len(prefixes) * FEW < transaction.stat(database)["entries"]:
             firsts = _sought_under(cursor, prefixes.to_pylist())
@@ -156,10 +167,12 @@ def values_under(transaction: Any, database: Any, prefixes: pa.Array) -> tuple[P
             firsts = _among_all_under(cursor, prefixes)
         blocks = np.frombuffer(b"".join(unseal(body) for _, body in cursor.getmulti(firsts)), np.uint8)
     try:
-        found, starts, sizes = kernels.values_under(*spans_of(prefixes), blocks)
+        found, starts, name_sizes, sizes = kernels.entries_under(*spans_of(prefixes), blocks)
     except ValueError as error:
         raise StateError("state-corrupt", str(error)) from error
-    return found, array_of_spans(blocks, starts, sizes, pa.binary(), np.zeros(len(starts), np.bool_))
+    none = np.zeros(len(starts), np.bool_)
+    names = array_of_spans(blocks, starts - name_sizes + without, name_sizes - without, pa.binary(), none)
+    return found, names, array_of_spans(blocks, starts, sizes, pa.binary(), none)
 
 
 def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:

@@ -1,4 +1,6 @@
-"""The clock in front of windows: rows of closed windows are dropped, and the watermark is sent on.
+"""The clock in front of windows and joins: late rows are dropped, and the watermark is sent on.
+
+In front of windows a row is late when its window is closed, in front of a join when it is older than the watermark.
 
 It runs where rows are read, before they are repartitioned, so that whether a row is late depends on the rows before it
 in its own source partition and on nothing else: not on the other partitions, not on where micro-batches end, not on
@@ -18,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.spark.runtime.event_time_kernels import NO_TIME, find_closed
+from headrace.spark.runtime.byte_spans import Positions
+from headrace.spark.runtime.event_time_kernels import NO_TIME, find_closed, find_late
 from headrace.spark.runtime.row_schema import StoreSpec, store_of_watermark
 from headrace.spark.runtime.rows import decode_rows, encode_rows
 from headrace.spark.runtime.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
@@ -93,13 +96,10 @@ class _Changes:
             [found] = decode_rows(stored, [pa.int64()], self._store.rows.fingerprint)
             before = int(found[0].as_py())
         times = microseconds(self._rows.column(EVENT_TIME_COLUMN))
-        starts = microseconds(self._rows.column(declared.window.group))
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
         # Row by row, in the order of the offsets: a row is judged by the rows before it.
-        self._late, newest = find_closed(
-            times, declared.window.late_at(starts), record_times, before, declared.delay_us, declared.max_ahead_us
-        )
+        self._late, newest = self._judged(times, record_times, before)
         late = int(self._late.sum())
         if newest == NO_TIME:
             return StoreWrites(keys=NO_KEYS, values=NO_KEYS, late_rows=late)
@@ -119,14 +119,27 @@ class _Changes:
             announced_us=announced,
         )
 
+    def _judged(self, times: Positions, record_times: Positions, before: int) -> tuple[NDArray[np.bool_], int]:
+        """Return the mask of late rows, and the newest event time after them."""
+        declared = self._watermark
+        limits = declared.delay_us, declared.max_ahead_us
+        if declared.window is None:
+            late, newest = find_late(times, record_times, before, *limits)
+            # A row without an event time has no place in time to be late by; the join sees that it matches nothing.
+            return late & (times != NO_TIME), newest
+        starts = microseconds(self._rows.column(declared.window.group))
+        return find_closed(times, declared.window.late_at(starts), record_times, before, *limits)
+
     def _announced(self, before: int, newest: int) -> int | None:
         """Return the watermark to send on, if it closes windows that it did not close before.
 
         It is rounded down to the end of a window, so a task sends one record per slide and partition, not one per
         micro-batch. Sessions end at any time; theirs is not rounded. A first watermark is always sent: readers count
-        the tasks that have sent one.
+        the tasks that have sent one. In front of a join it is sent as it is, whenever it has moved.
         """
         declared = self._watermark
+        if declared.window is None:
+            return newest - declared.delay_us if newest > before or declared.announces_each_batch else None
         # Between two window ends a watermark closes nothing, so it need not be sent.
         end = declared.window.last_end(newest - declared.delay_us)
         is_new = before == NO_TIME or end > declared.window.last_end(before - declared.delay_us)

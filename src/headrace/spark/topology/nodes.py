@@ -44,6 +44,15 @@ COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestam
 # form in which the join's store keeps it.
 JOIN_COLUMNS = (("side", '"byte"'), ("row", '"binary"'))
 
+# The names of a join's sides in the watermarks that come with their rows.
+JOIN_SIDES = ("left", "right")
+
+# Type of a column that F.window makes, in the form of `StructType.json()`.
+WINDOW_TYPE = (
+    '{"fields":[{"metadata":{},"name":"start","nullable":true,"type":"timestamp"},'
+    '{"metadata":{},"name":"end","nullable":true,"type":"timestamp"}],"type":"struct"}'
+)
+
 # Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
@@ -55,6 +64,7 @@ RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 StateKind: TypeAlias = Literal["value", "list", "map"]
 ProcessorInterface: TypeAlias = Literal["row", "pandas"]
 TimeMode: TypeAlias = Literal["none", "processingTime", "eventTime"]
+JoinKind: TypeAlias = Literal["inner", "left", "right", "full", "left_semi"]
 BufferFunction: TypeAlias = Literal[
     "count",
     "count_distinct",
@@ -72,6 +82,11 @@ BufferFunction: TypeAlias = Literal[
     "covar_pop",
     "covar_samp",
 ]
+
+
+def window_parts(name: str) -> tuple[str, str]:
+    """Return the names under which start and end of a window column are stored."""
+    return f"{HIDDEN_PREFIX}{name}.start", f"{HIDDEN_PREFIX}{name}.end"
 
 
 @checked_api()
@@ -229,14 +244,14 @@ WindowKind: TypeAlias = TimeWindow | SessionWindow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """Clock of a source in front of windows, with its store: rows of closed windows are dropped.
+    """Clock of a source in front of windows or of a join, with its store: late rows are dropped.
 
     Rows `g0.., i0..` with `EVENT_TIME_COLUMN` in, the rows on time out. The next step sends the watermark on.
     """
 
     name: str  # "by-window-watermark": the store's name
-    source: str  # name of the source whose rows it judges
-    window: WindowKind
+    source: str  # name of the source whose rows it judges, or the side of a join
+    window: WindowKind | None  # None in front of a join: rows older than the watermark are dropped
     event_time_expression: str  # canonical text
     delay_us: int
     max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
@@ -391,17 +406,54 @@ class Deduplication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeOrder:
+    """A comparison of timestamps of both sides in the condition of a join: `earlier` is not after `later`."""
+
+    side: int  # that has `earlier`; the other one has `later`
+    earlier: str  # name of a stored column
+    later: str
+    is_strict: bool  # whether they must differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBound:
+    """The latest event time of rows of the other side that a row can match: a stored timestamp, less `shift_us`."""
+
+    column: str
+    shift_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSide:
     """One side of a stream-stream join: the columns of its rows that are kept."""
 
     columns: tuple[tuple[str, str], ...]  # (column behind the join, type JSON)
     expressions: tuple[str, ...]  # canonical text of each
     key_expressions: tuple[str, ...]  # canonical text of the values that equal those of the other side
+    times: tuple[tuple[str, str], ...] = ()  # (name, canonical text) of timestamps that only the condition reads
+    bounds: tuple[TimeBound, ...] = ()  # all of them hold; none: rows are kept for ever
+
+    @property
+    def stored(self) -> tuple[tuple[str, str, str], ...]:
+        """Return name, type JSON and canonical text of each stored column. A window is stored as its start and end."""
+        found: list[tuple[str, str, str]] = []
+        for (name, kind), text in zip(self.columns, self.expressions, strict=True):
+            if kind == WINDOW_TYPE:
+                parts = zip(window_parts(name), ("start", "end"), strict=True)
+                found += [(part, '"timestamp"', f"{text}.{field}") for part, field in parts]
+            else:
+                found.append((name, kind, text))
+        return (*found, *((name, '"timestamp"', text) for name, text in self.times))
+
+    @property
+    def stored_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return name and type of each stored column."""
+        return tuple((name, kind) for name, kind, _ in self.stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """An inner equi-join of two streams with its store: rows of both sides in, one row per pair out.
+    """An equi-join of two streams with its store: rows of both sides in, one row per pair out.
 
     Both sides come through one repartition topic, each record with the side of its row (`JOIN_COLUMNS`).
     """
@@ -412,6 +464,11 @@ class Join:
     right: JoinSide
     columns: tuple[tuple[str, str], ...]  # (name, type JSON) of the result; those that no sink depends on are not kept
     changelog_topic: str
+    kind: JoinKind = "inner"
+    in_event_time: bool = False  # both sides have a watermark, and rows are deleted by them
+    orders: tuple[TimeOrder, ...] = ()  # the condition, beside the key
+    is_distinct: bool = False  # equal rows of a side count once, and so do equal rows of the result
+    idle_timeout_ms: int = 0  # as in `WindowedAggregate`
     where: str = ""
 
     @property
@@ -423,6 +480,23 @@ class Join:
         """Those of the result's columns that rows of the sides have, in the order of the result."""
         kept = {name for side in self.sides for name, _ in side.columns}
         return tuple(column for column in self.columns if column[0] in kept)
+
+    @property
+    def expiry_text(self) -> str:
+        """Return what decides in event time which rows are kept, and for how long, in canonical texts."""
+        texts = [{name: text for name, _, text in side.stored} for side in self.sides]
+        parts: list[str] = [self.kind]
+        for order in self.orders:
+            earlier, later = texts[order.side][order.earlier], texts[1 - order.side][order.later]
+            parts.append(f"{JOIN_SIDES[order.side]} {earlier} {'<' if order.is_strict else '<='} {later}")
+        for role, side, known in zip(JOIN_SIDES, self.sides, texts, strict=True):
+            parts += [f"{role} until {known[bound.column]} less {bound.shift_us} us" for bound in side.bounds]
+        return ", ".join([*parts, *(["distinct"] if self.is_distinct else [])])
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """Return the sides whose rows leave without a partner when none can come any more."""
+        return {"left": (0,), "right": (1,), "full": (0, 1)}.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -612,11 +686,44 @@ class CompiledTopology:
         sinks = [branch.sink for part in self.subtopologies for branch in part.branches]
         return tuple(sink for sink in sinks if isinstance(sink, TopicSink))
 
+    def topic_layers(self) -> list[list[str]]:
+        """Return the topics that are read, in the order in which they stop growing when user topics do.
+
+        User topics are first. An internal topic is behind all topics that are read by what writes it.
+        """
+        topics_read = {
+            part.subtopology_id: [topic for source in part.sources for topic in _topics_of(source)]
+            for part in self.subtopologies
+        }
+        depths: dict[str, int] = {}
+
+        def depth_of(topic: str) -> int:
+            if topic not in depths:
+                writers = [
+                    part.subtopology_id
+                    for part in self.subtopologies
+                    for branch in part.branches
+                    if isinstance(branch.sink, RepartitionSink) and branch.sink.topic == topic
+                ]
+                depths[topic] = 1 + max((depth_of(one) for name in writers for one in topics_read[name]), default=-1)
+            return depths[topic]
+
+        for topics in topics_read.values():
+            for topic in topics:
+                depth_of(topic)
+        return [
+            sorted(topic for topic, depth in depths.items() if depth == layer) for layer in sorted(set(depths.values()))
+        ]
+
     def subtopology(self, subtopology_id: str) -> CompiledSubtopology:
         for subtopology in self.subtopologies:
             if subtopology.subtopology_id == subtopology_id:
                 return subtopology
         raise KeyError(subtopology_id)
+
+
+def _topics_of(source: Source) -> tuple[str, ...]:
+    return (source.topic,) if isinstance(source, RepartitionSource) else source.topics
 
 
 def _describe(subtopology: CompiledSubtopology) -> Subtopology:
