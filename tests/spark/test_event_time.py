@@ -201,7 +201,7 @@ REFUSED = {
     "a union behind a watermark": (lambda s: marked(s).unionByName(s), "not-supported-here", "withWatermark"),
     "a union behind it": (lambda s: s.unionByName(unique(s)), "not-supported-here", "behind drop"),
     "a group without a window behind a watermark": (
-        lambda s: marked(s).groupBy("id"),
+        lambda s: marked(s).groupBy("id").agg(F.count("*")),
         "not-supported-here",
         "needs a window",
     ),
