@@ -236,10 +236,6 @@ def test_ranks_over_windows_are_compiled_with_the_clock_they_close_by(make_offli
 
 
 REFUSED = {
-    "groupBy without a watermark": (
-        lambda s: s.groupBy(F.window("ts", "1 hour"), "id").count().groupBy("id").count(),
-        "a second grouping",
-    ),
     "to_parquet without a watermark": (
         lambda s: s.groupBy(F.window("ts", "1 hour")).count().to_parquet("/tmp/none"),
         "files only grow",

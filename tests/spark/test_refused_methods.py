@@ -68,7 +68,9 @@ NOT_HERE = {
     "join behind agg": lambda s: s.groupBy("n").count().join(s, "n"),
     "Parquet behind agg": lambda s: s.groupBy("n").count().to_parquet("/tmp/out"),
     "explode behind agg": lambda s: s.groupBy("n").count().select("n", F.explode(F.array("count", "count"))),
-    "a second groupBy": lambda s: s.groupBy("n").count().groupBy("count"),
+    "a union of a table and windows that close": lambda s: (
+        s.groupBy("n").count().unionByName(s.withWatermark("t", "1 hour").groupBy(F.window("t", "1 hour")).count())
+    ),
     "group by double": lambda s: s.groupBy("dep_delay").count(),
     "max of a struct": lambda s: s.groupBy("n").agg(F.max(F.struct("origin", "n"))),
     "a Python function in groupBy": lambda s: s.groupBy(F.udf(lambda v: v, "int")("n")).count(),

@@ -70,6 +70,22 @@ REFUSED: dict[str, Any] = {
     "another key": lambda t: (
         t.withColumn("k", F.upper("origin")).where("rows > 1").to_topic("out", key=["origin", "k"])
     ),
+    "a sum of doubles": lambda t: t.groupBy("rows").agg(F.sum(F.col("rows").cast("double"))),
+    "a mean of floats": lambda t: t.groupBy("rows").agg(F.avg(F.col("rows").cast("float"))),
+    "a deviation": lambda t: t.groupBy("origin").agg(F.stddev("rows")),
+    "a maximum of texts": lambda t: t.groupBy("rows").agg(F.max("origin")),
+    "the value of the latest": lambda t: t.groupBy("rows").agg(F.max_by("rows", "rows")),
+    "chance in a second aggregate": lambda t: t.withColumn("r", F.rand(1) > 0.5).groupBy("r").count(),
+    "the time in a second group": lambda t: t.groupBy(F.expr("rows > second(now())").alias("late")).count(),
+    "a function of the user in front": lambda t: t.withColumn("u", F.udf(lambda n: n)("rows")).groupBy("u").count(),
+    "windows of a table": lambda t: t.groupBy(F.window(F.timestamp_seconds("rows"), "1 hour")).count(),
+    "foreachBatch of a second table": lambda t: t.groupBy("rows").count().foreachBatch(lambda frame, batch: None),
+    "another key of a second table": lambda t: t.groupBy("rows").count().to_topic("out", key=["rows", "count"]),
+    "a union of tables in a topic": lambda t: t.unionByName(
+        t._app.stream("others", schema=SCHEMA).groupBy("origin").agg(F.count("*").alias("rows"), name="others")
+    ).to_topic("out"),
+    "a union with a stream": lambda t: t.unionByName(t._app.stream("others", schema=SCHEMA)),
+    "a table united with itself": lambda t: t.unionByName(t).groupBy("rows").count().to_topic("out"),
     "a key of two groups": lambda t: t.withColumn("origin", F.upper("origin")).to_topic("out", key="origin"),
 }
 
@@ -87,7 +103,19 @@ def test_a_filter_behind_an_aggregate_needs_exactly_once(make_offline_app):
     table = app.stream("flights", schema=SCHEMA).groupBy("origin").count()
     with pytest.raises(TopologyError, match="exactly once"):
         table.where("count > 1").to_topic("out")
+    with pytest.raises(TopologyError, match="exactly once"):
+        table.groupBy("count").agg(F.count("*").alias("n")).to_topic("out")
     table.to_topic("out")
+
+
+def test_tables_in_a_row_have_names_of_their_own(make_offline_app):
+    table = make_offline_app().stream("flights", schema=SCHEMA).groupBy("origin").agg(F.count("*").alias("rows"))
+    with pytest.raises(TopologyError, match='called "by-origin"') as caught:
+        table.groupBy("origin").agg(F.sum("rows")).to_topic("out")
+    assert caught.value.code == "state-name-taken"
+    table.groupBy("origin").agg(F.sum("rows").alias("rows"), name="again").to_topic("out")
+    with pytest.raises(TopologyError, match="already leaves"):
+        table.to_topic("counts")
 
 
 def test_another_filter_is_another_state(make_offline_app):
@@ -113,3 +141,82 @@ def test_another_filter_is_another_state(make_offline_app):
     assert texts[0] == ""
     assert len(set(texts)) == 4
     assert texts[1] == texts[4]
+
+
+def final_prices(bids: Any) -> Any:
+    """Second half of Nexmark's q4, over bids: the mean, by category, of the highest price of each auction."""
+    highest = bids.groupBy("id", "category").agg(F.max("price").alias("final"))
+    return highest.groupBy("category").agg(F.avg("final").alias("mean"), F.count("*").alias("auctions"))
+
+
+def moving(bids: Any) -> Any:
+    """Rows that move between groups and vanish from them, behind a filter; a filter behind; decimals."""
+    auctions = bids.groupBy("id").agg(
+        F.count("*").alias("bids"), F.max("price").alias("top"), F.min("price").alias("low")
+    )
+    auctions = auctions.where("bids % 4 != 0").withColumn("level", F.expr("bids % 3"))
+    exact = F.col("top").cast("decimal(12,2)")
+    levels = auctions.groupBy("level").agg(
+        F.count("*").alias("auctions"),
+        F.sum("low").alias("low"),
+        F.avg(exact).alias("mean"),
+        F.count_if(F.col("low") > 5).alias("dear"),
+        F.max("low").alias("most"),
+        F.min(F.col("top") / 2).alias("half"),
+        F.countDistinct("low", "top").alias("pairs"),
+        F.bool_or(F.col("top") > 18).alias("some"),
+    )
+    return (
+        levels.where("auctions <> 2")
+        .withColumn("ratio", F.expr("low / auctions"))
+        .withColumn("mean", F.col("mean").cast("double"))
+    )
+
+
+def counted_counts(bids: Any) -> Any:
+    """Three tables: how many categories have how many auctions with how many bids."""
+    by_auction = bids.groupBy("category", "id").count().withColumnRenamed("count", "bids")
+    by_bids = by_auction.groupBy("category", "bids").agg(F.count("*").alias("auctions"))
+    odd = (F.col("auctions") % 2).alias("odd")
+    return by_bids.groupBy(odd).agg(F.count("*").alias("n"), F.sum("bids").alias("bids"))
+
+
+def united(bids: Any) -> Any:
+    """Two tables of one stream, with other columns in between, in one aggregate."""
+    per_auction = bids.groupBy("id").agg(F.max("price").alias("price")).withColumn("who", F.lit("auction"))
+    per_category = bids.where("price > 9").groupBy("category").agg(F.count("*").alias("n"))
+    per_category = per_category.select((F.col("n") % 20).alias("price"), F.lit("category").alias("who"))
+    both = per_auction.drop("id").unionByName(per_category).where("price <> 3")
+    return both.groupBy("price").agg(F.count("*").alias("rows"), F.countDistinct("who").alias("kinds"))
+
+
+BIDS = "id bigint, category int, price bigint"
+
+
+def test_aggregates_of_tables_equal_spark_in_every_state(make_offline_app, spark):
+    chance = random.Random(11)
+    bids = []
+    for _ in range(300):
+        auction = chance.randrange(12)
+        bids.append({"id": auction, "category": auction % 3, "price": chance.choice([None, *range(20)])})
+    queries = {"q4": final_prices, "moving": moving, "counted": counted_counts, "united": united}
+    app = make_offline_app("tables")
+    for name, query in queries.items():
+        source = app.stream(f"bids-{name}", schema=BIDS, name=f"source-{name}")
+        query(source).to_topic(name)
+    counts = {f"bids-{name}": 3 for name in queries} | {"q4": 2, "moving": 2, "counted": 1, "united": 1}
+    with TopologyTest(app, partitions=counts) as test:
+        at, tombstones = 0, 0
+        for size in (1, 5, 30, 14, 150, 100):
+            for name in queries:
+                test.push(f"bids-{name}", bids[at : at + size], key="id")
+            at += size
+            if size == 150:
+                assert test.restart() > 0
+            frame = spark.createDataFrame(bids[:at], BIDS)
+            for name, query in queries.items():
+                tombstones += test.read(name).count(None)
+                wanted = sorted(repr(_without_nulls(row.asDict())) for row in query(frame).collect())
+                assert sorted(map(repr, test.table(name).values())) == wanted, (name, at)
+        assert tombstones > 2
+        assert set(test.state("by-category")) == {0, 1, 2}

@@ -22,8 +22,9 @@ from headrace.spark.plan_reader import columns_read
 from headrace.spark.ranked_stream import KeyedTopN
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, RowSource
+from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, RowSource, TableRows
 from headrace.spark.topology.nodes import (
+    CHANGE_COLUMN,
     EVENT_TIME_COLUMN,
     HIDDEN_PREFIX,
     JOIN_COLUMNS,
@@ -44,6 +45,7 @@ from headrace.spark.topology.nodes import (
     RepartitionSource,
     SessionWindow,
     Sink,
+    TableAggregate,
     TableSink,
     TimeBound,
     TimeOrder,
@@ -97,6 +99,9 @@ def check_new_output(outputs: Sequence[Output], new: Output) -> None:
                 "write the rows to a topic with to_topic, and read that with app.stream",
                 new.sink.where,
             )
+        twin = next((other for other in states[:at] if other.name == state.name), None)
+        if twin is not None:
+            raise _state_twice(twin, new.sink, state, new.sink)
         if isinstance(state, KeyedDeduplication) and not isinstance(new.sink, TopicSink):
             raise refusal(
                 "not-supported-here",
@@ -130,6 +135,14 @@ def check_guarantee(new: Output) -> None:
             new.sink.where,
         )
     for state in _states(new.rows):
+        if isinstance(state, KeyedAggregate) and state.tables:
+            raise refusal(
+                "not-supported-here",
+                f'an aggregate of a table needs exactly once ("{state.name}"): after a failure, at least once could '
+                "take a row back twice",
+                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
+                state.where,
+            )
         if isinstance(state, KeyedJoin) and not state.in_event_time:
             continue
         if isinstance(state, KeyedAggregate) and state.closing is None:
@@ -161,7 +174,7 @@ def _states_of_origins(origins: Sequence[StreamSource]) -> Iterator[StoredState]
             yield origin.deduplication
         if not isinstance(origin.source, TopicSource):
             # An operator that feeds another one has a store as well, so names are compared over all levels.
-            yield origin.source.state if isinstance(origin.source, ClosedWindows) else origin.source
+            yield origin.source.state if isinstance(origin.source, (ClosedWindows, TableRows)) else origin.source
             yield from _states_of_origins(origin.source.origins)
 
 
@@ -274,20 +287,30 @@ class _Building:
             self._add_branch(origin, branch, self._hidden_columns_read(origin, output))
 
     def _add_table(self, table: KeyedTable, sink: Leaving) -> None:
-        declared = table._state
+        if table._drops_rows and isinstance(sink, TopicSink):
+            # The key is that of the groups (`_check_key_is_kept`), and a row that is gone has no other columns.
+            sink = replace(sink, key_columns=None)
+        branch = Branch(source_index=0, after=table._calls, sink=sink)
+        self._add_operator(table._state, table._changes, branch)
+
+    def _add_operator(self, declared: KeyedState, changes: str, behind: Branch) -> None:
+        """Add an operator with keys, and what its rows come from.
+
+        Args:
+            declared: The operator.
+            changes: Canonical text of what is done with rows of changes; empty: rows are the newest of their keys.
+            behind: The way of its rows, without the operator.
+        """
         operator = declared.node(self._internal(declared.name, "changelog"))
-        if table._changes and isinstance(operator, Aggregate):
-            operator = replace(operator, changes=table._changes)
+        if changes and isinstance(operator, Aggregate):
+            operator = replace(operator, changes=f"{operator.changes} {changes}".lstrip())
         if isinstance(operator, (WindowedAggregate, WindowedTopN)):
             # A session that grows has another key. Only the records of a topic can say that the one before is gone, so
             # any other sink gets sessions that have closed.
             only_closed = isinstance(operator.window, SessionWindow)
-            appends = sink.output_mode == "append" if isinstance(sink, TopicSink) else only_closed
+            appends = behind.sink.output_mode == "append" if isinstance(behind.sink, TopicSink) else only_closed
             operator = self._closing(operator, appends=appends)
-        if table._drops_rows and isinstance(sink, TopicSink):
-            # The key is that of the groups (`_check_key_is_kept`), and a row that is gone has no other columns.
-            sink = replace(sink, key_columns=None)
-        self._add_keyed(declared, Branch(source_index=0, operator=operator, after=table._calls, sink=sink))
+        self._add_keyed(declared, replace(behind, operator=operator))
 
     def _add_closed(self, declared: ClosedWindows, branch: Branch) -> None:
         """Add the subtopologies of an aggregate whose closed windows are the source of `branch`."""
@@ -302,6 +325,9 @@ class _Building:
         name, watermark = declared.name, self._watermark(declared)
         for origin in declared.origins:
             projection = _group_projection(declared)
+            if isinstance(origin.source, TableRows):
+                self._add_changes(declared, origin, origin.source)
+                continue
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
             frame = apply_calls(self._template_of_source(origin.source), origin.calls)
@@ -329,15 +355,33 @@ class _Building:
         # Two subtopologies: the one of the source ends in the repartition topic, the one behind it has the store.
         if declared.repartitioned:
             projection = declared.projection
+            of_table = behind.closed is None and isinstance(behind.operator, TableAggregate)
             source = RepartitionSource(
                 topic=self._internal(name, "repartition"),
-                columns=projection.columns,
-                expressions=projection.expressions,
+                columns=_change_columns(projection) if of_table else projection.columns,
+                expressions=_change_texts(projection) if of_table else projection.expressions,
                 on_error=_common_policy([_policy(origin.source) for origin in declared.origins]),
                 origins=tuple(sorted({topic for origin in declared.origins for topic in origin.source.topics})),
                 has_watermarks=watermark is not None,
             )
             self._behind[name] = CompiledSubtopology(subtopology_id=name, sources=(source,), branches=(behind,))
+
+    def _add_changes(self, declared: KeyedState, origin: StreamSource, rows: TableRows) -> None:
+        """Add the table that an aggregate takes the rows of: it writes the aggregate's repartition topic."""
+        projection = _group_projection(declared)
+        sink = RepartitionSink(
+            topic=self._internal(declared.name, "repartition"),
+            columns=_change_columns(projection),
+            expressions=_change_texts(projection),
+            takes_changes=True,
+        )
+        # What a row added is taken back by the same expressions. They belong to the identity of the table's own rows
+        # as well: the state of another aggregate behind it lacks what these rows have added.
+        changes = f"to {declared.name}: {', '.join(projection.expressions)} of {rows.text}"
+        # Projections that only rename are done without Spark SQL, and then the calls in front of them are not needed.
+        after = () if projection.bare else (*rows.calls, *origin.calls)
+        branch = Branch(source_index=0, after=after, onward=projection, sink=sink)
+        self._add_operator(rows.state, changes, branch)
 
     def _upstream_topics(self, watermark: Watermark | RelayedWatermark | None, origin: StreamSource) -> tuple[str, ...]:
         """Return the topics whose partitions are the tasks that send `watermark`."""
@@ -409,6 +453,7 @@ class _Building:
         if isinstance(origin.source, ClosedWindows):
             self._add_closed(origin.source, branch)
             return
+        assert isinstance(origin.source, TopicSource)  # a table has no branch in front of it: see `_add_changes`
         name = origin.source.name
         self._sources[name] = origin.source
         self._branches.setdefault(name, []).append(branch)
@@ -534,6 +579,18 @@ class _Building:
                 )
             parts[name] = part
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
+
+
+def _change_columns(projection: ProjectForGroup) -> tuple[tuple[str, str], ...]:
+    """Return the columns of changes in a repartition topic: groups, inputs of the new row and of the old one."""
+    inputs = [(name, kind) for name, kind in projection.columns if name.startswith("i")]
+    return (*projection.columns, *((f"o{name[1:]}", kind) for name, kind in inputs), CHANGE_COLUMN)
+
+
+def _change_texts(projection: ProjectForGroup) -> tuple[str, ...]:
+    """Return the canonical text of each of these columns."""
+    inputs = projection.expressions[len(projection.key_sql) :]
+    return (*projection.expressions, *(f"old {text}" for text in inputs), CHANGE_COLUMN[0])
 
 
 def _group_projection(declared: KeyedState) -> ProjectForGroup:

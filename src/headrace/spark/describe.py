@@ -24,6 +24,7 @@ from headrace.spark.topology.nodes import (
     SessionWindow,
     Sink,
     Source,
+    TableAggregate,
     TableSink,
     TimeWindow,
     TopicSink,
@@ -127,6 +128,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
         key, document_of, _ = _OPERATORS[type(branch.operator)]
         document[key] = document_of(branch.operator)
         document["calls_behind"] = [call.method for call in branch.after]
+    if branch.onward is not None:
+        document["changes_by"] = [sql for _, sql in branch.onward.key_sql]
     document["sink"] = _sink(branch.sink)
     return document
 
@@ -261,6 +264,7 @@ def _windowed_top_n_line(top: WindowedTopN) -> str:
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
     WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
+    TableAggregate: ("aggregate", _aggregate, _aggregate_line),
     TopN: ("top_n", _top_n, _top_n_line),
     WindowedTopN: ("top_n", _windowed_top_n, _windowed_top_n_line),
 }

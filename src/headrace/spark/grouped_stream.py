@@ -23,9 +23,10 @@ from headrace.spark.ranked_windows import find_window_column, window_columns
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows
+from headrace.spark.stream_source import ClosedWindows, TableRows
 from headrace.spark.stream_transform import keyed_transform
-from headrace.spark.table_changes import check_repeatable, drops_rows, filter_text
+from headrace.spark.table_changes import check_invertible, check_repeatable, drops_rows, filter_text, zone_text
+from headrace.spark.table_union import united_tables
 from headrace.spark.time_windows import GroupedWindow, find_window
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
@@ -34,6 +35,7 @@ from headrace.spark.topology.nodes import (
     OutputMode,
     ProjectForGroup,
     SessionWindow,
+    TableAggregate,
     TopicSource,
     WindowedAggregate,
     WindowKind,
@@ -60,6 +62,7 @@ class KeyedAggregate:
     where: str
     window: GroupedWindow | None = None
     closing: ClosingWindows | RelayedClosing | None = None  # None: windows, if any, are kept for ever
+    tables: tuple[str, ...] = ()  # canonical texts of the tables whose rows it takes; empty: of streams
 
     noun = "an aggregate"
     naming_call = "agg"
@@ -78,6 +81,16 @@ class KeyedAggregate:
         """Return the calls that declare it, for notebooks."""
         return [f"groupBy({', '.join(self.key_columns)}).{self.call.method}"]
 
+    @property
+    def text(self) -> str:
+        """Canonical text of all that its rows depend on, except filters in front of it."""
+        split = self.split
+        groups = ", ".join(split.projection.expressions[: len(split.group_columns)])
+        buffers = ", ".join(f"{one.name} {one.function}({one.argument}) {one.result_type}" for one in split.buffers)
+        results = ", ".join(f"{sql} as {name}" for name, sql in split.results)
+        of = f" of ({'; '.join(self.tables)})" if self.tables else ""
+        return f"{results} from {buffers} by {groups}{of}"
+
     def node(self, changelog_topic: str) -> Aggregate:
         """Return its compiled form."""
         split = self.split
@@ -93,9 +106,11 @@ class KeyedAggregate:
             window=None if self.window is None else self.window.window,
             where=self.where,
         )
+        of_aggregate = {one.name: getattr(aggregate, one.name) for one in fields(aggregate)}
+        if self.tables:
+            return TableAggregate(**of_aggregate | {"changes": f"of ({'; '.join(self.tables)})"})
         if self.closing is None:
             return aggregate
-        of_aggregate = {one.name: getattr(aggregate, one.name) for one in fields(aggregate)}
         own = "" if self.repartitioned else self.watermark_name
         return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,), watermark_store=own)
 
@@ -127,7 +142,7 @@ class KeyedAggregate:
 
 @checked_api()
 class GroupedStream:
-    """Groups of a stream, like PySpark's `GroupedData`. Made by `Stream.groupBy`."""
+    """Groups of a stream, like PySpark's `GroupedData`. Made by `groupBy`."""
 
     def __init__(self, rows: StreamBase, origins: tuple[StreamSource, ...], cols: tuple[Any, ...], where: str) -> None:
         """`rows` of a stream, and the ways on which they come."""
@@ -146,6 +161,14 @@ class GroupedStream:
             self._grouped_template().select(*cols)  # groupBy itself is analysed only with its aggregate
         self._window = find_window(rows._template, cols, where) or self._window_in_front()
         self._check_sessions(where)
+        self._tables = tuple(one.source.text for one in origins if isinstance(one.source, TableRows))
+        if self._tables and self._window is not None:
+            raise refusal(
+                "not-supported-here",
+                "F.window over the rows of an aggregate is not supported yet",
+                "group by the window in the first groupBy",
+                where,
+            )
 
     def agg(self, *exprs: Any, name: str | None = None) -> StreamTable:
         """Aggregate each group, like `GroupedData.agg`.
@@ -228,6 +251,13 @@ class GroupedStream:
         for argument, given in (("initialState", initialState), ("eventTimeColumnName", eventTimeColumnName)):
             if given:
                 raise refusal("not-supported-here", f"{argument} is not supported yet", "leave it out", where)
+        if self._tables:
+            raise refusal(
+                "not-supported-here",
+                "transformWithState takes the rows of a stream: it cannot take back what a row of a table was",
+                "group the stream itself, or write the table with to_topic and read that with app.stream",
+                where,
+            )
         if self._window is not None:
             raise refusal(
                 "not-supported-here",
@@ -316,6 +346,9 @@ class GroupedStream:
         _check_unique(aggregated.columns, where)
         split = split_aggregate(before, aggregated, where, _window_group(window))
         self._check_distinct(split, where)
+        if self._tables:
+            check_repeatable(aggregated, where, "an aggregate of a table")
+            check_invertible(split, where)
         closing = self._closing()
         aggregate = KeyedAggregate(
             name=_state_name(name, split, where),
@@ -327,6 +360,7 @@ class GroupedStream:
             where=where,
             window=window,
             closing=closing,
+            tables=tuple(f"{text}{zone_text(aggregated)}" for text in self._tables),
         )
         return StreamTable(
             self._rows._app,
@@ -379,14 +413,35 @@ class StreamTable(KeyedTable):
     """
 
     def groupBy(self, *cols: Any) -> Any:
-        """As `Stream.groupBy`, on the rows of closed windows."""
-        return self._closed_rows("groupBy").groupBy(*cols)
+        """As `DataFrame.groupBy`: group the rows of this table by other columns.
 
-    groupby = groupBy
+        A row that changes is taken out of the group that it was in, and added to the one that it is in. A group without
+        rows is deleted. Rows of closed windows are final: they are grouped as those of a stream.
+        """
+        if self._aggregate.closing is not None:
+            return self._closed_rows("groupBy").groupBy(*cols)
+        return self._grouped(cols, call_site())
+
+    def groupby(self, *cols: Any) -> Any:
+        """As `groupBy`."""
+        if self._aggregate.closing is not None:
+            return self._closed_rows("groupBy").groupby(*cols)
+        return self._grouped(cols, call_site())
 
     def unionByName(self, other: Any, allowMissingColumns: bool = False) -> Any:  # noqa: N803 PySpark's own
-        """As `Stream.unionByName`, on the rows of closed windows."""
-        return self._closed_rows("unionByName").unionByName(_closed(other), allowMissingColumns)
+        """As `DataFrame.unionByName`: rows of two tables, to be grouped; of closed windows as those of streams."""
+        where = call_site()
+        if self._aggregate.closing is not None:
+            return self._closed_rows("unionByName").unionByName(_closed(other), allowMissingColumns)
+        if not isinstance(other, StreamTable) or other._app is not self._app:
+            raise refusal(
+                "not-supported-here",
+                "unionByName behind an aggregate takes the table of another aggregate of the same app",
+                "unite streams before groupBy",
+                where,
+            )
+        sides = [(side._template, side._rows(where, "unionByName")) for side in (self, other)]
+        return united_tables(self._app, sides, allowMissingColumns, where, GroupedStream)
 
     def join(self, other: Any, on: Any = None, how: str | None = None, *, name: str | None = None) -> Any:
         """As `Stream.join`, on the rows of closed windows."""
@@ -447,13 +502,36 @@ class StreamTable(KeyedTable):
             return ("update",)
         return ("append",) if self._drops_rows else ("update", "append")
 
+    def _grouped(self, cols: tuple[Any, ...], where: str) -> GroupedStream:
+        return GroupedStream(self, (StreamSource(source=self._rows(where, "a second groupBy")),), cols, where)
+
+    def _rows(self, where: str, what: str) -> TableRows:
+        """Return the rows of this table in front of another operator, which `what` makes."""
+        if self._aggregate.closing is not None:
+            raise refusal(
+                "not-supported-here",
+                f"{what} takes either tables or rows of windows that close, not both",
+                'write the rows with to_topic(.., output_mode="append"), and group those of that topic',
+                where,
+            )
+        check_repeatable(self._template, where, what)
+        filters = filter_text(self._template, self._aggregate.split.results)
+        return TableRows(
+            state=self._aggregate,
+            calls=self._calls,
+            text=f"{self._aggregate.text} {filters}".rstrip(),
+            schema=self.schema,
+            frame=self._template,
+        )
+
     @property
     def _takes_filters(self) -> bool:
         return True
 
     @property
     def _drops_rows(self) -> bool:  # type: ignore[override]
-        return drops_rows(self._template)
+        """A filter drops rows, and a group of a table's rows may lose its last one."""
+        return bool(self._aggregate.tables) or drops_rows(self._template)
 
     @property
     def _changes(self) -> str:

@@ -148,9 +148,6 @@ _SECOND_GROUPING = (
     "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
 )
 _TABLES = {
-    "groupBy": _SECOND_GROUPING,
-    "groupby": _SECOND_GROUPING,
-    "unionByName": ("two tables may hold the same key", "unite the streams before groupBy"),
     "join": ("a join behind an aggregate would change which keys have a row", "join before groupBy, or where you read"),
     "to_parquet": (
         "files only grow, and an aggregate's rows replace each other",
@@ -159,6 +156,14 @@ _TABLES = {
 }
 REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
 """Methods that a stream has and the result of an aggregate has not."""
+
+_UNITED = (
+    "two tables may hold the same key, and then their rows would replace each other",
+    "group them: groupBy(..).agg(..)",
+)
+_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_sink", "foreachBatch")
+REFUSED_UNION_METHODS = dict.fromkeys(_UNITED_LEAVE, ("not-supported-here", *_UNITED))
+"""Methods that a stream has and a union of tables has not."""
 
 _RANK_FILTER = "keep the first rows of each key: where('rn <= 10') right behind the rank"
 _RANKS_CHANGE = {

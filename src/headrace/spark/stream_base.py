@@ -24,7 +24,7 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
-from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource
+from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource, TableRows
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
     Leaving,
@@ -413,7 +413,8 @@ def _described_source(source: RowSource) -> str:
     elif isinstance(source, KeyedTransform):
         kind = source.processor_name
     else:
-        kind = "closed windows" if isinstance(source, ClosedWindows) else "joined"
+        names = {ClosedWindows: "closed windows", TableRows: "table"}
+        kind = names.get(type(source), "joined")
     return f"{', '.join(source.topics)} ({kind})"
 
 

@@ -1,4 +1,4 @@
-"""Sources of a stream's rows: topics, a join, a stateful processor or closed windows, and the calls made since."""
+"""Sources of rows: topics, a join, a stateful processor, closed windows or a table, and the calls made since."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.spark.topology.nodes import (
     Transform,
 )
 
-__all__ = ["ClosedWindows", "JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource"]
+__all__ = ["ClosedWindows", "JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource", "TableRows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,4 +190,33 @@ class ClosedWindows:
         return tuple(dict.fromkeys(topic for origin in self.origins for topic in origin.source.topics))
 
 
-RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableRows:
+    """The rows of a table in front of another operator: each change takes an old row back and adds a new one."""
+
+    state: Any  # `KeyedAggregate`, whose module imports this one
+    calls: tuple[NarrowCall, ...]  # behind the aggregate
+    text: str  # canonical: all that the rows depend on
+    schema: StructType
+    frame: DataFrame = field(repr=False)  # the template of the rows
+    noun = "a table"
+    key_column = None  # no column equals the key of an input record
+
+    @property
+    def origins(self) -> tuple[StreamSource, ...]:
+        """The origins of the rows that the table was made of."""
+        origins: tuple[StreamSource, ...] = self.state.origins
+        return origins
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that its rows come from."""
+        return tuple(dict.fromkeys(topic for origin in self.origins for topic in origin.source.topics))
+
+    def as_batch(self, dataframe: DataFrame) -> DataFrame:
+        """The same rows of a DataFrame without hidden columns, by Spark: what `verify` compares with."""
+        rows = apply_calls(self.state.as_batch(dataframe), self.calls)
+        return rows.withColumn(KEY_COLUMN, F.lit(None).cast("binary"))
+
+
+RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows | TableRows

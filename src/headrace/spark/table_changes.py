@@ -1,8 +1,8 @@
-"""Calls behind a table that decide which keys have a row: what they may be, and the text that identifies them.
+"""Calls behind a table that decide which keys have a row, and aggregates of its rows: what they may be, and their text.
 
-Old rows are evaluated again when they are replaced, and what they were once published as is taken back by that. So a
-filter has to answer the same for the same row for ever: it neither reads the clock nor calls functions of the user, and
-its text is part of the identity of the stored rows. A program with another filter is refused, until
+Old rows are evaluated again when they are replaced, and what they were once published as is taken back by that. So such
+calls have to answer the same for the same row for ever: they neither read the clock nor call functions of the user, and
+their text is part of the identity of the stored rows. A program with others is refused, until
 `headrace upgrade --state recompute`.
 """
 
@@ -12,12 +12,25 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
+from headrace.spark.aggregate_split import AggregateSplit
 from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.plan_reader import leaf_of, nondeterministic_functions_of
-from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence, walk, walk_of_stream
+from headrace.spark.spark_internals import (
+    analysed,
+    class_of,
+    expression_id,
+    is_instance,
+    sequence,
+    walk,
+    walk_of_stream,
+)
 from headrace.spark.unsupported import refusal
 
-__all__ = ["check_repeatable", "columns_behind", "drops_rows", "filter_text"]
+__all__ = ["check_invertible", "check_repeatable", "columns_behind", "drops_rows", "filter_text", "zone_text"]
+
+
+_ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
+_INVERTIBLE = frozenset({"count", "count_distinct", "sum", "avg", "min", "max"})
 
 
 def drops_rows(template: DataFrame) -> bool:
@@ -51,6 +64,34 @@ def check_repeatable(template: DataFrame, where: str, what: str) -> None:
         )
 
 
+def check_invertible(split: AggregateSplit, where: str) -> None:
+    """Refuse aggregates of a table that cannot give exactly back what a row added. Raises TopologyError."""
+    for buffer in split.buffers:
+        kinds = [kind for kind in (buffer.input_type, *(kind for _, kind in buffer.more_inputs)) if kind is not None]
+        if buffer.function not in _INVERTIBLE:
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table, whose rows change and vanish, is not supported yet",
+                "count, count_if, count_distinct, sum, avg, min and max work now; or aggregate where you read",
+                where,
+            )
+        if buffer.function in ("min", "max") and buffer.input_type in ('"string"', '"binary"'):
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table over texts and bytes is not supported yet",
+                "numbers, dates, timestamps and booleans work now; or aggregate where you read",
+                where,
+            )
+        if buffer.function in ("sum", "avg") and any(kind in ('"float"', '"double"') for kind in kinds):
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table: sums of floating-point numbers cannot be taken back "
+                "exactly, so results would depend on the order of changes",
+                f"cast to a decimal: {buffer.function}(F.col(..).cast('decimal(30,10)'))",
+                where,
+            )
+
+
 def filter_text(template: DataFrame, results: Sequence[tuple[str, str]]) -> str:
     """Return the canonical text of all filters between a table and `template`; empty without any.
 
@@ -66,7 +107,17 @@ def filter_text(template: DataFrame, results: Sequence[tuple[str, str]]) -> str:
         return ""
     # The filters name columns of the table, which mean nothing without what they are.
     columns = ", ".join(f"{sql} as {name}" for name, sql in results)
-    return f"where {' and '.join(sorted(conditions))} of ({columns})"
+    return f"where {' and '.join(sorted(conditions))} of ({columns}){zone_text(template)}"
+
+
+def zone_text(template: DataFrame) -> str:
+    """Return the session's time zone as text, if an expression behind the table may depend on it."""
+    session = template.sparkSession
+    nodes = walk_of_stream(analysed(template))
+    expressions = [part for node in nodes for one in sequence(node.expressions()) for part in walk(one)]
+    if not any(is_instance(session, one, _ZONED) for one in expressions):
+        return ""
+    return f" in {session.conf.get('spark.sql.session.timeZone')}"
 
 
 def columns_behind(template: DataFrame, name: str) -> set[str]:

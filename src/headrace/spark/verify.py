@@ -34,7 +34,7 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
+from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform, TableRows
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -58,7 +58,7 @@ from headrace.spark.verdict import SinkVerdict, Verdict
 from headrace.spark.verify_deduplication import first_rows, with_places
 from headrace.spark.verify_joins import join_rows, least_watermark_us, rows_not_late
 from headrace.spark.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
-from headrace.spark.verify_tables import compare_table
+from headrace.spark.verify_tables import compare_table, rows_to_group
 from headrace.spark.verify_top_n import compare_ranked
 from headrace.spark.verify_windows import closed_rows, rows_on_time
 
@@ -295,6 +295,9 @@ class _Recomputation:
     def _origin_rows(self, origin: StreamSource) -> DataFrame:
         if isinstance(origin.source, KeyedJoin) and origin.source.in_event_time:
             return apply_calls(self._join_in_event_time(origin.source), origin.calls)
+        if isinstance(origin.source, TableRows):
+            rows = self._rows(origin.source.state.origins)
+            return apply_calls(origin.source.as_batch(rows_to_group(rows)), origin.calls)
         if isinstance(origin.source, KeyedJoin):
             sides = [self._rows(side.origins) for side in (origin.source.left, origin.source.right)]
             return apply_calls(origin.source.as_batch(*sides), origin.calls)
@@ -554,8 +557,13 @@ def _joins_of(origins: Sequence[StreamSource]) -> Iterator[KeyedJoin]:
 
 
 def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
-    """Yield a frame of each join and of closed windows that `origins` come from, and of each way into them."""
+    """Yield a frame of each join, table and closed windows that `origins` come from, and of each way into them."""
     for origin in origins:
+        if isinstance(origin.source, TableRows):
+            inner = origin.source.state.origins
+            yield origin.source.frame
+            yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in inner)
+            yield from _frames_of_joins(inner, app)
         if isinstance(origin.source, KeyedJoin):
             yield origin.source.frame
         if isinstance(origin.source, (KeyedJoin, ClosedWindows)):

@@ -87,6 +87,12 @@ def compare_table(
     return replace(verdict, repeated=verdict.repeated + again)
 
 
+def rows_to_group(rows: DataFrame) -> DataFrame:
+    """Return rows with only the hidden columns that groupBy may name."""
+    kept = (COORDINATES_COLUMN, WINDOW_COLUMN)
+    return rows.drop(*(name for name in rows.columns if is_hidden(name) and name not in kept))
+
+
 class _TableComparison:
     def __init__(
         self,
@@ -97,8 +103,7 @@ class _TableComparison:
         ignored: frozenset[str],
     ) -> None:
         self._app, self._table, self._sink = app, table, sink
-        kept = (COORDINATES_COLUMN, WINDOW_COLUMN)
-        self._rows = rows.drop(*(name for name in rows.columns if is_hidden(name) and name not in kept))
+        self._rows = rows_to_group(rows)
         self._split = table._aggregate.split
         self._ignored = ignored
         self._group = [(f"{HIDDEN_PREFIX}g{i}", name) for i, (name, _) in enumerate(self._split.group_columns)]

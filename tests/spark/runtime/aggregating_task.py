@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.spark.runtime.aggregate_operator import AggregateOperator
+from headrace.spark.runtime.keyed_operators import stateful_operator
 from headrace.spark.runtime.stateful_operator import StoreUpdate
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, TaskStore
 from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate
@@ -34,7 +34,7 @@ class AggregatingTask:
         self.store = self._opened()
 
     def _opened(self) -> TaskStore:
-        [spec] = AggregateOperator(self.aggregate).stores
+        [spec] = stateful_operator(self.aggregate, False).stores
         identity = StoreIdentity(changelog_topic_id="t", schema_hash=spec.rows.hash, boot_id="b")
         return TaskStore(self.directory / f"store-{self.restores}", identity)
 
@@ -43,8 +43,7 @@ class AggregatingTask:
         self.batch += 1
         self.results = None
         key = BatchKey(incarnation="run", batch_id=self.batch)
-        names = tuple(name for name, _ in self.aggregate.group_columns) if self.aggregate.emits_changes else None
-        operator = AggregateOperator(self.aggregate, names).start()
+        operator = stateful_operator(self.aggregate, self.aggregate.emits_changes).start()
         operator.begin(key)
         for piece in np.array_split(np.arange(rows.num_rows), tables):
             if len(piece):
@@ -80,7 +79,8 @@ class AggregatingTask:
         if changes is not None:
             groups = [f"g{at}" for at in range(len(self.aggregate.group_columns))]
             self.results = changes.results()
-            for row in self.results.drop_columns([TASK_COLUMN]).to_pylist():
+            for row in self.results.to_pylist():
+                del row[TASK_COLUMN]
                 self.newest[tuple(repr(row[name]) for name in groups)] = row
 
     def restore(self) -> None:

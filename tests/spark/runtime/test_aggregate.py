@@ -15,7 +15,7 @@ from tests.harness.values import not_none
 from headrace.errors import UserCodeError
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.aggregate import AggregateFunctions
-from headrace.spark.runtime.aggregate_operator import _Merger
+from headrace.spark.runtime.aggregate_operator import GroupMerge
 from headrace.spark.runtime.row_schema import state_schema
 from headrace.spark.runtime.rows import encode_key
 from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate, Buffer
@@ -71,7 +71,7 @@ def in_micro_batches(functions, table, cuts):
         partial = functions.partial(table.slice(start, end - start), by=(TASK_COLUMN, *functions.group_names))
         rows = partial.drop_columns([TASK_COLUMN])
         keys = encode_key([rows.column(name) for name in functions.group_names]).to_pylist()
-        merger = _Merger(functions, rows, state_schema(functions.aggregate).fingerprint)
+        merger = GroupMerge(functions, rows, state_schema(functions.aggregate).fingerprint)
         old = pa.array([store.get(key) for key in keys], pa.binary())
         store |= dict(zip(keys, merger(old).to_pylist(), strict=True))
         newest |= dict(zip(keys, functions.finish(merger.merged).to_pylist(), strict=True))

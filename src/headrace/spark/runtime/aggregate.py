@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type, arrow_types
-from headrace.spark.runtime.aggregate_states import Groups, StateColumn, overflow_error, state_of
+from headrace.spark.runtime.aggregate_states import AggregateState, Groups, StateColumn, overflow_error, state_of
 from headrace.spark.runtime.rows import encode_key
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
@@ -47,12 +48,25 @@ class AggregateFunctions:
         object.__setattr__(self, "group_names", tuple(f"g{index}" for index in range(len(groups))))
         object.__setattr__(self, "group_types", arrow_types(groups))
         columns = [column for buffer in self.aggregate.buffers for column in self.columns_of(buffer)]
-        object.__setattr__(self, "state", tuple(columns))
+        object.__setattr__(self, "state", (*columns, *self.own_columns))
 
-    @staticmethod
-    def columns_of(buffer: Buffer) -> tuple[StateColumn, ...]:
+    @property
+    def own_columns(self) -> tuple[StateColumn, ...]:
+        """The stored columns that belong to no buffer."""
+        return ()
+
+    def state_of(self, buffer: Buffer) -> AggregateState:
+        """Return the state of one of the buffers."""
+        return state_of(buffer)
+
+    def columns_of(self, buffer: Buffer) -> tuple[StateColumn, ...]:
         """Return the stored columns of one of the buffers."""
-        return state_of(buffer).columns
+        return self.state_of(buffer).columns
+
+    def vacant(self, partials: pa.Table) -> NDArray[np.bool_] | None:
+        """Return which groups have no row left; None: rows are never taken out."""
+        del partials
+        return None
 
     def partial(self, rows: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
         """Return one row per group of `rows`, which has the columns `g0.., i0..` and those in `by`."""
@@ -63,7 +77,7 @@ class AggregateFunctions:
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
         columns |= {name: one_zero(rows.column(name)) for name in self.group_names}
         for buffer in self.aggregate.buffers:
-            columns |= state_of(buffer).lift(rows)
+            columns |= self.state_of(buffer).lift(rows)
         return pa.table(columns)
 
     def combine(self, partials: pa.Table, *, by: tuple[str, ...]) -> pa.Table:
@@ -81,7 +95,7 @@ class AggregateFunctions:
             if column.merge == "sum" and _may_overflow(partials.column(column.name)):
                 partials = _widened(partials, column.name)
         merges = [(column.name, column.merge) for column in alone]
-        together = [state.merge for state in map(state_of, self.aggregate.buffers) if state.merge is not None]
+        together = [state.merge for state in map(self.state_of, self.aggregate.buffers) if state.merge is not None]
         if together:
             partials = partials.append_column(_ROW, pa.array(np.arange(partials.num_rows, dtype=np.int64)))
             merges.append((_ROW, "min"))
@@ -106,7 +120,7 @@ class AggregateFunctions:
         """Return `g0.., b0..`: the buffers' results in Spark's types, in the order of `partials`."""
         columns = {name: partials.column(name) for name in self.group_names}
         for buffer in self.aggregate.buffers:
-            columns[buffer.name] = state_of(buffer).finish(partials)
+            columns[buffer.name] = self.state_of(buffer).finish(partials)
         return pa.table(columns)
 
     def finished_schema(self) -> pa.Schema:

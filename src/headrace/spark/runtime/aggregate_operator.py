@@ -22,8 +22,9 @@ from headrace.spark.runtime.distinct_values import (
 )
 from headrace.spark.runtime.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows import decode_rows, empty_row, encode_key, encode_rows
-from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate
+from headrace.spark.runtime.stateful_operator import RunningOperator, StoreChange, StoreUpdate, TaskChanges
 from headrace.spark.runtime.store import BatchKey, StoreReader, StoreWrites
+from headrace.spark.runtime.table_functions import functions_of
 from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OLD_COLUMN,
@@ -34,7 +35,7 @@ from headrace.spark.topology.nodes import (
     WindowKind,
 )
 
-__all__ = ["AggregateOperator", "PartialRows", "RowMerging", "merge_stored", "window_column"]
+__all__ = ["AggregateOperator", "GroupMerge", "PartialRows", "RowMerging", "merge_stored", "window_column"]
 
 _ROW = "__headrace_row"
 ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
@@ -57,14 +58,19 @@ class AggregateOperator:
         return (store_of(self.aggregate),)
 
     def start(self) -> RunningOperator:
-        return _Aggregate(RowMerging(self))
+        return self.running(RowMerging(self))
+
+    @staticmethod
+    def running(merging: RowMerging) -> RunningOperator:
+        """Return the operator in a worker, which merges rows by `merging`."""
+        return _Aggregate(merging)
 
 
 class RowMerging:
     """Merge of an aggregate's input rows with its stored values."""
 
     def __init__(self, operator: AggregateOperator) -> None:
-        self.functions = AggregateFunctions(operator.aggregate)
+        self.functions = functions_of(operator.aggregate)
         groups = self.functions.group_names
         self.distinct = [DistinctPairs(groups, buffer) for buffer in distinct_buffers(operator.aggregate)]
         [self.store] = operator.stores
@@ -88,6 +94,20 @@ class RowMerging:
         columns = [*self._columns, *((column.name, column.type) for column in self.functions.state)]
         return pa.schema(columns).empty_table()
 
+    def changes_of(self, partition: int, keys: pa.Array, rows: pa.Table, values: Sequence[pa.Table]) -> TaskChanges:
+        """Return the changes of one task.
+
+        Args:
+            partition: Of the task.
+            keys: Of its groups, in byte order.
+            rows: Partial results of each group.
+            values: Of each distinct count, the values of the micro-batch.
+        """
+        if not self.distinct:
+            return _Changes(self, partition, keys, GroupMerge(self.functions, rows, self.fingerprint))
+        pairs = list(zip(self.distinct, values, strict=True))
+        return _DistinctChanges(self, partition, keys, rows, entries_of(pairs, keys))
+
     def with_hidden(self, finished: pa.Table, partition: int) -> pa.Table:
         """Finished rows with the columns that later steps need."""
         finished = finished.append_column(TASK_COLUMN, pa.array(np.full(finished.num_rows, partition, np.int32)))
@@ -102,11 +122,13 @@ class RowMerging:
             finished = finished.append_column(KEY_COLUMN, encode_sink_key(batch, self._key_names))
         return finished
 
-    def results(self, merger: _Merger, partition: int) -> pa.Table:
+    def results(self, merger: GroupMerge, partition: int) -> pa.Table:
         """Rows for the next step of what `merger` has merged."""
         if not self.emits_changes:
             return self.with_hidden(self.functions.finish(merger.merged), partition)
         partials, is_old = merger.changed()
+        if not partials.num_rows:  # what came changed no result, such as a price below the highest
+            return pa.table({})
         rows = self.with_hidden(self.functions.finish(partials), partition)
         return rows.append_column(OLD_COLUMN, pa.array(is_old))
 
@@ -133,7 +155,7 @@ class _Aggregate:
         for partials in self._partials[partition]:
             partials.add(rows)
 
-    def end(self, partition: int) -> _Changes | _DistinctChanges | None:
+    def end(self, partition: int) -> TaskChanges | None:
         found = self._partials.pop(partition, None)
         rows = found[0].combined() if found is not None else None
         if found is None or rows is None or rows.num_rows == 0:
@@ -144,10 +166,7 @@ class _Aggregate:
         order = order_of_keys(keys)
         if order is not None:
             rows, keys = rows.take(order), keys.take(order)
-        if not merging.distinct:
-            return _Changes(merging, partition, keys, _Merger(merging.functions, rows, merging.fingerprint))
-        pairs = [(kind, partials.combined()) for kind, partials in zip(merging.distinct, found[1:], strict=True)]
-        return _DistinctChanges(merging, partition, keys, rows, entries_of(pairs, keys))
+        return merging.changes_of(partition, keys, rows, [partials.combined() for partials in found[1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +176,7 @@ class _Changes:
     merging: RowMerging
     partition: int
     keys: pa.Array
-    merger: _Merger
+    merger: GroupMerge
 
     @property
     def stores(self) -> Sequence[StoreChange]:
@@ -175,7 +194,7 @@ class _DistinctChanges:
     ) -> None:
         self._merging, self._partition = merging, partition
         self._keys, self._rows, self._entries = keys, rows, entries
-        self._merger: _Merger | None = None
+        self._merger: GroupMerge | None = None
 
     @property
     def stores(self) -> Sequence[StoreUpdate]:
@@ -191,14 +210,14 @@ class _DistinctChanges:
         is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
         rows = with_counters(rows, entries, is_new, self._merging.distinct)
         # 2. The groups' rows with the grown counters, then the new entries, whose keys are behind all keys of groups.
-        self._merger = _Merger(self._merging.functions, rows, fingerprint)
+        self._merger = GroupMerge(self._merging.functions, rows, fingerprint)
         values = self._merger(reader.values(self._keys))
         added = entries.keys.filter(pa.array(is_new))
         marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(added))
         return StoreWrites(keys=pa.concat_arrays([self._keys, added]), values=pa.concat_arrays([values, marks]))
 
 
-class _Merger:
+class GroupMerge:
     """Merge function of a store: stored values and the micro-batch's partials become new values."""
 
     def __init__(self, functions: AggregateFunctions, rows: pa.Table, fingerprint: bytes) -> None:
@@ -214,9 +233,18 @@ class _Merger:
         self.merged = self._rows
         if self.stored is not None:
             self.merged = merge_stored(self._functions, self._rows, self.stored, np.flatnonzero(old.is_valid()))
+        self.merged = self._settled(self.merged, old)
         columns = [self.merged.column(column.name) for column in self._functions.state]
         self.old, self.new = old, encode_rows(columns, self._fingerprint)
+        vacant = self._functions.vacant(self.merged)
+        if vacant is not None and vacant.any():
+            self.new = pc.if_else(pa.array(vacant), pa.scalar(None, pa.binary()), self.new)
         return self.new
+
+    def _settled(self, merged: pa.Table, old: pa.Array) -> pa.Table:
+        """Return merged groups with what does not follow from partial results alone."""
+        del old
+        return merged
 
     def _decoded(self, values: pa.Array) -> pa.Table:
         columns = self._functions.state
@@ -229,9 +257,9 @@ class _Merger:
         Returns:
             The partials, and which of them are old.
         """
-        is_there = self.old.is_valid().to_numpy(zero_copy_only=False)
+        is_there, stays = (one.is_valid().to_numpy(zero_copy_only=False) for one in (self.old, self.new))
         same = pc.fill_null(pc.equal(self.old, self.new), False).to_numpy(zero_copy_only=False)
-        new, old = np.flatnonzero(~same), np.flatnonzero(is_there & ~same)
+        new, old = np.flatnonzero(stays & ~same), np.flatnonzero(is_there & ~same)
         taken = self.merged.take(pa.array(new))
         if self.stored is None:
             return taken, np.zeros(len(new), np.bool_)

@@ -26,7 +26,18 @@ from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.aggregate_kernels import find_extremes, merge_comoments, merge_moments
 from headrace.spark.topology.nodes import Buffer
 
-__all__ = ["AggregateState", "Groups", "StateColumn", "cast_column", "initial_values", "overflow_error", "state_of"]
+__all__ = [
+    "AggregateState",
+    "Columns",
+    "Groups",
+    "StateColumn",
+    "cast_column",
+    "decimal_average",
+    "initial_values",
+    "overflow_error",
+    "state_of",
+    "sum_type",
+]
 
 Columns = dict[str, Any]
 _TOGETHER = "together"
@@ -134,13 +145,13 @@ def _count_distinct(buffer: Buffer) -> AggregateState:
 
 
 def _sum(buffer: Buffer) -> AggregateState:
-    column = StateColumn(name=buffer.name, type=_sum_type(_input_type(buffer), averaged=False), merge="sum")
+    column = StateColumn(name=buffer.name, type=sum_type(_input_type(buffer), averaged=False), merge="sum")
     return AggregateState(columns=(column,), lift=_lift_input(buffer, column), finish=_finish_as_result(buffer))
 
 
 def _average(buffer: Buffer) -> AggregateState:
     name, counts = buffer.name, f"{buffer.name}n"
-    column = StateColumn(name=name, type=_sum_type(_input_type(buffer), averaged=True), merge="sum")
+    column = StateColumn(name=name, type=sum_type(_input_type(buffer), averaged=True), merge="sum")
 
     def lift(rows: pa.Table) -> Columns:
         values = rows.column(buffer.input)
@@ -149,7 +160,7 @@ def _average(buffer: Buffer) -> AggregateState:
     def finish(partials: pa.Table) -> Any:
         sums, count = partials.column(name), partials.column(counts)
         if pa.types.is_decimal(sums.type):
-            return _decimal_average(sums, count, arrow_type(buffer.result_type))
+            return decimal_average(sums, count, arrow_type(buffer.result_type))
         divisor = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), count.cast(pa.float64()))
         return pc.divide(sums, divisor)
 
@@ -368,7 +379,8 @@ def _finish_as_result(buffer: Buffer) -> Callable[[pa.Table], Any]:
     return lambda partials: cast_column(partials.column(buffer.name), wanted)
 
 
-def _sum_type(of: pa.DataType, *, averaged: bool) -> pa.DataType:
+def sum_type(of: pa.DataType, *, averaged: bool) -> pa.DataType:
+    """Return the type in which values are added up; `averaged`: for `avg`, which adds up doubles."""
     if pa.types.is_decimal(of):
         # Spark's `Sum` widens a decimal by 10 digits, up to 38.
         return pa.decimal128(min(38, of.precision + 10), of.scale)
@@ -377,7 +389,7 @@ def _sum_type(of: pa.DataType, *, averaged: bool) -> pa.DataType:
     return pa.int64()
 
 
-def _decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
+def decimal_average(sums: Any, counts: Any, result_type: pa.DataType) -> pa.Array:
     """Divide decimals as Spark does: half up at 39 fraction digits, then half up at the result's.
 
     Arrow's division would truncate.

@@ -26,7 +26,7 @@ from headrace.spark.runtime.event_time_join_operator import EventTimeJoinOperato
 from headrace.spark.runtime.fetch_stage import FetchStep
 from headrace.spark.runtime.join_operator import JoinOperator
 from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
-from headrace.spark.runtime.operator_stage import BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_dataframes
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
 from headrace.spark.runtime.restore_stage import RestoreStep
@@ -284,7 +284,7 @@ def _is_fused(branch: Branch) -> bool:
         return False
     if branch.closed is not None:
         return False
-    projected = branch.projection is None or branch.projection.bare
+    projected = all(one is None or one.bare for one in (branch.projection, branch.onward))
     return projected and (branch.operator is None or branch.operator.bare)
 
 
@@ -423,7 +423,12 @@ class ChainBuilder:
 
     def sql_on_results(self, branch: Branch, operator: KeyedOperator, operated: DataFrame) -> DataFrame:
         """Apply the Spark SQL on the rows of an operator."""
-        return apply_calls(self._results(operator, operated), branch.after)
+        frame = apply_calls(self._results(operator, operated), branch.after)
+        if branch.onward is None:
+            return frame
+        hidden = [name for name in frame.columns if name.startswith(HIDDEN_PREFIX)]
+        wanted = [*branch.onward.key_sql, *branch.onward.input_sql]
+        return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted], *map(quoted, hidden))
 
     @staticmethod
     def _results(operator: KeyedOperator, operated: DataFrame) -> DataFrame:
@@ -641,10 +646,11 @@ class ChainBuilder:
         if branch.operator is None:
             return []
         with_key = _with_key(branch)
-        return [
+        steps = [
             self._stateful(branch.operator, with_key, fetch),
             BareResults(branch.operator, with_key, traced=self._traced),
         ]
+        return [*steps, BareChanges(branch.onward)] if branch.onward is not None else steps
 
     def _stateful(self, operator: KeyedOperator, with_key: bool, fetch: str) -> Step:
         if self._traced:
@@ -712,7 +718,7 @@ def _is_traceable(branch: Branch) -> bool:
 
 def _is_fused_behind(branch: Branch) -> bool:
     """Whether no Spark SQL is needed between the projection and a topic."""
-    if isinstance(branch.sink, ForeachBatchSink) or branch.after:
+    if isinstance(branch.sink, ForeachBatchSink) or branch.after or not (branch.onward is None or branch.onward.bare):
         return False
     return branch.operator is None or branch.operator.bare
 

@@ -15,6 +15,7 @@ from headrace.spark.runtime.record_tracing import TracedAggregateStep
 from headrace.spark.runtime.session_operator import SessionOperator
 from headrace.spark.runtime.stages import Step
 from headrace.spark.runtime.stateful_operator import StatefulOperator
+from headrace.spark.runtime.table_aggregate_operator import TableAggregateOperator
 from headrace.spark.runtime.top_n_operator import TopNOperator
 from headrace.spark.runtime.window_operator import WindowOperator
 from headrace.spark.runtime.window_top_n_operator import WindowTopNOperator
@@ -22,6 +23,7 @@ from headrace.spark.topology.nodes import (
     Aggregate,
     KeyedOperator,
     SessionWindow,
+    TableAggregate,
     TopN,
     WindowedAggregate,
     WindowedTopN,
@@ -45,9 +47,14 @@ def _windows(node: WindowedAggregate, with_key: bool) -> WindowOperator | Sessio
     return SessionOperator(node, names) if isinstance(node.window, SessionWindow) else WindowOperator(node, names)
 
 
+def _table(node: TableAggregate, with_key: bool) -> TableAggregateOperator:
+    return TableAggregateOperator(node, tuple(name for name, _ in node.group_columns) if with_key else None)
+
+
 _KINDS: dict[type, _Kind] = {
     Aggregate: _Kind(_aggregate, TracedAggregateStep),
     WindowedAggregate: _Kind(_windows),
+    TableAggregate: _Kind(_table),
     TopN: _Kind(TopNOperator),
     WindowedTopN: _Kind(WindowTopNOperator),
 }

@@ -26,7 +26,7 @@ from headrace.spark.topology.nodes import (
     WindowKind,
 )
 
-__all__ = ["BareProjection", "BareResults", "GuardedRowsStep"]
+__all__ = ["BareChanges", "BareProjection", "BareResults", "GuardedRowsStep"]
 
 MOST_FAILED_ROWS = 5000  # of a slot: each of them is evaluated in the driver while the transaction is open
 
@@ -103,6 +103,18 @@ class BareResults:
         hidden += [OLD_COLUMN] if self.operator.emits_changes else []
         hidden += [TOPIC_COLUMN, OFFSET_COLUMN] if self.traced else []
         return _Renamed([*pairs, *[(name, name) for name in hidden]], None, window)
+
+
+@dataclass(frozen=True, slots=True)
+class BareChanges:
+    """Projection of a table's changes to `g0.., i0..` that only renames columns of the table."""
+
+    projection: ProjectForGroup
+
+    def start(self, context: StageContext) -> Operator:
+        del context
+        hidden = [(name, name) for name in (TASK_COLUMN, KEY_COLUMN, OLD_COLUMN)]
+        return _Renamed([*self.projection.source_columns, *hidden], None)
 
 
 class _Renamed:

@@ -20,8 +20,8 @@ from typing import Any
 
 from headrace.errors import StateError
 from headrace.spark.arrow_types import arrow_type
-from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.rows import ROW_FORMAT, SCHEMA_KEY
+from headrace.spark.runtime.table_functions import functions_of
 from headrace.spark.topology.nodes import (
     Aggregate,
     Branch,
@@ -31,6 +31,7 @@ from headrace.spark.topology.nodes import (
     KeyedOperator,
     RepartitionSource,
     SessionWindow,
+    TableAggregate,
     TopN,
     Transform,
     Watermark,
@@ -205,7 +206,7 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     # 2. Partial results in the order of the buffers. One of them may take several stored columns, such as sum and count
     #    of an average: the function itself lists them, so that none is left out of the fingerprint.
     for buffer in aggregate.buffers:
-        types = " + ".join(str(column.type) for column in AggregateFunctions.columns_of(buffer))
+        types = " + ".join(str(column.type) for column in functions_of(aggregate).columns_of(buffer))
         if buffer.function == "count_distinct":  # its entries hold the values themselves
             kinds = [buffer.input_type or "", *(kind for _, kind in buffer.more_inputs)]
             types += f"{DISTINCT_OF}{', '.join(str(arrow_type(kind)) for kind in kinds)}"
@@ -255,6 +256,7 @@ def windowed_top_n_schema(top: WindowedTopN) -> RowSchema:
 _STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
     Aggregate: state_schema,
     WindowedAggregate: windowed_schema,
+    TableAggregate: state_schema,
     TopN: top_n_schema,
     WindowedTopN: windowed_top_n_schema,
 }

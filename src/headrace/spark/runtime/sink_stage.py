@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_types import arrow_type, arrow_types
-from headrace.spark.runtime.change_rows import ChangeRows, Mask, upserts
+from headrace.spark.runtime.change_rows import ChangeRows, Mask, change_records, upserts
 from headrace.spark.runtime.row_schema import input_schema, store_of_join
 from headrace.spark.runtime.rows import encode_key, encode_rows
 from headrace.spark.runtime.stages import Operator, StageContext, fitted
@@ -69,6 +69,8 @@ class RepartitionSinkStep:
     sink: RepartitionSink
 
     def start(self, context: StageContext) -> Operator:
+        if self.sink.takes_changes:
+            return _ChangesSink(self, context)
         join = self.sink.join
         return _RepartitionSink(self, context) if join is None else _JoinSideSink(self, join, context)
 
@@ -228,6 +230,26 @@ class _RepartitionSink(_WatermarkedSink):
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
         # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
         return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)
+
+
+class _ChangesSink(_RepartitionSink):
+    """Writes the changes of a table: each record has the old row of a key, its new row, or both."""
+
+    def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
+        super().__init__(step, context)
+        self._changes = ChangeRows()
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        return self._push_changes(self._changes.add(table))
+
+    def finish(self) -> Iterable[pa.Table]:
+        if (rest := self._changes.rest()) is not None:
+            self._push_changes(rest)
+        return super().finish()
+
+    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
+        records = change_records(*changes, self._schema)
+        return super().push(records) if records.num_rows else ()
 
 
 class _JoinSideSink(_WatermarkedSink):

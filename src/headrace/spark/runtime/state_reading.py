@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.aggregate import AggregateFunctions
 from headrace.spark.runtime.row_schema import store_of, store_of_deduplication
 from headrace.spark.runtime.rows import ENTRY_PREFIX, decode_key, decode_rows
 from headrace.spark.runtime.session_operator import SESSION_COLUMNS
 from headrace.spark.runtime.store import TaskStore
+from headrace.spark.runtime.table_functions import functions_of
 from headrace.spark.runtime.time_keys import ENTRY, key_behind_time
 from headrace.spark.topology.nodes import SESSION_END_COLUMN, Aggregate, Deduplication, SessionWindow, WindowedAggregate
 
@@ -30,7 +30,7 @@ def read_aggregate(store: TaskStore, aggregate: Aggregate, keys: pa.Array) -> pa
         aggregate: The aggregate.
         keys: The keys to look up, distinct. A store cannot list its long keys; its changelog has all.
     """
-    functions, fingerprint = AggregateFunctions(aggregate), store_of(aggregate).rows.fingerprint
+    functions, fingerprint = functions_of(aggregate), store_of(aggregate).rows.fingerprint
     is_windowed = isinstance(aggregate, WindowedAggregate)
     if is_windowed:  # the others are watermarks
         keys = keys.filter(pc.starts_with(keys, ENTRY))

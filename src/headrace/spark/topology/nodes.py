@@ -53,6 +53,11 @@ WINDOW_TYPE = (
     '{"metadata":{},"name":"end","nullable":true,"type":"timestamp"}],"type":"struct"}'
 )
 
+# Column of a repartition topic in front of an aggregate of a table: which of a record's two rows there are. `i0..` are
+# the inputs of the new row, `o0..` those of the old one, null where there is none.
+CHANGE_COLUMN = ("change", '"byte"')
+NEW_ROW, OLD_ROW = 1, 2  # 3: both
+
 # Purged by DeleteRecords once their rows are committed, so time must not delete what is not yet read.
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
@@ -324,6 +329,16 @@ class WindowedAggregate(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableAggregate(Aggregate):
+    """An aggregate of a table: rows `g0.., i0.., o0.., change` in. Old rows are taken out, new ones are added."""
+
+    @property
+    def emits_changes(self) -> bool:
+        """Always: a group whose last row is gone has no row any more."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SortColumn:
     """One expression of an ORDER BY."""
 
@@ -569,6 +584,7 @@ class RepartitionSink:
     source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
     join: Join | None = None  # that takes the rows: `i0..` are the columns of a side
     join_side: int = 0  # 0: left, 1: right
+    takes_changes: bool = False  # rows are changes of a table, and `columns` end in `o0..` and `CHANGE_COLUMN`
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -614,7 +630,7 @@ class Branch:
 
     In order: `join` or `transform` of the source's rows, or `closed`, the windows of its rows that close, `before` on
     the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results, `after` on
-    them, `sink`.
+    them, `onward`, `sink`.
     """
 
     source_index: int
@@ -628,6 +644,7 @@ class Branch:
     watermark: Watermark | None = None
     operator: KeyedOperator | None = None
     after: tuple[NarrowCall, ...] = ()
+    onward: ProjectForGroup | None = None  # in front of the repartition topic of an aggregate behind `operator`
     sink: Sink
 
     @property
