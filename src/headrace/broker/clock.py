@@ -33,16 +33,16 @@ class Clock(Protocol):
     """Times in ms since the epoch. Belongs to the event loop it is used on."""
 
     def now_ms(self) -> int:
-        """For leases: goes forward steadily."""
+        """Return the milliseconds of a clock that never goes back, for leases."""
 
     def wall_clock_ms(self) -> int:
-        """For records and files."""
+        """Return the milliseconds since the epoch, for records and files."""
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
-        """Calls back on this loop."""
+        """Call back on this loop."""
 
     async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
-        """Does a chore again and again, the interval between two; ends when cancelled."""
+        """Do a task repeatedly, with the interval between two runs, until it is cancelled."""
 
 
 class SteadyClock:

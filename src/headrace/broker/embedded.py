@@ -125,13 +125,13 @@ class EmbeddedBroker:
         self._remove_directory()
 
     def kill(self) -> None:
-        """No flush, no goodbye: sockets are reset, files are left as they are. `restart()` recovers from them."""
+        """Stop as kill -9 would: sockets are reset, files are left as they are. `restart()` recovers from them."""
         if self._running is not None:
             running, self._running = self._running, None
             running.kill()
 
     def restart(self) -> None:
-        """Starts again on the same port and data; stops gracefully first if it still runs."""
+        """Start again on the same port and data; stop gracefully first if it still runs."""
         if self._running is not None:
             running, self._running = self._running, None
             running.stop()
@@ -213,7 +213,7 @@ class EmbeddedBroker:
 
     @property
     def connection_count(self) -> int:
-        """Clients connected now."""
+        """Number of clients that are connected."""
         return self._running.server.connection_count if self._running is not None else 0
 
     def metrics(self) -> dict[str, float]:
@@ -230,7 +230,7 @@ class EmbeddedBroker:
         return self._call(read)
 
     def create_topics(self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None) -> None:
-        """Creates what does not exist yet. Raises BrokerError where Kafka would refuse."""
+        """Create what does not exist yet. Raises BrokerError where Kafka would refuse."""
 
         def create(services: Services) -> None:
             for name, partitions in topics.items():
@@ -240,7 +240,7 @@ class EmbeddedBroker:
         self._call(create)
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes what exists of them, with all records."""
+        """Delete what exists of them, with all records."""
 
         def delete(services: Services) -> None:
             for name in names:
@@ -259,7 +259,7 @@ class EmbeddedBroker:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Appends records; returns when they are in the log. Text is UTF-8, a mapping becomes JSON, None a tombstone.
+        """Append records; return when they are in the log. Text is UTF-8, a mapping becomes JSON, None a tombstone.
 
         `key` is a field's name where values are mappings, the key itself where they are not, or a function of a value.
         Records with a key go where Kafka's own partitioner would put them, others round robin.

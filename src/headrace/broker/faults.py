@@ -87,11 +87,14 @@ class Fault:
         return f"<{self.kind} {self._choice.api.kafka_name}{''.join(chosen)}: {self.hits} hits>"
 
     def remove(self) -> None:
-        """It takes no further request; what it delays goes on at once, a connection whose answer it dropped ends."""
+        """Remove the fault.
+
+        It takes no further request; what it delays goes on at once, a connection whose answer it dropped ends.
+        """
         self._owner._remove(self)
 
     def wait(self, hits: int = 1, timeout_seconds: float = PATIENCE_SECONDS) -> None:
-        """Returns when the fault has taken so many requests. Raises TimeoutError."""
+        """Return when the fault has taken so many requests. Raises TimeoutError."""
         self._owner._wait(self, hits, timeout_seconds)
 
     # --- the broker's side, under the owner's lock or on the loop ---
@@ -115,7 +118,7 @@ class Fault:
         return True
 
     async def released(self, seconds: float | None) -> None:
-        """Ends after so long, or when the fault is removed."""
+        """End after so long, or when the fault is removed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
@@ -129,7 +132,7 @@ class Fault:
             self._waiting.pop(future, None)
 
     def release(self, *, removed: bool = True) -> None:
-        """From any thread."""
+        """Release the requests that wait, from any thread."""
         with self._lock:
             self._removed = self._removed or removed
             waiting = tuple(self._waiting.items())
@@ -241,7 +244,7 @@ class Faults:
             )
 
     def clear(self) -> None:
-        """Removes all faults and forgets what was seen."""
+        """Remove all faults and forget what was seen."""
         with self._lock:
             faults, self._faults = self._faults, ()
             self.active = bool(self._faults)
@@ -439,7 +442,7 @@ def _is_message(kind: object) -> TypeGuard[type]:
 
 
 def _inner(hint: object) -> tuple[object, bool]:
-    """Below `| None` and `tuple[…, ...]`: the type, and whether there are several."""
+    """Return the type inside `| None` and `tuple[…, ...]`, and whether there are several."""
     arguments = typing.get_args(hint)
     if arguments and typing.get_origin(hint) is tuple:
         return arguments[0], True

@@ -55,7 +55,7 @@ class ManualClock:
         self._advancing = threading.Lock()
 
     def advance(self, seconds: float) -> None:
-        """Moves the time forward and returns when all that became due took effect. Without a running broker it only
+        """Move the time forward and return when all that became due took effect. Without a running broker it only
         moves. Raises ConfigError for a negative time, HeadraceError `clock-misused` on the broker's own thread."""
         if seconds < 0:
             raise ConfigError(
@@ -105,7 +105,9 @@ class ManualClock:
         return self._at(self._now_ms + max(0, math.ceil(delay_ms)), callback)
 
     async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
-        """As `Clock.every`; of the repetitions that fall into one `advance`, the first and the last are done."""
+        """Do a task repeatedly, as `Clock.every`; of the repetitions that fall into one `advance`, the first and the
+        last are done.
+        """
         interval = max(1, interval_ms)
         deadline_ms = self._now_ms + interval
         while True:

@@ -50,7 +50,7 @@ def run_broker(
     metrics_port: int | None = None,
     scram_users: Sequence[AddedUser] = (),
 ) -> None:
-    """Runs until SIGTERM or SIGINT, then stops gracefully. Raises ConfigError and StateError when it cannot start."""
+    """Run until SIGTERM or SIGINT, then stop gracefully. Raises ConfigError and StateError when it cannot start."""
     server = Server(configuration, metrics_host=metrics_host, metrics_port=metrics_port)
     server.scram_users = scram_users
     with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -115,7 +115,10 @@ async def _feed_watchdog() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs."""
+    """Raise the soft limit of open files.
+
+    Every open segment and connection is a file; the soft limit (256 on macOS) is meant for other programs.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Not without end: some tools walk all possible descriptors when they fork.
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
@@ -161,13 +164,13 @@ RULES = (
 
 
 def load_rules() -> None:
-    """May run beside the event loop: none of these modules imports one that imports it."""
+    """Import the rules. May run beside the event loop: without import cycles no thread waits for another."""
     for name in RULES:
         import_module(name)
 
 
 def notify_service(*states: str) -> bool:
-    """Sends `READY=1`, `STOPPING=1`, `STATUS=…`, `WATCHDOG=1`. Whether systemd listens; a failure changes nothing."""
+    """Send `READY=1`, `STOPPING=1`, `STATUS=…`, `WATCHDOG=1` to systemd. Return whether it listens."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False

@@ -92,7 +92,7 @@ class Server:
         self._everybody_left: asyncio.Event | None = None
 
     async def start(self) -> None:
-        """Returns when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
+        """Return when requests are answered. Raises ConfigError and StateError; nothing is left open then."""
         # 1. The port first: a second broker on the same port fails before it touches the data directory of the first.
         self.port = self.listeners.bind()
         try:
@@ -140,7 +140,7 @@ class Server:
         self.fair_queue.close()
 
     def kill(self) -> None:
-        """As kill -9: sockets are reset, nothing is flushed, no marker is written."""
+        """Stop as kill -9 would: sockets are reset, nothing is flushed, no marker is written."""
         self._stopping = True
         self._stop_listening()
         # No drain, no flush and no marker: the next start finds what kill -9 would leave.

@@ -103,7 +103,7 @@ class Services:
 
 
 async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:
-    """In a thread: recovery may take a while, and health probes report it meanwhile."""
+    """Open the data directory in a thread: recovery may take a while, and health probes report it meanwhile."""
 
     def opened() -> LogDirectory:
         directory = LogDirectory(

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def check_application_path(application: str) -> None:
-    """Raises ConfigError `app-missing` when APP names a file that is not there; starts no Spark."""
+    """Check APP. Raises ConfigError `app-missing` when APP names a file that is not there; starts no Spark."""
     target, _ = _split(application)
     if _is_file(target) and not Path(target).is_file():
         near = nearest(Path(target).name, [page.name for page in Path(target).parent.glob("*.py")])
@@ -98,7 +98,7 @@ def configure(app: StreamsApp, *, bootstrap_servers: str | None, settings: dict[
 
 
 def configure_by_file(app: StreamsApp, *, bootstrap_servers: str | None, config_file: Path | None) -> None:
-    """`configure` with the file that `--config` names. Raises ConfigError."""
+    """Configure the application with the file that `--config` names. Raises ConfigError."""
     from headrace.client.client_settings import read_properties
 
     settings = read_properties(config_file) if config_file is not None else {}
@@ -154,7 +154,7 @@ def _load_module(target: str) -> ModuleType:
 
 
 def _on_every_path(directory: str) -> None:
-    """Here, and in Spark's workers, which inherit the environment."""
+    """Add a directory to the path of this process, and of Spark's workers, which inherit it."""
     if directory not in sys.path:
         sys.path.insert(0, directory)
     inherited = os.environ.get("PYTHONPATH", "")

@@ -31,7 +31,7 @@ JVM_ENDS_WITHIN_S = 300
 
 
 def make_archive(path: Path) -> None:
-    """Makes the archive at `path` (`archive_path`), which takes about as long as two starts of Spark.
+    """Make the archive at `path` (`archive_path`), which takes about as long as two starts of Spark.
 
     Others may use or make it meanwhile: it is written aside and moved into place. Raises HeadraceError("not-prepared").
     """
@@ -107,7 +107,7 @@ def train(directory: Path) -> None:
 
 
 def _end_jvm() -> None:
-    """It ends when its input does, and writes the archive then."""
+    """End the JVM by closing its input; it writes the archive then."""
     from pyspark import SparkContext
 
     context, gateway = SparkContext._active_spark_context, SparkContext._gateway

@@ -81,7 +81,10 @@ def _print_result(deleted: list[str], refused: Mapping[str, BrokerError]) -> Non
 def reset_offsets(
     admin: Admin, group_ids: Iterable[str], options: ConsumerGroupOptions, *, now_ms: int
 ) -> list[GroupReset]:
-    """One result per group, in order. Raises BrokerError `group-kind`, ConfigError `bad-value`."""
+    """Reset the offsets; return one result per group, in order.
+
+    Raises BrokerError `group-kind`, ConfigError `bad-value`.
+    """
     chosen = list(dict.fromkeys(group_ids))
     plan = read_plan(options.from_file, options.groups) if options.from_file is not None else None
     described = admin.try_describe_consumer_groups(chosen)

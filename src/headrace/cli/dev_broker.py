@@ -253,7 +253,7 @@ def generated_days() -> tuple[FlightDay, ...]:
 
 
 def rest_of(days: tuple[FlightDay, ...], held: int) -> tuple[FlightDay, ...]:
-    """The days behind the first `held` flights; the first of them may be a part of its day."""
+    """Return the days behind the first `held` flights; the first of them may be a part of its day."""
     rest: list[FlightDay] = []
     for day in days:
         skipped = min(held, len(day.values))

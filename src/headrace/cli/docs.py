@@ -100,7 +100,7 @@ def pages() -> dict[str, str]:
 
 
 def cli_page() -> str:
-    """One section per command, in the order of `headrace --help`."""
+    """Return the page of the CLI: one section per command, in the order of `headrace --help`."""
     parts = [_HEAD, _section("headrace", headrace, None)]
     # A fixed width: click would take the terminal's, and the page would differ between machines.
     root = click.Context(headrace, info_name="headrace", terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)

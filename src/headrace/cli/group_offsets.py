@@ -70,7 +70,7 @@ def named_partitions(
 
 
 def missing_partitions(admin: Admin, partitions: Iterable[TopicPartition]) -> BrokerError | None:
-    """topic-missing, naming those that do not exist; None when all do."""
+    """Return `topic-missing`, which names the partitions that do not exist; None if all do."""
     wanted = list(partitions)
     topics = admin.describe_topics({topic for topic, _ in wanted})
     absent = [key for key in wanted if key[0] not in topics or key[1] not in topics[key[0]].partitions]
@@ -139,7 +139,7 @@ class NewPositions:
         self.warnings: list[str] = []
 
     def planned(self, options: GroupOptions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Raises click.UsageError: nothing is committed that could be shifted."""
+        """Return the planned positions. Raises click.UsageError: nothing is committed that could be shifted."""
         # The scenarios of Kafka's OffsetsUtils (4.3.1). Only given and shifted offsets can lie outside a log and are
         # clamped (1, 2); offsets from ListOffsets are positions of the log already (4, 5).
         # 1. --to-offset
@@ -225,7 +225,7 @@ _FIRST_PLAIN = "-"
 
 
 def plan_lines(plan: ResetPlan, *, with_group: bool) -> list[str]:
-    """One line per partition, in order."""
+    """Return one line per partition, in order."""
     return [
         ",".join([*([_quoted(group_id)] if with_group else []), _quoted(topic), str(partition), str(offset)])
         for group_id, offsets in plan.items()
@@ -325,7 +325,7 @@ def print_reset(
     columns: Sequence[Column],
     grow: tuple[str, ...] = (),
 ) -> int:
-    """Prints all of them; the exit code. `columns`: of Kafka's table, GROUP TOPIC PARTITION NEW-OFFSET."""
+    """Print all resets; return the exit code. `columns`: of Kafka's table, GROUP TOPIC PARTITION NEW-OFFSET."""
     if as_json:
         print_json([_reset_document(result, executed) for result in results])
     else:
@@ -386,7 +386,7 @@ def delete_offsets(
     as_json: bool,
     option: str = "--input-topic",
 ) -> int:
-    """Forgets the partitions that `arguments` name (TOPIC, TOPIC:0,1) and those of `partitions`.
+    """Forget the partitions that `arguments` name (TOPIC, TOPIC:0,1) and those of `partitions`.
 
     Exit code 1 when a partition was refused. Raises BrokerError when the whole group is (`group-missing`).
     """

@@ -262,7 +262,7 @@ class ConsumerGroupOptions(GroupOptions):
         return {**GroupOptions.actions(self), "--validate-regex": self.validate_regex is not None}
 
     def check(self) -> None:
-        """Raises click.UsageError for what does not go together."""
+        """Check the combination of options. Raises click.UsageError for what does not go together."""
         self.check_groups(_WITHOUT_GROUP)
         self.check_action(
             {
@@ -308,7 +308,7 @@ class StreamsGroupOptions(GroupOptions):
     delete_all_internal_topics: bool
 
     def check(self) -> None:
-        """Raises click.UsageError for what does not go together."""
+        """Check the combination of options. Raises click.UsageError for what does not go together."""
         self.check_groups(_STREAMS_WITHOUT_GROUP)
         sources = bool(self.input_topics) or self.all_input_topics
         self.check_action(

@@ -91,7 +91,7 @@ def _note(member: MemberView) -> str:
 
 
 def _tasks_cell(member: MemberView) -> str:
-    """The active tasks, and the copies it keeps of others."""
+    """Return the text of the active tasks and of the standby tasks."""
     active, standby = tasks_text(member.active), tasks_text(member.standby)
     return f"{active}   standby {standby}".strip() if standby else active
 
@@ -138,7 +138,7 @@ def _moving(member: MemberView) -> str:
 
 
 def byte_text(count: int | None) -> str:
-    """In KiB, MiB, GiB."""
+    """Return a size in KiB, MiB or GiB."""
     if count is None:
         return "-"
     size = float(count)

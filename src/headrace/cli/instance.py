@@ -126,7 +126,7 @@ def _run(app: StreamsApp, until: str, report: Path) -> None:
 
 
 def _report(report: Path, document: dict[str, object]) -> None:
-    """Adds to the report, which is replaced as a whole."""
+    """Add to the report, which is replaced as a whole."""
     # One writer, which never runs twice at the same time for one name, hence no lock; the parent reads at any moment,
     # hence the rename: it sees the old document or the new one.
     known: dict[str, object] = json.loads(report.read_text()) if report.exists() else {}

@@ -96,7 +96,7 @@ class Instance:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, or before it was started."""
+        """Exit code; None while it runs, or before it was started."""
         return None if self._process is None else self._process.poll()
 
     @property
@@ -112,7 +112,7 @@ class Instance:
             self._close_lifeline()
 
     def terminate(self) -> None:
-        """Asks it to stop: finish the micro-batch, commit, leave."""
+        """Ask it to stop: finish the micro-batch, commit, leave."""
         if self.alive and self._process is not None:
             self.asked_to_stop = True
             self._process.terminate()
@@ -222,7 +222,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = 30.0) -> None:
-        """Returns when it answers. Raises HeadraceError with what the broker said when it does not."""
+        """Return when it answers. Raises HeadraceError with what the broker said when it does not."""
         command = python_module("headrace.cli.main", "broker", "--data-dir", str(self.data_dir))
         command += ["--host", self.host, "--port", str(self.port), *self._settings]
         # The log may be shared (the demo has one for all processes): the broker's own words begin here.
@@ -258,7 +258,7 @@ class BrokerProcess:
 
 
 def stop_all(instances: Sequence[Instance], timeout_s: float = STOP_SECONDS) -> None:
-    """Asks all to stop at once, waits, and kills who does not. Nothing of them is left afterwards."""
+    """Ask all to stop at once, wait, and kill those that do not. Nothing of them is left afterwards."""
     # Signals first, waits afterwards: instances stop in parallel, and the deadline holds for all of them together.
     for instance in instances:
         instance.terminate()
@@ -305,7 +305,7 @@ def _kill_session(pid: int | None) -> None:
 
 
 def _read_error(rendered: str, code: str, *, connection: bool = False) -> HeadraceError:
-    """An error that a child rendered, as an error again."""
+    """Return the error that a child rendered as text."""
     lines = rendered.splitlines()
     # The inverse of `HeadraceError.render`: a first line `error[code]: message`, then labelled lines. Text is enough as
     # a format because parent and child are the same version.

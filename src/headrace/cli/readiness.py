@@ -116,7 +116,9 @@ def _wanted_counts(topology: Topology, topics: Mapping[str, TopicMetadata]) -> d
 
 
 def _derived_count(name: str, topology: Topology, known: Mapping[str, int]) -> int:
-    """As many as the sources it is read with, else as many as the widest input of those who write it."""
+    """Return the number of partitions: as many as the sources it is read with, else as many as the widest input of
+    those who write it.
+    """
     # Read together with source topics: copartitioning requires their count (KIP-1071), whatever the writers have.
     for each in topology.subtopologies:
         if each.source_topics and any(topic.name == name for topic in each.repartition_source_topics):

@@ -185,7 +185,7 @@ class _Session:
         self._shown_waits: list[str] = []
 
     def watch(self) -> None:
-        """Returns when every instance has ended, or on q."""
+        """Return when every instance has ended, or on q."""
         if is_terminal():
             self._watch_live()
         else:
@@ -258,7 +258,7 @@ class _Session:
                     self._sample.start()
 
     def _handle_key(self, key: str) -> bool:
-        """False ends the run."""
+        """Handle a key. Return False to end the run."""
         if key == "k":
             # The last one: A, which the user started with, survives until it is alone.
             victim = next((i for i in reversed(self._instances) if i.alive), None)

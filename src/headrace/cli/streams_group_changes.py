@@ -224,7 +224,10 @@ def _document(
 def reset_offsets(
     admin: Admin, group_ids: Iterable[str], options: StreamsGroupOptions, *, now_ms: int
 ) -> list[GroupReset]:
-    """One result per group, in order. Raises BrokerError `group-missing`, ConfigError `bad-value`."""
+    """Reset the offsets; return one result per group, in order.
+
+    Raises BrokerError `group-missing`, ConfigError `bad-value`.
+    """
     chosen = list(dict.fromkeys(group_ids))
     plan = read_plan(options.from_file, options.groups) if options.from_file is not None else None
     described = admin.try_describe_streams_groups(chosen)

@@ -48,17 +48,17 @@ __all__ = [
 
 
 def data(line: str = "") -> None:
-    """One line of data, to stdout."""
+    """Print one line of data to stdout."""
     click.echo(line)
 
 
 def echo_err(line: str = "") -> None:
-    """One line for the person, to stderr."""
+    """Print one line for the user to stderr."""
     click.echo(line, err=True)
 
 
 def print_json(document: object) -> None:
-    """One document to stdout."""
+    """Print one document to stdout."""
     click.echo(json.dumps(document, indent=2, default=_plain, ensure_ascii=False))
 
 
@@ -187,7 +187,7 @@ def keys() -> Iterator[Keys]:
 
 
 def end_with(code: int) -> NoReturn:
-    """Ends the program with this exit code.
+    """End the program with this exit code.
 
     Under `python -m`, CPython ends by SIGINT instead when a KeyboardInterrupt ever went through code that was executed
     from a string, even if caught (`dataclass` and `namedtuple` make their methods that way, so an interrupt

@@ -252,7 +252,7 @@ class GroupCoordinatorConfiguration:
     def from_settings(
         cls, settings: Mapping[str, object], groups: Mapping[str, Mapping[str, str]] | None = None
     ) -> GroupCoordinatorConfiguration:
-        """From Kafka's broker settings by name; names that are not the coordinator's are passed over.
+        """Read Kafka's broker settings by name; other names are ignored.
 
         Raises ConfigError("bad-value"), a ValueError, in Kafka's words, also where settings contradict each other.
         """
@@ -357,5 +357,5 @@ def allows_downgrade(policy: str) -> bool:
 
 
 def is_disabled(policy: str) -> bool:
-    """Not even the members of a group may speak different protocols."""
+    """Whether even members of one group must not speak different protocols."""
     return not (allows_upgrade(policy) or allows_downgrade(policy))

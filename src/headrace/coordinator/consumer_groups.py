@@ -226,10 +226,10 @@ class ConsumerGroups:
         return (CancelTimer(key=regexes_timer(group_id)),)
 
     def invalidate(self, group_id: str) -> None:
-        """No answer is kept."""
+        """Do nothing: no answer is kept."""
 
     def invalidate_all(self) -> None:
-        """No answer is kept."""
+        """Do nothing: no answer is kept."""
 
     def on_replayed(self, record: CoordinatorRecord) -> None:
         key = record.key

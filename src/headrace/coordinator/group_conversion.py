@@ -159,7 +159,7 @@ def _epoch(classic: ClassicMembership) -> int:
 
 
 def _members(classic: ClassicMembership, image: MetadataImage) -> list[ConsumerGroupMember]:
-    """In the order of their ids. There may be none: all left while the group rebalances."""
+    """Return the members in the order of their ids. There may be none: all left while the group rebalances."""
     if not classic.members:
         return []
     protocol = classic.protocol
@@ -229,7 +229,7 @@ def _refuse_parked_requests(classic: ClassicMembership) -> tuple[Reply, ...]:
 
 
 def _cancelled_timers(classic: ClassicMembership) -> list[SetTimer | CancelTimer]:
-    """Also those of ids that were given out: who has one may come with it as before."""
+    """Return the cancellations of all timers, also of ids that were given out and may still join."""
     group_id = classic.group_id
     found: list[SetTimer | CancelTimer] = [CancelTimer(key=group_timer(kind, group_id)) for kind in (JOIN, SYNC)]
     found.extend(CancelTimer(key=session_timer(group_id, member_id)) for member_id in classic.pending_joins)
@@ -327,7 +327,7 @@ def _membership(
 
 
 def _classic_member(member: ConsumerGroupMember) -> ClassicMember:
-    """It speaks the classic protocol."""
+    """Return the member as one of a classic group."""
     metadata = member.metadata
     classic = metadata.classic_member_metadata
     assert classic is not None

@@ -66,14 +66,14 @@ class GroupRegistry:
         return len(self._groups)
 
     def all(self) -> list[Group]:
-        """In order of group ids."""
+        """Return all groups in the order of their ids."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
     def streams_groups(self) -> list[StreamsGroup]:
         return [group for group in self.all() if isinstance(group, StreamsGroup)]
 
     def streams_group(self, group_id: str) -> StreamsGroup:
-        """Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
+        """Return a streams group. Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
         group = self._groups.get(group_id)
         if group is None:
             raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
@@ -104,7 +104,7 @@ class GroupRegistry:
         return [group for group in self.all() if isinstance(group, ConsumerGroup)]
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
+        """Return a consumer group. Raises CoordinatorError(GROUP_ID_NOT_FOUND), also for a group of another type."""
         group = self._groups.get(group_id)
         if group is None:
             raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
@@ -113,7 +113,7 @@ class GroupRegistry:
         return group
 
     def consumer_group_to_join(self, group_id: str) -> tuple[ConsumerGroup, tuple[CoordinatorRecord, ...]]:
-        """As `streams_group_to_join`."""
+        """Return the group to join, as `streams_group_to_join`."""
         group = self._groups.get(group_id)
         if group is None:
             return ConsumerGroup(group_id=group_id), ()
@@ -140,7 +140,7 @@ class GroupRegistry:
         return ClassicGroup(group_id=group_id), group.tombstones()
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        """Replay a record. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         # Compaction may have removed any of a group's records, so groups and members are created with whichever record
         # comes first.
         # 1. Offsets and classic groups first: they are most of the records of a log, and their keys have `group` and
@@ -337,7 +337,7 @@ class GroupType(Protocol):
         """Whether a group of the registry is of this kind."""
 
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
-        """After a replay: the timers that the groups of this kind need."""
+        """Return, after a replay, the timers that the groups of this kind need."""
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
         """A timer of a group that this kind owns. None = nothing to do."""
@@ -391,7 +391,7 @@ def _plain(name: str) -> str:
 def delete_group(
     group: Group | None, group_id: str, offsets: CommittedOffsets, pending: PendingOffsets
 ) -> tuple[CoordinatorRecord, ...]:
-    """Raises CoordinatorError(GROUP_ID_NOT_FOUND) or (NON_EMPTY_GROUP)."""
+    """Return the tombstones of a group. Raises CoordinatorError(GROUP_ID_NOT_FOUND) or (NON_EMPTY_GROUP)."""
     if group is None:
         raise CoordinatorError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     is_empty = group.is_empty if isinstance(group, ClassicGroup) else not group.members

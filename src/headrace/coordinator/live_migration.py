@@ -89,7 +89,7 @@ def join_consumer_group(
     *,
     fresh_id: str,
 ) -> CoordinatorResult:
-    """Raises CoordinatorError; the answer has then no member id."""
+    """Join a consumer group with the classic protocol. Raises CoordinatorError; the answer has then no member id."""
     # 1. May it join? Policy, size, a protocol in common with the other classic members: a downgrade must remain
     #    possible.
     is_new = not request.member_id
@@ -131,7 +131,10 @@ def join_consumer_group(
 
 
 def _check_protocols(group: ConsumerGroup, request: join_group_request.JoinGroupRequest) -> None:
-    """Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL): some protocol must be one of all classic members."""
+    """Check the protocols.
+
+    Raises CoordinatorError(INCONSISTENT_GROUP_PROTOCOL): some protocol must be one of all classic members.
+    """
     # A protocol of all classic members must remain: without one the group could not be downgraded, and the classic
     # members would be stranded in it.
     every = [each.metadata.classic_member_metadata for each in group.members.values()]
@@ -217,7 +220,7 @@ def _downgraded(step: HeartbeatStep, downgrades: DowngradeRule, now_ms: int) -> 
 def _timers(
     group: ConsumerGroup, member: ConsumerGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
-    """It joined, and is to ask for its assignment now."""
+    """Return the timers of a member that joined and has to send SyncGroup."""
     group_id, member_id = group.group_id, member.member_id
     # A classic member acts in requests of its own: after JoinGroup it has to send SyncGroup. The timer fences one that
     # does not; its new partitions would have no owner otherwise.
@@ -341,7 +344,7 @@ def _classic(member: ConsumerGroupMember) -> ClassicMemberMetadata:
 
 
 def _should_join_again(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """There is a newer target; or it has something to give up; or all that it waits for is free by now."""
+    """Whether there is a newer target, partitions to revoke, or all that the member waits for is free."""
     # A classic member learns of a change only by REBALANCE_IN_PROGRESS, and each rejoin stops its processing. So it is
     # told only if rejoining would give it something; while it merely waits for others it stays as it is.
     if member.member_epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:

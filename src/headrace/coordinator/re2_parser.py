@@ -214,7 +214,7 @@ class PatternParser:
         return self._joined(copies, least, endless=most is None)
 
     def _joined(self, copies: list[_Fragment], least: int, *, endless: bool) -> _Fragment:
-        """One after the other; those beyond the least may be left out, and the last of an endless row comes again."""
+        """Join copies in a row. Those beyond the least are optional; the last of an endless row repeats."""
         first, last = self._add(State()), self._add(State())
         previous = first
         for number, (start, end) in enumerate(copies):
@@ -254,7 +254,7 @@ class PatternParser:
         return int(digits) if digits else None
 
     def _atom(self) -> _Fragment | None:
-        """None: it only sets flags."""
+        """Parse one atom; None: it only sets flags."""
         character = self._next("missing argument to repetition operator")
         if character == "(":
             return self._group()
@@ -332,7 +332,7 @@ class PatternParser:
         return Characters(((character, character),), any_case=any_case)
 
     def _escaped(self) -> str | Characters:
-        """One character, or a class."""
+        """Parse an escaped character or class."""
         character = self._next("trailing backslash at end of expression")
         if character in "dwsDWS":
             return Characters(_PERL[character.lower()], negated=character.isupper())

@@ -188,7 +188,7 @@ class TimerQueue:
         return self._timers.get(key)
 
     def deadline_ms(self, key: TimerKey) -> int | None:
-        """When this timer fires, None when it is not set."""
+        """Return the time at which a timer fires; None if it is not set."""
         timer = self._timers.get(key)
         return None if timer is None else timer.deadline_ms
 

@@ -269,7 +269,7 @@ class GroupCoordinatorShard:
         *,
         require_stable: bool = False,
     ) -> offset_fetch_response.OffsetFetchResponseGroup:
-        """API 9, one group. Raises CoordinatorError when the whole group is refused."""
+        """Return the offsets of one group (API 9). Raises CoordinatorError when the whole group is refused."""
         return offset_fetch(
             self._registry.offsets,
             self._registry.get(group.group_id),
@@ -281,17 +281,17 @@ class GroupCoordinatorShard:
         )
 
     def group(self, group_id: str) -> Group | None:
-        """For watchers and checkers: to be looked at, not to be changed."""
+        """Return a group, for checkers. Do not change it."""
         return self._registry.get(group_id)
 
     def deadline_ms(self, key: TimerKey) -> int | None:
-        """For watchers and checkers: when this timer fires, None when it is not set."""
+        """Return the time at which a timer fires, for checkers; None if it is not set."""
         return self._timers.deadline_ms(key)
 
     # --- what happens by itself ---
 
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Fires due timers, each once; results without anything to do are left out."""
+        """Fire due timers, each once; results without anything to do are left out."""
         while (key := self._timers.pop_due(now_ms)) is not None:
             # The only timer of the shard itself; all others belong to a group.
             if key == OFFSET_EXPIRY:
@@ -302,7 +302,7 @@ class GroupCoordinatorShard:
                 yield result
 
     def on_metadata_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Takes the new image, then moves every group on that it concerns; offsets of deleted topics go.
+        """Take the new image, then move every group on that it concerns; offsets of deleted topics go.
 
         The image counts from the call on, also when the iterator is not drained.
         """
@@ -313,7 +313,7 @@ class GroupCoordinatorShard:
     def on_configuration(
         self, configuration: GroupCoordinatorConfiguration, *, now_ms: int
     ) -> Iterator[CoordinatorResult]:
-        """Takes new settings, then moves every group on whose assignment they concern; Kafka waits for a heartbeat of
+        """Take new settings, then move every group on whose assignment they concern; Kafka waits for a heartbeat of
         one of the group's members. Timeouts count from the next heartbeat on, as in Kafka.
 
         The settings count from the call on, also when the iterator is not drained.
@@ -323,7 +323,7 @@ class GroupCoordinatorShard:
         return self._follow_changes(now_ms)
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
-        """After the log was replayed: the timers that a fresh shard needs."""
+        """Return, after the log was replayed, the timers that a fresh shard needs."""
         self._invalidate_all()
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
         for kind in self._kinds:
@@ -331,7 +331,7 @@ class GroupCoordinatorShard:
         return CoordinatorResult(timers=tuple(timers))
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_timers` has something to do, None = nothing is set."""
+        """Return the time of the next timer; None if none is set."""
         return self._timers.next_deadline_ms()
 
     def apply_timers(self, timers: tuple[SetTimer | CancelTimer, ...]) -> None:
@@ -345,13 +345,13 @@ class GroupCoordinatorShard:
     # --- hard state ---
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Writes hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
+        """Write hard state. Raises CorruptRecord for a record that cannot follow what was replayed before."""
         self._registry.replay(record)
         for kind in self._kinds:
             kind.on_replayed(record)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Writes hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
+        """Write hard state, as `replay` does: the marker of a producer's transaction is in this shard's log."""
         self._registry.end_transaction(producer_id, committed=committed)
 
     def digest(self) -> str:

@@ -274,7 +274,7 @@ class StreamsGroups:
     def _with_repeatable(
         self, result: CoordinatorResult, group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
     ) -> CoordinatorResult:
-        """With the right to repeat the answer, where there is nothing else in it."""
+        """Add the permission to repeat the answer, if the result has nothing else in it."""
         # Soft state that is not registered would never be marked as changed, so its replies would stay valid for ever.
         if not is_repeatable(result, group, group_context) or self._soft.get(group.group_id) is not soft:
             return result

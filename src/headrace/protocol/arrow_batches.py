@@ -118,7 +118,7 @@ def decode_to_arrow(
 
 
 def _noted(headers: Iterable[BatchHeader], seen: list[BatchHeader], end_offset: int) -> Iterator[BatchHeader]:
-    """Passes headers on until `end_offset`, keeping the last one: where the position is."""
+    """Pass headers on until `end_offset`, keeping the last one: where the position is."""
     for header in headers:
         if header.base_offset >= end_offset:
             # What lies between is a gap, of compaction or of markers: nothing below the end is left to read.
@@ -287,7 +287,7 @@ def _header_names(raw: pa.Array) -> pa.Array:
 
 
 def warm_up() -> None:
-    """Loads every kernel, or compiles it where no cache is yet (seconds): before the first batch that is awaited."""
+    """Load every kernel, or compile it where no cache is yet (seconds): before the first batch that is awaited."""
     headers = pa.array([[{"key": "k", "value": b"v"}]], HEADERS_TYPE)
     key = pa.array([b"k"], pa.binary())
     (batch,) = encode_from_arrow(key, key, timestamps_ms=0, headers=headers)

@@ -159,7 +159,7 @@ def iter_batch_headers(buffer: Bytes, position: int = 0) -> Iterator[BatchHeader
 
 
 def check_crc(buffer: Bytes, header: BatchHeader) -> None:
-    """Raises CorruptBatch unless the batch's CRC-32C is right."""
+    """Check the CRC-32C of a batch. Raises CorruptBatch."""
     crc = google_crc32c.value(bytes(memoryview(buffer)[header.position + _CRC_FROM : header.end]))
     if crc != header.crc:
         raise CorruptBatch(f"its CRC is {crc:#010x}, not {header.crc:#010x}", base_offset=header.base_offset)
@@ -214,7 +214,10 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One batch around a section of encoded, uncompressed records; compresses it. `last_offset_delta` None: no gaps."""
+    """Build one batch around a section of encoded, uncompressed records, and compress it.
+
+    `last_offset_delta` None: no gaps.
+    """
     # 1. The records section is compressed as a whole; the header never is.
     payload = records if compression_type == "none" else compression.compress(compression_type, records)
     attributes = compression.codec_number(compression_type)

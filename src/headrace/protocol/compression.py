@@ -54,7 +54,7 @@ def codec_number(name: str) -> int:
 
 
 def codec_name(number: int) -> str:
-    """Raises CorruptBatch for a number without a codec."""
+    """Return the name of a codec. Raises CorruptBatch for a number without a codec."""
     if not 0 <= number < len(CODECS):
         raise CorruptBatch(f"unknown compression codec {number}")
     return CODECS[number]

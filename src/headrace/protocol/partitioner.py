@@ -50,7 +50,9 @@ _KEPT_IDS = 4096
 
 
 def partition_for_group(group_id: str, partitions: int = 50) -> int:
-    """As Kafka: abs(String.hashCode(group id)) mod `offsets.topic.num.partitions`, with abs(INT_MIN) = 0."""
+    """Return the partition of a group, as Kafka does: abs(String.hashCode(group id)) mod
+    `offsets.topic.num.partitions`, with abs(INT_MIN) = 0.
+    """
     if len(group_id) <= _LONGEST_KEPT:
         return _kept_partition(group_id, partitions)
     return _partition(group_id, partitions)

@@ -292,7 +292,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One batch with all the records, at consecutive offsets from `base_offset`.
+    """Encode one batch with all the records, at consecutive offsets from `base_offset`.
 
     `append_time_ms` makes it a batch of log append time. Raises ValueError without records.
     """

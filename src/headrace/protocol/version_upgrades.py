@@ -269,7 +269,7 @@ def _lift_add_partitions_to_txn_response(old: AddPartitionsToTxnResponseV3) -> o
 
 
 def _lower_add_partitions_to_txn_response(new: m.add_partitions_to_txn_response.AddPartitionsToTxnResponse) -> object:
-    """There is no error at the top: one that stands there is repeated in each partition."""
+    """Repeat an error of the whole response in each partition: version 3 has no error at the top."""
     (result,) = _exactly_one(new.results_by_transaction, "AddPartitionsToTxn up to version 3 answers one transaction")
     topics = result.topic_results
     if new.error_code != ErrorCode.none:

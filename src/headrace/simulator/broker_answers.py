@@ -93,7 +93,7 @@ def refusal(request: object, error: CoordinatorError) -> object:
 
 
 def plain_answer(request: object, image: MetadataImage) -> object | None:
-    """To what does not concern the shard; None for what does."""
+    """Return the answer to a request that does not concern the shard; None for one that does."""
     match request:
         case Find():
             return _found(request)

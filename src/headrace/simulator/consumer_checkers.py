@@ -158,7 +158,10 @@ class ConsumerCheckers:
     # --- owners ---
 
     def _held_by_members(self, group: Group) -> Mapping[str, Held]:
-        """By member id. Raises RuleBroken when a partition, by its topic's id, has two holders."""
+        """Return the partitions by member id.
+
+        Raises RuleBroken when a partition, by its topic's id, has two holders.
+        """
         if isinstance(group, ClassicGroup):
             members = {} if group.membership.state is not _C.STABLE else group.membership.members
             known: dict[str, bytes | ConsumerGroupMember] = {
@@ -322,7 +325,7 @@ def _facts(membership: ClassicMembership) -> object:
 
 
 def waits_for_instance(consumer: SimulatedConsumer, running: Iterable[SimulatedConsumer]) -> bool:
-    """It is the double of a static member that lives: it waits for the instance id, and gives up some day."""
+    """Whether a consumer has the instance id of a live static member, and waits for it."""
     instance_id = consumer.membership.identity.instance_id
     if instance_id is None or not isinstance(consumer.membership, ConsumerMembership):
         return False

@@ -97,7 +97,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
         return self._checkers
 
     def running(self) -> list[SimulatedConsumer]:
-        """Every process, also one that was thrown out or is about to leave."""
+        """Return all processes, also one that was thrown out or is about to leave."""
         return [each for each in self.consumers if each.alive]
 
     def staying(self) -> list[SimulatedConsumer]:
@@ -111,7 +111,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
         return self._start(f"c{self._numbers}", instance_id, self.subscription())
 
     def restart_consumer(self, victim: SimulatedConsumer, after_ms: int, *, gracefully: bool) -> None:
-        """Ends it and starts it again under a new name, with its instance id if it had one."""
+        """End it and start it again under a new name, with its instance id if it had one."""
         if gracefully:
             victim.leave()
         else:
@@ -140,7 +140,7 @@ class ConsumerWorld(GroupWorld[SimulatedConsumer]):
     # --- the course ---
 
     def end_faults(self) -> None:
-        """The network is clean, the broker up, topics are as they should be, two consumers live at least."""
+        """End all faults: clean network, broker up, correct topics, two consumers at least."""
         self.note("the world calms down")
         self._is_calm = True
         self.conditions.calm()

@@ -108,7 +108,7 @@ class GroupWorld(Generic[Member]):
         self.note(f"settled: {cause}")
 
     def check_movement(self) -> int:
-        """One member more, then one less: each moves only what it must. Returns how much moved."""
+        """Add a member, then remove one: each moves only what it must. Returns how much moved."""
         before = self._owners()
         joiner = self._start_member()
         self.settle("one member more")

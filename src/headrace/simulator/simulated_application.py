@@ -142,7 +142,7 @@ class SimulatedApplication:
     # --- heartbeats ---
 
     def _poll_membership(self) -> None:
-        """Polls the membership, sends what it wants, obeys what it tells."""
+        """Poll the membership, send its requests and handle its events."""
         if not self.runs:
             return
         result = self.membership.poll(self._events.now_ms)
@@ -271,7 +271,7 @@ class SimulatedApplication:
         self._after(self._profile.batch_ms, self._run_batch)
 
     def _run_batch(self) -> None:
-        """Every open task goes on by some records and is committed with the epoch of now."""
+        """Process some records of every open task and commit them with the current epoch."""
         if self.alive and not self.has_left and self.fatal is None:
             # The epoch is captured at the plan and not at the commit: a batch that outlives its assignment must be
             # refused, and would not be if it asked for the newest epoch at the end (Kafka accepts the current epoch for

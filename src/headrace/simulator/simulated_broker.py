@@ -148,7 +148,7 @@ class SimulatedBroker:
     # --- requests ---
 
     def serve(self, request: object, client: str, answer: Answer, *, api_version: int = 1) -> None:
-        """Answers at once, or later when the rule parks the request."""
+        """Answer at once, or later when the rule parks the request."""
         # Down: the caller learns of it as of a closed connection.
         runner = self._runner
         if runner is None:
@@ -208,7 +208,7 @@ class SimulatedBroker:
     # --- topics ---
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Also one that exists: then it was deleted and made anew."""
+        """Create a topic. One that exists counts as deleted and created again."""
         self._topic_ids += 1
         self.topics[name] = TopicImage(name=name, topic_id=UUID(int=self._topic_ids), partitions=partitions)
 

@@ -140,7 +140,10 @@ class SimulatedConsumer:
         self._note(f"is busy with one record for {duration_ms} ms")
 
     def leave(self, *, for_good: bool | None = None) -> None:
-        """With the application's next turn. `for_good` None: a static member comes back, a dynamic one does not."""
+        """Leave with the application's next turn.
+
+        `for_good` None: a static member comes back, a dynamic one does not.
+        """
         self.leaving, self._for_good = True, for_good
         self._note("is to be closed")
 
@@ -175,7 +178,7 @@ class SimulatedConsumer:
     # --- the thread that beats ---
 
     def _poll_membership(self) -> None:
-        """Polls the membership, sends what it wants, hands on what it tells."""
+        """Poll the membership, send its requests and handle its events."""
         if not self.runs:
             return
         now_ms = self._events.now_ms
@@ -277,7 +280,7 @@ class SimulatedConsumer:
     # --- the application's thread ---
 
     def _poll(self) -> None:
-        """One turn: what the group wants, else some records."""
+        """Run one turn: callbacks of the group, else some records."""
         self._polled_ms = self._events.now_ms
         if self._subscription_due and self.fatal is None:
             self._subscription_due = False

@@ -72,7 +72,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
         return self._start(f"m{number}", f"p{process}", instance_id)
 
     def restart_application(self, victim: SimulatedApplication, after_ms: int, *, gracefully: bool) -> None:
-        """Ends it and starts it again: a dynamic member under its ids, as an application does that keeps them in its
+        """End it and start it again: a dynamic member under its ids, as an application does that keeps them in its
         state directory; a static one with its instance id and a new member id."""
         if gracefully:
             victim.leave(for_a_while=True)
@@ -113,7 +113,7 @@ class StreamsWorld(GroupWorld[SimulatedApplication]):
     # --- the course ---
 
     def end_faults(self) -> None:
-        """The network is clean, the broker up, topics are as they should be, two applications live at least."""
+        """End all faults: clean network, broker up, correct topics, two applications at least."""
         self.note("the world calms down")
         self.conditions.calm()
         self.broker.log.refusals = 0

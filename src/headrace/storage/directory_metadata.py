@@ -100,7 +100,7 @@ class DirectoryMetadata:
     _file_system: FileSystem
 
     def _load_metadata(self) -> None:
-        """Raises DirectoryUnusable."""
+        """Load the metadata. Raises DirectoryUnusable."""
         self._dynamic_configs = _load_dynamic_configs(self._file_system, self.path)
         self._scram_credentials = _load_scram_credentials(self._file_system, self.path)
         self._acls = _load_acls(self._file_system, self.path)

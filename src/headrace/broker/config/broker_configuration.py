@@ -307,7 +307,7 @@ class BrokerConfiguration:
         port: int | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> BrokerConfiguration:
-        """Checks names and values. `listeners` and `log.dirs` serve where host, port or data_dir are not given.
+        """Check names and values. `listeners` and `log.dirs` serve where host, port or data_dir are not given.
 
         Raises ConfigError: unknown-setting, bad-value.
         """
@@ -381,7 +381,7 @@ class BrokerConfiguration:
         return -1
 
     def flush_interval_ms(self) -> int:
-        """Between two flushes under the policy `interval`."""
+        """Return the time between two flushes under the policy `interval`."""
         return int(self.get("log.flush.interval.ms") or 1000)
 
     def roll_ms(self) -> int:

@@ -145,7 +145,7 @@ class DynamicSettings:
             raise SettingsRefused(ErrorCode.kafka_storage_error, f"The disk refused: {error.strerror}.") from error
 
     def _take_brokers(self, stored: Mapping[str, Mapping[str, str]]) -> None:
-        """Puts what is stored over what the broker was started with; new logs and open ones go by it."""
+        """Put what is stored over what the broker was started with; new logs and open ones go by it."""
         own = str(self._configuration.integer("node.id"))
         # The broker's own value comes before that of all brokers, as in Kafka (DynamicBrokerConfig).
         self._configuration.changed.of_broker = self._readable(stored.get(own, {}))

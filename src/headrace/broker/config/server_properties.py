@@ -48,7 +48,7 @@ class ServerProperties:
 
 
 def read_server_properties(given: Mapping[str, str]) -> ServerProperties:
-    """Sorts what a file sets. Raises ConfigError `bad-value` for several data directories."""
+    """Sort what a file sets. Raises ConfigError `bad-value` for several data directories."""
     # 1. What this broker understands.
     settings = {name: value for name, value in given.items() if _is_known(name)}
     # 2. `log.dir` is the older name for one directory; `log.dirs` comes before it.
@@ -98,7 +98,7 @@ def _check_one_directory(directories: str) -> None:
 
 
 def _without_controller(settings: dict[str, str], controllers: str) -> Iterable[str]:
-    """Takes the controller's listeners out: a file for Kafka in combined mode names them beside the broker's."""
+    """Take the controller's listeners out: a file for Kafka in combined mode names them beside the broker's."""
     names = {name.upper() for name in list_of(controllers)}
     for setting in ("listeners", "advertised.listeners"):
         listeners = list_of(settings.get(setting, ""))

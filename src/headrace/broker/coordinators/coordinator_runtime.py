@@ -141,8 +141,9 @@ class ShardRunner:
             yield self._apply(result, now_ms)
 
     def catch_up(self, image: MetadataImage, *, now_ms: int) -> Iterator[Outcome]:
-        """After a failed append: the timer that had fired is armed anew, and groups move on to the newest image and
-        settings."""
+        """Continue after a failed append: the timer that had fired is armed anew, and groups move on to the newest
+        image and settings.
+        """
         yield self._apply(self._shard.on_loaded(now_ms=now_ms), now_ms)
         yield from self.push_image(image, now_ms=now_ms)
 

@@ -124,7 +124,7 @@ class GroupCoordinator:
         return partition_for_group(group_id, self._partitions)
 
     def shard_of(self, group_id: str) -> GroupCoordinatorShard:
-        """For reads. Raises CoordinatorError when the shard's log could not be read."""
+        """Return the shard of a group, for reads. Raises CoordinatorError when the shard's log could not be read."""
         return self._runtime.shard(self.partition_of(group_id))
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:

@@ -76,7 +76,7 @@ class TransactionStateTopic:
         return self._metadata.topic(TRANSACTION_STATE_TOPIC)
 
     def made(self) -> TopicDescription:
-        """Creates it when it is not there. Raises StorageError, OSError."""
+        """Create it when it is not there. Raises StorageError, OSError."""
         topic = self.existing()
         if topic is None:
             # Kafka's own settings for it (TransactionLog): compacted, because only the last state of an id matters.

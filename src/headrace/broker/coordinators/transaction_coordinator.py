@@ -91,7 +91,7 @@ class TransactionCoordinator:
     # --- requests ---
 
     def ready(self) -> None:
-        """Makes `__transaction_state` when it is not there. Raises CoordinatorError."""
+        """Make `__transaction_state` when it is not there. Raises CoordinatorError."""
         try:
             self._topic.made()
         except (StorageError, OSError) as error:
@@ -99,7 +99,7 @@ class TransactionCoordinator:
             raise CoordinatorError(ErrorCode.coordinator_not_available, message) from error
 
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None) -> Answer:
-        """Raises CoordinatorError."""
+        """Run InitProducerId. Raises CoordinatorError."""
         self.ready()
         # Before the rule runs: a hostile client could otherwise create ids without end, each kept for
         # transactional.id.expiration.ms (7 days).
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         )
 
     def _check_room(self, transactional_id: str) -> None:
-        """Raises CoordinatorError for an id that would be one too many."""
+        """Check the bound on transactional ids. Raises CoordinatorError for an id that would be one too many."""
         shard = self._shard_of(transactional_id)
         if shard is None or shard.transaction(transactional_id) is not None:
             return
@@ -130,7 +130,7 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> Answer:
-        """Raises CoordinatorError."""
+        """Run AddPartitionsToTxn. Raises CoordinatorError."""
         return self._run(
             transactional_id,
             lambda shard, now_ms: shard.add_partitions(
@@ -141,7 +141,7 @@ class TransactionCoordinator:
     def end_transaction(
         self, transactional_id: str, producer: ProducerIdentity, *, committed: bool, client_version: int
     ) -> Answer:
-        """Raises CoordinatorError."""
+        """Run EndTxn. Raises CoordinatorError."""
         return self._run(
             transactional_id,
             lambda shard, now_ms: shard.end_transaction(
@@ -167,9 +167,10 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> ErrorCode:
-        """Before records of a transaction are appended. `add`: the client speaks transaction version 2 and left it to
-        the broker to add the partitions; otherwise it must have done so itself, unless verification is off
-        (`transaction.partition.verification.enable`).
+        """Verify a transaction before its records are appended.
+
+        `add`: the client speaks transaction version 2 and left it to the broker to add the partitions; otherwise it
+        must have done so itself, unless verification is off (`transaction.partition.verification.enable`).
 
         NONE, or: INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH (fenced), CONCURRENT_TRANSACTIONS (markers of the
         one before are under way), TRANSACTION_ABORTABLE (not added; INVALID_TXN_STATE for Produce below 11),
@@ -192,13 +193,15 @@ class TransactionCoordinator:
         return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
     def transaction(self, transactional_id: str) -> TransactionLogValue | None:
-        """None for one that is not known. Raises CoordinatorError."""
+        """Return a transaction; None for one that is not known. Raises CoordinatorError."""
         shard = self._shard_of(transactional_id)
         return None if shard is None else shard.transaction(transactional_id)
 
     def list_transactions(self, wanted: TransactionFilter) -> Iterator[tuple[str, TransactionLogValue]]:
-        """In the order of partitions, and there in that of last creation. Raises CoordinatorError while some cannot be
-        read."""
+        """Return all transactions in the order of partitions, and there in that of last creation.
+
+        Raises CoordinatorError while some cannot be read.
+        """
         # A list that leaves out what is not loaded yet would look complete.
         if self._runtime.is_loading:
             self._runtime.check_complete()
@@ -218,7 +221,7 @@ class TransactionCoordinator:
         return former
 
     def check_complete(self) -> None:
-        """Raises CoordinatorError: not every transaction can be known."""
+        """Check that all shards are loaded. Raises CoordinatorError: not every transaction can be known."""
         self._runtime.check_complete()
 
     def log_of(self, transactional_id: str) -> tuple[TopicDescription, int] | None:
@@ -232,14 +235,14 @@ class TransactionCoordinator:
         return topic is not None and self._logs.wait_for_flush(topic, _partition_of(transactional_id, topic))
 
     def flushed(self, transactional_id: str) -> Awaitable[None]:
-        """Awaits that what was written about it is on the disk. Raises FlushFailed."""
+        """Wait until what was written about it is on the disk. Raises FlushFailed."""
         topic = self._topic.made()
         return self._logs.flushed(topic, _partition_of(transactional_id, topic))
 
     # --- shards ---
 
     def _shard_of(self, transactional_id: str) -> TransactionCoordinatorShard | None:
-        """None while there is no `__transaction_state`. Raises CoordinatorError."""
+        """Return the shard of an id; None while there is no `__transaction_state`. Raises CoordinatorError."""
         topic = self._topic.existing()
         return None if topic is None else self._runtime.shard(_partition_of(transactional_id, topic))
 

@@ -94,7 +94,7 @@ class Coordinator(Protocol):
     def wait_for_flush(self, transactional_id: str) -> bool: ...
     def flushed(self, transactional_id: str) -> Awaitable[None]: ...
     def complete(self, transactional_id: str) -> None:
-        """Writes the end. Raises CoordinatorError."""
+        """Write the end. Raises CoordinatorError."""
 
 
 class TransactionCompletion:
@@ -114,7 +114,7 @@ class TransactionCompletion:
             task.cancel()
 
     def end_prepared(self, shard: TransactionCoordinatorShard) -> None:
-        """Brings decided transactions to their end, at once where nothing has to wait for the disk."""
+        """Bring decided transactions to their end, at once where nothing has to wait for the disk."""
         for transactional_id in shard.prepared():
             # 1. A task brings it to its end already.
             if transactional_id in self._ending:
@@ -138,7 +138,7 @@ class TransactionCompletion:
     async def _end(
         self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
     ) -> None:
-        """Until all markers are written: a disk that refuses is asked again."""
+        """Write until all markers are there: a disk that refuses is asked again."""
         try:
             # Never given up: until Complete is written, readers of committed records stand still at this transaction.
             while True:
@@ -166,7 +166,7 @@ class TransactionCompletion:
         return not left and self._complete(transactional_id)
 
     def _write_markers(self, value: TransactionLogValue, left: Partitions, unflushed: Unflushed) -> None:
-        """Takes out of `left` what is settled; notes the partitions whose marker is not on the disk and has to be."""
+        """Take out of `left` what is settled; note the partitions whose marker is not on the disk and has to be."""
         marker = TransactionMarker(
             producer_id=value.producer_id,
             producer_epoch=value.producer_epoch,

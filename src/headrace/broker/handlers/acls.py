@@ -51,7 +51,7 @@ class AclRefused(Exception):
 
 
 def read_acl(asked: m.create_acls_request.AclCreation) -> Acl:
-    """Raises AclRefused."""
+    """Read an access rule of a request. Raises AclRefused."""
     acl = Acl(
         resource_type=_named(ResourceType, asked.resource_type),
         resource_name=asked.resource_name,
@@ -241,7 +241,7 @@ class _AclSearch:
         self._matches = 0
 
     def fitting(self, wanted: AclFilter) -> list[Acl]:
-        """In the rules' order. Raises AclRefused when the request asks for too much."""
+        """Return the rules that the filter selects, in their order. Raises AclRefused if there are too many."""
         name = wanted.resource_name
         # MATCH looks for rules that apply to a name, so prefixes and wildcards count, and the index by name does not
         # help.

@@ -51,8 +51,11 @@ def refuse_member(key: ApiKey, code: ErrorCode) -> object:
 
 
 def names_its_protocol(request: m.sync_group_request.SyncGroupRequest, context: RequestContext) -> bool:
-    """From version 5 on SyncGroup names protocol type and name, so that no member takes another protocol's bytes for
-    its own."""
+    """Whether the request names its protocol.
+
+    From version 5 on SyncGroup names protocol type and name, so that no member takes another protocol's bytes for its
+    own.
+    """
     named = request.protocol_type is not None and request.protocol_name is not None
     return named or context.api_version < _NAMES_ITS_PROTOCOL_SINCE
 

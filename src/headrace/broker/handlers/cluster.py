@@ -144,7 +144,7 @@ def handle_update_features(
 
 
 def authorize_describe_cluster(guarded: GuardedRequest) -> object:
-    """Needs no right; the bits are 0 without DESCRIBE."""
+    """Require no right; the bits are 0 without DESCRIBE."""
     if not guarded.request.include_cluster_authorized_operations:
         return guarded.handle()
     allow, context = guarded.allow, guarded.context

@@ -329,7 +329,7 @@ def _unknown_deletion(
 
 
 def authorize_offset_commit(guarded: GuardedRequest) -> object:
-    """READ of the group, READ of each topic."""
+    """Check READ of the group, READ of each topic."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     if not allow.on_group(context, Operation.READ, request.group_id):
         return guarded.refuse(ErrorCode.group_authorization_failed)
@@ -342,7 +342,7 @@ def authorize_offset_commit(guarded: GuardedRequest) -> object:
 
 
 def authorize_offset_fetch(guarded: GuardedRequest) -> object:
-    """DESCRIBE of the group, DESCRIBE of each topic; without names, what may be seen."""
+    """Check DESCRIBE of the group, DESCRIBE of each topic; without names, what may be seen."""
     allow, context = guarded.allow, guarded.context
     r = m.offset_fetch_response
     answers: dict[int, m.offset_fetch_response.OffsetFetchResponseGroup] = {}
@@ -403,7 +403,7 @@ def _hidden_offsets(
 
 
 def authorize_offset_delete(guarded: GuardedRequest) -> object:
-    """DELETE of the group, READ of each topic."""
+    """Check DELETE of the group, READ of each topic."""
     allow, context = guarded.allow, guarded.context
     if not allow.on_group(context, Operation.DELETE, guarded.request.group_id):
         return dataclasses.replace(guarded.refuse(ErrorCode.group_authorization_failed), topics=())

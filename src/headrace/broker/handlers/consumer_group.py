@@ -68,7 +68,7 @@ def handle_consumer_group_heartbeat(
 
 
 def _new_member_id() -> str:
-    """As Kafka writes its ids."""
+    """Return a random id in the form of Kafka's."""
     # Kafka's tools take an argument that begins with a dash for an option.
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -79,7 +79,7 @@ def _new_member_id() -> str:
 def refuse_heartbeat(
     code: ErrorCode, message: str
 ) -> m.consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse:
-    """An error's answer carries the code and the message only."""
+    """Return the response of an error: its code and message only."""
     return m.consumer_group_heartbeat_response.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
@@ -134,7 +134,7 @@ def _refused_group(group_id: str, code: ErrorCode, message: str) -> m.consumer_g
 
 
 def authorize_consumer_group_heartbeat(guarded: GuardedRequest) -> object:
-    """READ of the group. The handler asks for DESCRIBE of the topics that the member names or matches."""
+    """Check READ of the group. The handler asks for DESCRIBE of the topics that the member names or matches."""
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
         return guarded.handle()
     return refuse_heartbeat(ErrorCode.group_authorization_failed, MESSAGES[ErrorCode.group_authorization_failed])

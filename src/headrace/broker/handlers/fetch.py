@@ -166,7 +166,7 @@ class _Reading:
     def _aborted_in(
         self, log: LogView, offset: int, size_bytes: int, end_offset: int
     ) -> tuple[m.fetch_response.AbortedTransaction, ...] | None:
-        """None where the reader takes everything. Raises ReadRefused."""
+        """Return the aborted transactions of a range; None where the reader takes everything. Raises ReadRefused."""
         if not self._committed_only:
             return None
         return tuple(

@@ -196,7 +196,7 @@ def _merge_deletions(
 
 
 def authorize_find_coordinator(guarded: GuardedRequest) -> object:
-    """DESCRIBE of the group or transactional id; of share groups CLUSTER_ACTION."""
+    """Check DESCRIBE of the group or transactional id; of share groups CLUSTER_ACTION."""
     allow, context = guarded.allow, guarded.context
     # DESCRIBE, not READ: tools that only look at a group have to find its coordinator too.
     if guarded.request.key_type == GROUP:
@@ -228,7 +228,7 @@ def _no_coordinator(key: str, code: ErrorCode) -> m.find_coordinator_response.Co
 
 
 def authorize_list_groups(guarded: GuardedRequest) -> object:
-    """All with DESCRIBE of the cluster, else those with DESCRIBE of their own."""
+    """List all groups with DESCRIBE of the cluster, else those with DESCRIBE of their own."""
     allow, context = guarded.allow, guarded.context
     if allow.on_cluster(context, Operation.DESCRIBE):
         return guarded.handle()
@@ -249,7 +249,7 @@ def authorize_describe_groups(guarded: GuardedRequest) -> object:
 
 
 def authorize_described_groups(guarded: GuardedRequest, asked: str) -> object:
-    """DESCRIBE of the group; the bits of operations for groups that are described."""
+    """Check DESCRIBE of each group, and add the allowed operations."""
     allow, context = guarded.allow, guarded.context
 
     def finished(answer: Message) -> object:

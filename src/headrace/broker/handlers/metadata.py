@@ -257,7 +257,7 @@ def _refused_topic(
 
 
 def authorize_metadata(guarded: GuardedRequest) -> object:
-    """Without a name: what may be seen. By name: a refusal, also for what does not exist, to reveal nothing."""
+    """List what may be seen; refuse named topics, also those that do not exist, to reveal nothing."""
     request, context, allow = guarded.request, guarded.context, guarded.allow
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
 

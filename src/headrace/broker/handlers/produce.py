@@ -92,7 +92,10 @@ def sole_batch(records: bytes | None, produce_version: int) -> bytes:
 
 
 def _end_of_batch(records: bytes, position: int) -> int | None:
-    """Behind the batch that begins at `position`; None when it is cut off. Raises AppendRefused for nonsense."""
+    """Return the position behind the batch that begins at `position`; None when it is cut off.
+
+    Raises AppendRefused for nonsense.
+    """
     left = len(records) - position
     if left < _FRAME.size:
         return None
@@ -313,7 +316,10 @@ class _Appending:
 
 @cache
 def _validation_thread() -> ThreadPoolExecutor:
-    """One thread: several would alternately take the interpreter from the event loop."""
+    """Return the executor that validates batches.
+
+    One thread: several would alternately take the interpreter from the event loop.
+    """
     return ThreadPoolExecutor(1, thread_name_prefix="headrace-look")
 
 
@@ -404,7 +410,7 @@ def _in_transaction(request: m.produce_request.ProduceRequest) -> bool:
 
 
 def authorize_produce(guarded: GuardedRequest) -> object:
-    """WRITE of each topic; for transactional batches WRITE of the transactional id too, or all is refused."""
+    """Check WRITE of each topic; for transactional batches WRITE of the transactional id too, or all is refused."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     transactional_id = request.transactional_id
     if _in_transaction(request) and not (

@@ -211,8 +211,11 @@ def handle_streams_group_describe(
 
 
 def authorize_streams_group_heartbeat(guarded: GuardedRequest) -> object:
-    """READ of the group. The handler asks for DESCRIBE of every topic in the topology, once that is known to be legal,
-    and for CREATE of the internal topics that are missing."""
+    """Check READ of the group.
+
+    The handler asks for DESCRIBE of every topic in the topology, once that is known to be legal, and for CREATE of the
+    internal topics that are missing.
+    """
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
         return guarded.handle()
     return refuse_heartbeat(ErrorCode.group_authorization_failed, MESSAGES[ErrorCode.group_authorization_failed])

@@ -232,7 +232,7 @@ def _create_partitions(
 
 
 def authorize_create_topics(guarded: GuardedRequest) -> object:
-    """The configuration of a new topic is returned with DESCRIBE_CONFIGS only."""
+    """Check CREATE of each topic. The configuration of a new topic is returned with DESCRIBE_CONFIGS only."""
     r = m.create_topics_response
 
     def refuse(item: m.create_topics_request.CreatableTopic) -> m.create_topics_response.CreatableTopicResult:
@@ -272,7 +272,10 @@ def authorize_create_topics(guarded: GuardedRequest) -> object:
 
 
 def authorize_delete_topics(guarded: GuardedRequest) -> object:
-    """DELETE of the cluster is enough for all. Who asks by id without DESCRIBE does not learn the name."""
+    """Check DELETE of each topic; DELETE of the cluster is enough for all.
+
+    Who asks by id without DESCRIBE does not learn the name.
+    """
     r, allow, context = m.delete_topics_response, guarded.allow, guarded.context
 
     def permitted(item: m.delete_topics_request.DeleteTopicState) -> bool:

@@ -286,7 +286,7 @@ def _write_marker(
 
 
 def authorize_describe_transactions(guarded: GuardedRequest) -> object:
-    """DESCRIBE of the id; topics that may not be seen are left out."""
+    """Check DESCRIBE of the id; topics that may not be seen are left out."""
     allow, context = guarded.allow, guarded.context
 
     def refused(transactional_id: str) -> m.describe_transactions_response.TransactionState:
@@ -312,7 +312,7 @@ def authorize_describe_transactions(guarded: GuardedRequest) -> object:
 
 
 def authorize_list_transactions(guarded: GuardedRequest) -> object:
-    """Those with DESCRIBE of their id."""
+    """List transactions with DESCRIBE of their id."""
     allow, context = guarded.allow, guarded.context
     return map_response(
         guarded.handle(),
@@ -328,7 +328,7 @@ def authorize_list_transactions(guarded: GuardedRequest) -> object:
 
 
 def authorize_describe_producers(guarded: GuardedRequest) -> object:
-    """READ of each topic; the refusal of a topic stands in each of its partitions."""
+    """Check READ of each topic; the refusal of a topic stands in each of its partitions."""
     code = ErrorCode.topic_authorization_failed
 
     def refuse(item: m.describe_producers_request.TopicRequest) -> m.describe_producers_response.TopicResponse:

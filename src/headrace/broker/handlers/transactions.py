@@ -338,7 +338,9 @@ def handle_end_txn(
 
 
 def authorize_init_producer_id(guarded: GuardedRequest) -> object:
-    """WRITE of the transactional id; without one IDEMPOTENT_WRITE of the cluster, or WRITE of any topic (KIP-679)."""
+    """Check WRITE of the transactional id; without one IDEMPOTENT_WRITE of the cluster, or WRITE of any topic
+    (KIP-679).
+    """
     allow, context, transactional_id = guarded.allow, guarded.context, guarded.request.transactional_id
     if transactional_id is not None:
         return (
@@ -355,8 +357,10 @@ def authorize_init_producer_id(guarded: GuardedRequest) -> object:
 
 
 def authorize_add_partitions_to_txn(guarded: GuardedRequest) -> object:
-    """From producers: WRITE of the id and of each topic; one topic refused keeps the others from being added. From
-    brokers (v4): CLUSTER_ACTION."""
+    """Check, for producers, WRITE of the id and of each topic; one topic refused keeps the others from being added.
+
+    From brokers (v4): CLUSTER_ACTION.
+    """
     allow, context = guarded.allow, guarded.context
     if context.api_version > _LAST_ADD_OF_PRODUCERS:
         if allow.on_cluster(context, Operation.CLUSTER_ACTION):
@@ -406,7 +410,7 @@ def _refuse_partitions(guarded: GuardedRequest, code: Callable[..., ErrorCode]) 
 
 
 def authorize_add_offsets_to_txn(guarded: GuardedRequest) -> object:
-    """WRITE of the id, READ of the group."""
+    """Check WRITE of the id, READ of the group."""
     if not _may_write(guarded, guarded.request.transactional_id):
         return guarded.refuse(ErrorCode.transactional_id_authorization_failed)
     if not guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):

@@ -83,7 +83,7 @@ async def _complete_later(
     context: RequestContext,
     broker: Services,
 ) -> m.txn_offset_commit_response.TxnOffsetCommitResponse:
-    """On the disk are then the offsets, and that their partition is part of the transaction."""
+    """Complete the request when the offsets, and their partition as part of the transaction, are on the disk."""
     if isinstance(answer, Awaitable):
         answer = await answer
     try:
@@ -117,7 +117,7 @@ def _split_topics(
 
 
 def _code_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
-    """Codes that a client of this version knows, as Kafka translates them."""
+    """Translate a code to one that a client of this version knows, as Kafka does."""
     if code is ErrorCode.transaction_abortable and api_version < ABORTABLE_SINCE:
         return ErrorCode.invalid_txn_state
     # The markers of the transaction before are on their way. Older clients retry a coordinator that loads, and nothing

@@ -153,13 +153,16 @@ class FetchContext:
         self._answer = answer
 
     def answer(self, answered: Answered) -> Response:
-        """To be called once, with the partitions that were read, in their order; incremental ones without news are
-        left out or may be."""
+        """Return the response.
+
+        Called once, with the partitions that were read, in their order; incremental ones without news are left out or
+        may be.
+        """
         return self._answer(answered) if self._answer is not None else _response(answered, code=self.error)
 
 
 def _response(answered: Answered, *, session_id: int = NO_SESSION, code: ErrorCode = ErrorCode.none) -> Response:
-    """Neighbours of one topic stand together."""
+    """Build the response; neighbours of one topic share an entry."""
     topics: list[m.fetch_response.FetchableTopicResponse] = []
     run: list[m.fetch_response.PartitionData] = []
     before: AskedPartition | None = None

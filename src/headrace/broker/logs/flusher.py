@@ -47,7 +47,7 @@ class Flusher:
         self._dirty.setdefault(log, [])
 
     def after_flush(self, log: Flushable, done: Callable[[], None]) -> None:
-        """Begins a round; `done` is called when the log was flushed, and not when that failed."""
+        """Begin a round; `done` is called when the log was flushed, and not when that failed."""
         self._dirty.setdefault(log, []).append(lambda error: done() if error is None else None)
         self.start_round()
 
@@ -80,7 +80,7 @@ class Flusher:
             self.start_round()
 
     async def settle(self) -> None:
-        """Ends when nothing is left to flush."""
+        """End when nothing is left to flush."""
         self.start_round()
         if self._round is not None:
             await asyncio.wait((self._round,))

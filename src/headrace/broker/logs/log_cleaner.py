@@ -53,7 +53,7 @@ class LogCleaner:
         self._given_up: set[PartitionLog] = set()
 
     async def clean_all(self) -> int:
-        """Cleans the dirtiest log until none is dirty enough; how many were cleaned."""
+        """Clean the dirtiest log until none is dirty enough; return how many were cleaned."""
         postponed: set[PartitionLog] = set()
         count = 0
         while not self._stopping.is_set():
@@ -78,7 +78,7 @@ class LogCleaner:
         return count
 
     def close(self) -> None:
-        """Ends what is under way; nothing of it remains."""
+        """End what is under way; nothing of it remains."""
         self._stopping.set()
         self._executor.shutdown(wait=True)
 
@@ -129,6 +129,9 @@ class LogCleaner:
 
 
 def _lower_priority() -> None:
-    """On Linux a thread has a niceness of its own; elsewhere the slices have to do."""
+    """Lower the priority of this thread.
+
+    On Linux a thread has a niceness of its own; elsewhere the slices have to do.
+    """
     with contextlib.suppress(AttributeError, OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

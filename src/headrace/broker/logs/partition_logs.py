@@ -142,11 +142,14 @@ class PartitionLogs:
         return self._directory.is_on_disk(topic.name, partition)
 
     def log(self, topic: TopicDescription, partition: int) -> PartitionLog | None:
-        """None for a log that is not on the disk yet."""
+        """Return the log of a partition; None for one that is not on the disk yet."""
         return self._directory.existing_log(topic.name, partition)
 
     def view(self, topic: TopicDescription, partition: int) -> LogView:
-        """For reads. A log that is not on the disk yet is an empty one. Raises ReadRefused when it cannot be opened."""
+        """Return the view of a log for reads.
+
+        A log that is not on the disk yet is an empty one. Raises ReadRefused when it cannot be opened.
+        """
         try:
             log = self._directory.existing_log(topic.name, partition)
         except StorageError as error:
@@ -238,7 +241,7 @@ class PartitionLogs:
             self._delayed_fetches.appended(topic, partition, size)
 
     def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
-        """Awaits that everything appended to the partition is on the disk. Raises FlushFailed."""
+        """Wait until everything appended to the partition is on the disk. Raises FlushFailed."""
         log = self._open_logs.get((topic.name, partition))
         if log is None:
             raise FlushFailed(f"The log of partition {topic.name}-{partition} is gone: the topic was deleted.")
@@ -281,7 +284,7 @@ class PartitionLogs:
         return [f"{log.topic}-{log.partition}" for log in self._open_logs.values() if not log.is_usable]
 
     def enforce_retention(self) -> None:
-        """Deletes the segments that are too old or too much."""
+        """Delete the segments that are too old or too much."""
         for log in tuple(self._open_logs.values()):
             try:
                 log.apply_retention()
@@ -289,7 +292,7 @@ class PartitionLogs:
                 logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
 
     async def compact(self) -> None:
-        """Cleans the compacted logs that are dirty enough, without holding up anybody."""
+        """Clean the compacted logs that are dirty enough, without delaying other work."""
         if self._cleaner is not None:
             await self._cleaner.clean_all()
 
@@ -315,12 +318,12 @@ class PartitionLogs:
             self._noted = reached
 
     def close(self) -> None:
-        """Flushes everything and leaves the marker of a clean stop."""
+        """Flush everything and leave the marker of a clean stop."""
         self._stop_cleaning()
         self._directory.close()
 
     def abandon(self) -> None:
-        """As a killed process: open files are let go, nothing is flushed."""
+        """Close the files without a flush, as a killed process would."""
         self._stop_cleaning()
         self._directory.abandon()
 

@@ -99,7 +99,7 @@ class ClusterMetadata:
         return self._by_id.get(topic_id) if topic_id is not None else None
 
     def topic_by_key(self, key: bytes) -> TopicDescription | None:
-        """By the bytes of its id."""
+        """Return a topic by the bytes of its id."""
         return self._by_key.get(key)
 
     def name_that_collides(self, name: str) -> str | None:
@@ -187,7 +187,10 @@ def metric_name(topic: str) -> str:
 
 
 def new_topic_id() -> uuid.UUID:
-    """As Kafka's: an id whose text begins with a dash would be read as an option by its tools."""
+    """Return a random topic id.
+
+    As in Kafka an id whose text begins with a dash would be read as an option by its tools.
+    """
     while True:
         topic_id = uuid.uuid4()
         if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):

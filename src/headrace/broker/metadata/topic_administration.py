@@ -222,7 +222,7 @@ class TopicAdministration:
     def grow(
         self, topic: TopicDescription, count: int, assignments: int | None = None, *, validate_only: bool = False
     ) -> None:
-        """More partitions; fewer is not possible, as in Kafka. `assignments`: how many the caller listed."""
+        """Add partitions; fewer is not possible, as in Kafka. `assignments`: how many the caller listed."""
         if topic.is_internal:
             raise TopicRefused(ErrorCode.invalid_request, f"The partition count of {topic.name} is fixed.")
         if count == topic.partitions:

@@ -65,7 +65,7 @@ class BrokerMetrics:
     # --- what happened ---
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """A result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
+        """Count a result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
         from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
         from headrace.coordinator.records.schemas import OffsetCommitKey
 

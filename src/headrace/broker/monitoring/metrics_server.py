@@ -191,7 +191,7 @@ class LoopLag:
         self._recent: list[float] = []
 
     def beat(self, now: float) -> float:
-        """Called by the loop at every beat; how late this one was, in seconds."""
+        """Return how late this beat of the loop was, in seconds."""
         # The beat was due one interval after the last; whatever held the loop shows as its delay.
         late = max(0.0, now - self._due) if self._due is not None else 0.0
         self._due = now + self.interval_seconds

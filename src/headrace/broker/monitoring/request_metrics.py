@@ -117,7 +117,10 @@ class RequestMetrics:
             noughts[2] += 1
 
     def answered_without_error(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
-        """`answered` for one without an error and a wait. Counted some hundreds at a time, each with its own times."""
+        """Count a response without an error or a wait, as `answered`.
+
+        Counted some hundreds at a time, each with its own times.
+        """
         if api_key != self._well_api[0] or api_version != self._well_api[1] or len(self._well) >= MOST_UNCOUNTED:
             self._count_well()
             self._well_api = api_key, api_version
@@ -125,8 +128,10 @@ class RequestMetrics:
         self._well_queued.append(queue_seconds)
 
     def repeated(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
-        """Heartbeats answered from the memo, in `seconds` together. Counted some hundreds at a time: counting each
-        would cost as much as answering it."""
+        """Count heartbeats answered from the memo, in `seconds` together.
+
+        Counted some hundreds at a time: counting each would cost as much as answering it.
+        """
         api = api_key, api_version
         if api != self._repeated_api or self._repeated >= MOST_UNCOUNTED:
             self._count_repeated()
@@ -280,7 +285,7 @@ class RequestLog:
     def answered_on_fast_path(
         self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float
     ) -> None:
-        """`answered` for a Produce request of the fast path, which went well and waited for nothing."""
+        """Count a Produce request of the fast path, without an error or a wait, as `answered`."""
         # A debug log has a line for this request too, and a slow one its warning; both are the general way.
         if self._each or seconds > _NEVER_SLOW_SECONDS:
             self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)

@@ -80,12 +80,12 @@ class ClientSocket(asyncio.Protocol):
         self._count_unsent(0)
 
     def _hold(self, size: int) -> bool:
-        """So many bytes of half a request are held; False: more than the broker holds of all."""
+        """Account for the bytes of an incomplete request. Return False if all connections hold too many."""
         change, self._held_bytes = size - self._held_bytes, size
         return self._limits.receiving(change)
 
     def _read_on(self, *, wanted: bool) -> None:
-        """Reads from now on, or does not."""
+        """Resume or pause reading."""
         if self._transport is not None and wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -114,8 +114,10 @@ class ClientSocket(asyncio.Protocol):
         return self._limits.unsent(change)
 
     def _gather(self, answer: bytes, request_bytes: int) -> None:
-        """To be written together with those that follow in this turn of the event loop: one system call, and one
-        waking of the client, for some. `_hand_over` ends it, at the latest before anything else is written."""
+        """Queue an answer, to be written together with those that follow in this turn of the event loop: one system
+        call, and one waking of the client, for some. `_hand_over` ends it, at the latest before anything else is
+        written.
+        """
         # A producer has up to five requests in flight (max.in.flight.requests.per.connection), and a busy broker finds
         # two or three of them in one read. Each write of its own is a system call here and a wake-up there.
         self._gathered.append(answer)
@@ -129,7 +131,7 @@ class ClientSocket(asyncio.Protocol):
             self.write(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def close(self) -> None:
-        """After the answers that are already written."""
+        """Close the connection behind the answers that are already written."""
         self._hand_over()
         # `sendfile` writes beside the transport: closing now would cut the response in two.
         if self._files is not None and self._files.is_sending:

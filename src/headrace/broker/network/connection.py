@@ -99,7 +99,7 @@ class ConnectionServices(SocketServices, Protocol):
 
     @property
     def next_token(self) -> Callable[[], int]:
-        """Returns a number that no other request of this broker's life has."""
+        """Return a number that no other request of this broker's life has."""
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -244,7 +244,7 @@ class ClientConnection(ClientSocket):
         self._server.metrics.server.login(self.listener_name, login)
 
     def forget_answers(self) -> None:
-        """None of the answers so far is repeated: they were given to who the client was."""
+        """Drop the cached answers: they were given to the previous principal."""
         self._response_cache.clear()
 
     def stop_listening(self) -> None:
@@ -269,7 +269,7 @@ class ClientConnection(ClientSocket):
         return self._at_work is None and self._writable and self._muted is None and not sending
 
     def _advance(self) -> None:
-        """Answers what can be answered at once, until a request has to wait or the client stops reading."""
+        """Answer what can be answered at once, until a request has to wait or the client stops reading."""
         waiting, began = self._waiting, time.monotonic()
         # A loop and not a task per request: most requests are answered at once, and a task costs more than they do.
         while waiting and self._transport is not None and self.ready:
@@ -347,7 +347,7 @@ class ClientConnection(ClientSocket):
             self._keep(frame, self._reply(header, outcome))
 
     async def _answer_in_turn(self, arrived: float, frame: bytes) -> None:
-        """As `_answer`, of a request that may be expensive: in this client's turn, decoded and encoded beside the
+        """Answer a request that may be expensive: in this client's turn, decoded and encoded outside the
         event loop. A parked request has no turn while it waits, and takes another one to be encoded."""
         queue, client = self._server.fair_queue, self._principal.name
         if self._principal is ANONYMOUS:

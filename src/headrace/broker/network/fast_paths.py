@@ -150,7 +150,7 @@ class ResponseCache:
         return len(self._known)
 
     def keep(self, frame: bytes, answer: bytes, repeatable: Repeatable) -> None:
-        """`frame` without its length, `answer` with it."""
+        """Keep the answer to a request. `frame` is without its length, `answer` with it."""
         # 1. Long requests are joins and reports of offsets, which do not repeat.
         if len(frame) > LONGEST_BYTES or len(answer) > LONGEST_BYTES:
             return
@@ -182,7 +182,7 @@ class ResponseCache:
             self._count(-(len(key) + len(answer.head) + len(answer.tail) + _LENGTH_BYTES + _OVERHEAD_BYTES))
 
     def repeat(self, data: bytes, now_ms: int) -> tuple[list[bytes], int]:
-        """Answers to the whole frames at the start of `data`, up to the first that the rules have to see.
+        """Return the answers to the whole frames at the start of `data`, up to the first that the rules have to see.
 
         Returns the pieces of the answers, three for each frame, and where the first unanswered byte is.
         """

@@ -65,7 +65,7 @@ class Listeners:
         self.listeners: dict[str, Listener] = {}
 
     def bind(self) -> int:
-        """Takes the ports and makes TLS and SASL ready; the first listener's port. Raises ConfigError."""
+        """Take the ports and make TLS and SASL ready; return the first listener's port. Raises ConfigError."""
         try:
             # Certificates and users are read before the port is taken: a mistake in them leaves nothing to undo.
             for each in self._configurations:
@@ -80,7 +80,7 @@ class Listeners:
         return next(iter(self.listeners.values())).port
 
     async def open(self, newcomer: Callable[[Listener], AcceptedConnection], *, timeout_ms: int) -> None:
-        """From now on clients are taken in; a TLS handshake may take `timeout_ms`."""
+        """Accept clients; a TLS handshake may take `timeout_ms`."""
         loop = asyncio.get_running_loop()
         for listener, bound in zip(self.listeners.values(), tuple(self._sockets), strict=True):
             new, context = partial(newcomer, listener), listener.security.tls
@@ -114,7 +114,7 @@ class Listeners:
         return configuration.host, listener.port
 
     def open_to_the_world(self) -> tuple[ListenerConfiguration, ...]:
-        """Those that are reachable from outside and neither encrypt nor ask who comes."""
+        """Return the listeners that are reachable from outside and neither encrypt nor ask who comes."""
         return tuple(
             each for each in self._configurations if each.protocol == "PLAINTEXT" and not is_loopback(each.host)
         )
@@ -331,13 +331,13 @@ class ConnectionLimits:
             del self._by_address[address]
 
     def receiving(self, change: int) -> bool:
-        """One connection holds so many bytes more (or less) of requests that are not whole yet; whether it may."""
+        """Account for bytes of incomplete requests of a connection; return whether it may hold them."""
         # The sum over all connections: one limit per connection would multiply by their number.
         self.receiving_bytes += change
         return change <= 0 or self.receiving_bytes <= self._configuration.integer("headrace.receiving.max.bytes")
 
     def unsent(self, change: int) -> bool:
-        """One connection's client has so many bytes more (or less) of answers not read yet; whether it may."""
+        """Account for bytes of answers that a client has not read; return whether it may have them."""
         self.unsent_bytes += change
         return change <= 0 or self.unsent_bytes <= self._configuration.integer("headrace.unsent.max.bytes")
 

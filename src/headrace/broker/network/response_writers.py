@@ -54,7 +54,7 @@ class SendfileWriter:
         return bool(self._left)
 
     def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
-        """Begins with what the socket takes now; see `is_sending`."""
+        """Begin with what the socket takes now; see `is_sending`."""
         if self._socket is None:
             # A duplicate of the descriptor, because event loops refuse `add_writer` on a transport's own.
             whole: socket.socket = self._transport.get_extra_info("socket")
@@ -99,7 +99,7 @@ class SendfileWriter:
             self._stop_waiting()
 
     def _send_some(self) -> None:
-        """Until the socket is full or a turn is over. Raises OSError."""
+        """Send until the socket is full or the turn is over. Raises OSError."""
         sent = 0
         while self._left and sent < TURN_BYTES and self._socket is not None:
             piece = self._left[0]
@@ -159,7 +159,7 @@ class ChunkedWriter:
         return bool(self._left)
 
     def send(self, pieces: Sequence[bytes | FileSpan]) -> None:
-        """Begins with what the transport takes now; see `is_sending`."""
+        """Begin with what the transport takes now; see `is_sending`."""
         self._left.extend(pieces)
         self._go_on()
 
@@ -198,7 +198,7 @@ class ChunkedWriter:
             sent += len(piece)
 
     def _next_piece(self) -> bytes:
-        """Raises OSError."""
+        """Return the next piece. Raises OSError."""
         piece = self._left.popleft()
         if not isinstance(piece, FileSpan):
             return piece

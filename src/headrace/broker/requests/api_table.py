@@ -98,7 +98,7 @@ class ApiTable:
         self._bound: dict[int, Handler] = {}
 
     def handler(self, api_key: int) -> Handler | None:
-        """None for an API that is not served."""
+        """Return the handler of an API; None for one that is not served."""
         return self._bound.get(api_key) or self._bind(api_key)
 
     def _bind(self, api_key: int) -> Handler | None:
@@ -124,7 +124,7 @@ class ApiTable:
 def _authorize(
     key: ApiKey, authorize: Authorize, handle: Handler, broker: Services, request: Message, context: RequestContext
 ) -> object:
-    """The handler behind the access rule of its API."""
+    """Run the access rule of an API in front of its handler."""
     return authorize(GuardedRequest(key, request, context, broker, handle))
 
 
@@ -167,7 +167,7 @@ def most_items(api_key: int | None, limit: int) -> int:
 
 
 def answer_once(key: ApiKey, handle: Handler) -> Handler:
-    """The handler, which sees each thing that a question names once, in the order of its first appearance."""
+    """Return a handler that sees each thing that a question names once, in the order of its first appearance."""
     field = _NAMED_ONCE.get(key)
     if field is None:
         return handle

@@ -92,11 +92,11 @@ class GuardedRequest:
         return allow.on_cluster(context, Operation.CREATE) or allow.on_topic(context, Operation.CREATE, name)
 
     def handle(self, **changes: object) -> object:
-        """The handler's answer, to the request with these changes."""
+        """Return the handler's answer to the request with these changes."""
         return self._handle(dataclasses.replace(self.request, **changes) if changes else self.request, self.context)
 
     def refuse(self, code: ErrorCode, **changes: object) -> Message:
-        """The answer that refuses all of it (with these changes)."""
+        """Return the answer that refuses the whole request (with these changes)."""
         request = dataclasses.replace(self.request, **changes) if changes else self.request
         answer: Message = error_answer(self.key, request, code)
         if getattr(answer, "error_message", "") is None:
@@ -111,7 +111,7 @@ class GuardedRequest:
         code: ErrorCode,
         refuse: Callable[..., object] | None = None,
     ) -> object:
-        """Refuses items of the request's list `asked`; their answers stand in the response's list `answered`.
+        """Refuse items of the request's list `asked`; their answers stand in the response's list `answered`.
 
         `refuse` makes the answer to one item where `error_answer` would not be Kafka's.
         """
@@ -137,7 +137,7 @@ class GuardedRequest:
 
 
 def _no_code(answer: object) -> dict[str, object]:
-    """Items are refused one by one, not the request as a whole."""
+    """Return the changes that take the code of the whole request out of a response."""
     # APIs differ in whether their responses carry a code for the whole request.
     changes: dict[str, object] = {}
     if hasattr(answer, "error_code"):

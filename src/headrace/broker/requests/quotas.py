@@ -145,7 +145,7 @@ class Quotas:
         return self._directory.quotas
 
     def replace(self, table: QuotaTable) -> None:
-        """Raises StorageError, OSError; nothing has changed then."""
+        """Store other quotas. Raises StorageError, OSError; nothing has changed then."""
         if table == self.table:
             return
         self._directory.replace_quotas(table)
@@ -164,7 +164,7 @@ class Quotas:
         return 0 if found is None else min(self._metered(found, seconds * 100, now_ms), self._size_ms)
 
     def mutation_throttle_ms(self, user: str, client_id: str, count: int, now_ms: float) -> int:
-        """Before `count` partitions are made or removed: 0 and they are taken, or how long to wait."""
+        """Take `count` partitions to be made or removed from the quota and return 0, or return how long to wait."""
         found = self.find(MUTATIONS, user, client_id)
         if found is None:
             return 0
@@ -176,7 +176,7 @@ class Quotas:
         return waiting_ms
 
     def connection_rate(self, address: str) -> float | None:
-        """Connections a second that this address may open."""
+        """Return the connections per second that this address may open."""
         # The address itself, else the default of all addresses (KIP-612).
         for name in (address, None):
             quota = self.table.get(((IP, name),), {}).get(CONNECTIONS)

@@ -127,11 +127,11 @@ class Authorizer:
         return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(context, each, kind, name)))
 
     def add(self, acls: Iterable[Acl]) -> None:
-        """Raises StorageError, OSError; nothing has changed then."""
+        """Add rules. Raises StorageError, OSError; nothing has changed then."""
         self._replace(self.acls | frozenset(acls))
 
     def remove(self, acls: Iterable[Acl]) -> None:
-        """Raises StorageError, OSError; nothing has changed then."""
+        """Remove rules. Raises StorageError, OSError; nothing has changed then."""
         self._replace(self.acls - frozenset(acls))
 
     def matching(self, wanted: AclFilter) -> list[Acl]:

@@ -112,7 +112,7 @@ class MappingRule:
     case: Callable[[str], str] = str
 
     def apply(self, name: str) -> str | None:
-        """None where the rule does not fit."""
+        """Return the mapped name; None where the rule does not fit."""
         if self.pattern is None:
             return name
         found = self.pattern.match(name)

@@ -48,7 +48,7 @@ class ListenerSecurity:
 
 
 def listener_security(listener: ListenerConfiguration) -> ListenerSecurity:
-    """Raises ConfigError `bad-value`."""
+    """Read the security of a listener. Raises ConfigError `bad-value`."""
     tls: ssl.SSLContext | None = None
     mechanisms: tuple[str, ...] = ()
     plain_users: Mapping[str, str] = {}

@@ -349,7 +349,7 @@ class Authentication:
             self._again = True
 
     def _refuse(self, answer: SaslReply) -> None:
-        """In Kafka's order: the immediate response, the delay, the delayed response, the end."""
+        """Refuse a login in Kafka's order: the immediate response, the delay, the delayed response, the end."""
         self._timer.cancel()
         self._count("failed-reauthentication" if self._again else "failed-authentication")
         reply = answer.reply

@@ -86,7 +86,7 @@ class _PlainLogin:
 
 
 def server_context(listener: ListenerConfiguration) -> ssl.SSLContext:
-    """Raises ConfigError `bad-value`, as the others here."""
+    """Build the TLS context. Raises ConfigError `bad-value`, as the others here."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     set_versions(context, str(listener.get("ssl.enabled.protocols")))
     if not load_identity(context, listener.get):

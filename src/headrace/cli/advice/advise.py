@@ -240,13 +240,13 @@ TEMPLATES: dict[str, Template] = {
 
 
 def template(name: str, client: Client) -> GivenConfiguration:
-    """As a client's configuration. `name` is one of TEMPLATES."""
+    """Return a template as a client's configuration. `name` is one of TEMPLATES."""
     values = {setting: _value(setting, value, client) for setting, value, _ in TEMPLATES[name].settings}
     return GivenConfiguration(client=client, values={**values, **_for(client)})
 
 
 def template_text(name: str, client: Client) -> str:
-    """As a properties file with its reasons."""
+    """Return a template as a properties file with its reasons."""
     found = TEMPLATES[name]
     lines = [f"# Stage {found.stage} of 4: {found.what}.", "# Written by: headrace advise --template " + name, ""]
     for setting, value, why in found.settings:

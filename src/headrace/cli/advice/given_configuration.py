@@ -237,7 +237,9 @@ def _json_values(path: Path, text: str) -> tuple[dict[str, str], tuple[str, ...]
 
 
 def _repeated_names(text: str) -> tuple[str, ...]:
-    """By line: what Java's format allows beyond `name=value` lines is rare, and only this hint would miss it."""
+    """Return the names that occur twice, by line: what Java's format allows beyond `name=value` lines is rare, and only
+    this hint would miss it.
+    """
     seen: set[str] = set()
     twice = []
     for line in text.splitlines():
@@ -258,7 +260,7 @@ def _unreadable(path: Path, why: str) -> ConfigError:
 
 
 def corrected_text(text: str, given: GivenConfiguration, corrected: GivenConfiguration) -> str:
-    """`text` is the file that `given` was read from."""
+    """Return the corrected file. `text` is the file that `given` was read from."""
     if given.form == "json":
         return _corrected_json(text, corrected.values)
     lines: list[str] = []

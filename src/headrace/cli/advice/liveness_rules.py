@@ -214,7 +214,7 @@ def _is_static(given: GivenConfiguration) -> bool:
 
 
 def _rounded_up(milliseconds: int) -> int:
-    """To whole minutes above one, else to five seconds: values people can read."""
+    """Round up to whole minutes above one, else to five seconds: values people can read."""
     step = MINUTE_MS if milliseconds > MINUTE_MS else 5_000
     return -(-milliseconds // step) * step
 

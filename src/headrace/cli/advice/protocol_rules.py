@@ -123,7 +123,7 @@ def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterat
 
 
 def _is_misspelling(setting: str, meant: str) -> bool:
-    """The same letters but for punctuation, case, or one of them."""
+    """Whether two names differ only in punctuation, case, or one letter."""
     # Stricter than `nearest`, which finds names that merely look alike. Client configurations are full of settings that
     # this command does not know, and each false alarm would be an error in a build that uses --check.
     ours, theirs = (name.lower().replace("_", "").replace(".", "").replace("-", "") for name in (setting, meant))

@@ -55,7 +55,7 @@ class Situation:
 
 
 def duration_ms(text: str) -> int:
-    """`240s`, `1500ms`, `5m`, `2h`; a bare number counts seconds. Raises ValueError."""
+    """Parse `240s`, `1500ms`, `5m` or `2h`; a bare number counts seconds. Raises ValueError."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise ValueError(f"{text!r} is no duration; write it as 240s, 1500ms, 5m or 2h")
@@ -73,7 +73,7 @@ def size_bytes(text: str) -> int:
 
 
 def in_words(milliseconds: int) -> str:
-    """As one would say it: `45 s`, `8 min`, `500 ms`."""
+    """Return a duration as text: `45 s`, `8 min`, `500 ms`."""
     if milliseconds < 1_000 or milliseconds % 1_000:
         return f"{milliseconds} ms" if milliseconds < 1_000 else f"{milliseconds / 1000:g} s"
     if milliseconds >= 120_000 and milliseconds % 60_000 == 0:

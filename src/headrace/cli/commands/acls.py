@@ -216,5 +216,5 @@ def _resource(acl: AclBinding) -> str:
 
 
 def _rule(acl: AclBinding) -> str:
-    """As Java prints it."""
+    """Return the text of a rule, as Java prints it."""
     return f"(principal={acl.principal}, host={acl.host}, operation={acl.operation}, permissionType={acl.permission})"

@@ -42,7 +42,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 
 
 def _ordered(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Remembers which of the options that name things came first."""
+    """Remember which of the options that name things came first."""
     if value:
         context.meta.setdefault(NAME_ORDER, []).append(option.name)
     return value
@@ -318,7 +318,7 @@ def _line(entry: ConfigEntry) -> str:
 
 
 def _text(value: str | bool | None) -> str:
-    """As Java prints it."""
+    """Return the text of a value, as Java prints it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else value

@@ -165,7 +165,7 @@ class Formatter:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, as_json: bool) -> Formatter:
-        """Raises wrong usage for a property that does not exist."""
+        """Read the properties. Raises wrong usage for a property that does not exist."""
         unknown = [name for name in properties if name not in _KNOWN]
         if unknown:
             near = nearest(unknown[0], _KNOWN)

@@ -78,7 +78,7 @@ def command(
 
 
 def _partition_count(client: NetworkClient, topic: str) -> int:
-    """Raises BrokerError `topic-missing`, with the nearest name."""
+    """Return the number of partitions. Raises BrokerError `topic-missing`, with the nearest name."""
     try:
         return len(client.known_topics([topic]).topics[topic].partitions)
     except BrokerError as error:
@@ -159,7 +159,7 @@ class LineReader:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
-        """Raises wrong usage for a property that does not exist."""
+        """Read the properties. Raises wrong usage for a property that does not exist."""
         unknown = [name for name in properties if name not in _KNOWN]
         if unknown:
             near = nearest(unknown[0], _KNOWN)
@@ -186,7 +186,10 @@ class LineReader:
         )
 
     def record(self, line: bytes, number: int) -> PlainRecord:
-        """Raises HeadraceError `bad-line`, naming the line, when a separator is missing."""
+        """Return the record of a line.
+
+        Raises HeadraceError `bad-line`, naming the line, when a separator is missing.
+        """
         headers: tuple[tuple[str, bytes | None], ...] = ()
         key: bytes | None = None
         rest = line

@@ -96,7 +96,7 @@ EXAMPLES = 3
 
 
 def sink_lines(document: Mapping[str, Any], *, examples: bool = True) -> list[str]:
-    """One row per sink and one for the records; under a sink that is wrong, its first rows that differ."""
+    """Return one row per sink and one for the records; under a sink that is wrong, its first rows that differ."""
     sinks = document["sinks"]
     rows = [
         ["Verdict", "", "expected", "found", "equal", "with repeats", "wrong"],
@@ -128,7 +128,7 @@ def _unit(sink: Mapping[str, Any]) -> str:
 
 
 def _align_right(rows: list[list[str]]) -> list[list[str]]:
-    """Numbers stand right, names left."""
+    """Align numbers to the right, names to the left."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return [row[:2] + [text.rjust(size) for text, size in zip(row[2:], widths[2:], strict=True)] for row in rows]
 
@@ -140,7 +140,7 @@ def repeats(document: Mapping[str, Any]) -> int:
 
 
 def verdict_line(document: Mapping[str, Any]) -> str:
-    """The last line: what it means."""
+    """Return the last line: the meaning of the verdict."""
     status = document["status"]
     if status == "equal":
         return "EQUAL: the stream's results are what one Spark batch over the same records gives."

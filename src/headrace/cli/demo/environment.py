@@ -52,7 +52,7 @@ class Stage:
         self.close(failed=error is not None and not isinstance(error, KeyboardInterrupt))
 
     def close(self, *, failed: bool) -> None:
-        """Ends all processes; removes the directory, but for the log of a failure."""
+        """End all processes; remove the directory, except the log of a failure."""
         for instance in self.instances.values():
             # After a failure nothing has to be committed: processes are killed at once, and the log shows the state of
             # the failure.
@@ -69,7 +69,7 @@ class Stage:
         self._owned.remove()
 
     def keep_log(self) -> Path:
-        """Copies the log to where it outlives the directory, unless that is kept anyway; where it lies."""
+        """Copy the log out of the directory, unless that is kept; return its path."""
         if not self.keep and self.log.is_relative_to(self.directory):
             kept = self.directory.parent / f"{self.directory.name}.log"
             with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Stage:
         return instance
 
     def check(self) -> None:
-        """Raises when one of the processes ended that should not have."""
+        """Check the processes. Raises when one of the processes ended that should not have."""
         for instance in self.instances.values():
             failure = instance.failure()
             if failure is not None:

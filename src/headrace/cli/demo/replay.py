@@ -70,7 +70,7 @@ class FlightYear:
 
 
 def load_year(source: Path | None = None) -> FlightYear:
-    """Reads `source` (None: the package's file). Raises HeadraceError `extra-missing`."""
+    """Read `source` (None: the package's file). Raises HeadraceError `extra-missing`."""
     with zipfile.ZipFile(source or _packaged()) as archive, archive.open("flights.csv") as raw:
         names = [name.strip('"') for name in raw.readline().decode().strip().split(",")]
         types = {name: pa.string() if name in _TEXT_COLUMNS else pa.int64() for name in names}

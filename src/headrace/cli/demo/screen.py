@@ -121,7 +121,7 @@ class Results:
         self._positions: dict[tuple[str, int], int] = {}
 
     def follow(self) -> None:
-        """Reads what is new. A topic that is not there yet has nothing new."""
+        """Read what is new. A topic that is not there yet has nothing new."""
         with contextlib.suppress(HeadraceError):
             if not self._positions:
                 topic = self._admin.describe_topics([self._topic]).get(self._topic)

@@ -59,7 +59,7 @@ class Takeover:
 
 
 def watch_takeover(stage: Stage, *, dead_member: str, survivor: Instance, tasks: int, killed_at: float) -> Takeover:
-    """Returns when the survivor works on all tasks. `killed_at` is on `time.monotonic`'s clock."""
+    """Return when the survivor works on all tasks. `killed_at` is on `time.monotonic`'s clock."""
     with Admin(stage.bootstrap_servers, client_id="headrace-demo-takeover") as admin:
 
         def group() -> StreamsGroupDescription:

@@ -62,7 +62,7 @@ class GroupState:
         return frozenset(topic for each in self._saved_topology() for topic in each.changelog_topics)
 
     def check_empty(self) -> None:
-        """Raises BrokerError `group-not-empty`, naming who is there."""
+        """Check that the group is empty. Raises BrokerError `group-not-empty`, naming who is there."""
         if not self.exists or self.state in ("Empty", "Dead"):
             return
         members = self.described.members if self.described is not None else ()
@@ -130,7 +130,10 @@ def _member_text(member: StreamsMemberDescription) -> str:
 
 
 def read_group_state(admin: Admin, group_id: str) -> GroupState:
-    """Waits for positions of open transactions (BrokerError `offsets-unstable` when they stay open)."""
+    """Read the state of a group, and wait for positions of open transactions.
+
+    Raises BrokerError `offsets-unstable` if they stay open.
+    """
     listed = next((group for group in admin.list_groups() if group.group_id == group_id), None)
     kind = "" if listed is None else listed.group_type.lower()
     # The list and the description are two requests; where both know the state, the later one counts.

@@ -64,7 +64,9 @@ def _committed(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Co
 
 
 def plan_upgrade(state: GroupState, found: SaveFile | None, path: Path, *, at: str) -> Plan:
-    """Raises HeadraceError `group-not-empty`, `save-file-bad`, `save-file-finished`, `positions-changed`.
+    """Plan an upgrade.
+
+    Raises HeadraceError `group-not-empty`, `save-file-bad`, `save-file-finished`, `positions-changed`.
 
     The group exists and is in the way, unless a file says that an upgrade has begun.
     """
@@ -314,7 +316,7 @@ def wait_until_empty(admin: Admin, group_id: str, seconds: float, tell: Callable
 
 
 def carry_out(admin: Admin, plan: Plan) -> Iterator[str]:
-    """Does the steps and yields the name of each that was done. Raises BrokerError, HeadraceError; then run it again.
+    """Do the steps and yield the name of each that was done. Raises BrokerError, HeadraceError; then run it again.
 
     The file is on the disk before anything is deleted.
     """

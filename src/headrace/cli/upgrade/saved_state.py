@@ -84,7 +84,7 @@ class SavedState:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> SavedState:
-        """Raises KeyError, TypeError, ValueError for what is none."""
+        """Read a saved state. Raises KeyError, TypeError, ValueError for another document."""
         if document["choice"] not in ("recompute", "keep"):
             raise ValueError(f"unknown choice {document['choice']!r}")
         return cls(
@@ -178,7 +178,7 @@ class SaveFile:
 
     @classmethod
     def read(cls, path: Path) -> SaveFile | None:
-        """None when there is no file. Raises HeadraceError `save-file-bad`."""
+        """Read the file; None if there is none. Raises HeadraceError `save-file-bad`."""
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:

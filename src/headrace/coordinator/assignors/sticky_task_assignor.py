@@ -204,7 +204,7 @@ def _distribute_beyond_share(
 
 
 def place_standby_tasks(placement: Placement, replicas: int) -> None:
-    """Fills `placement.standby` with min(`replicas`, processes - 1) standbys of each stateful task."""
+    """Fill `placement.standby` with min(`replicas`, processes - 1) standbys of each stateful task."""
     replicas = min(replicas, placement.processes - 1)
     if replicas < 1 or not placement.tasks.stateful:
         return

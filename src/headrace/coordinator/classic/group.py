@@ -78,7 +78,7 @@ class ClassicMember:
         return frozenset(name for name, _ in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Raises LookupError for a protocol that the member does not speak."""
+        """Return the metadata of a protocol. Raises LookupError for a protocol that the member does not speak."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -118,7 +118,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """None when the bytes are no subscription."""
+    """Return the topics of a subscription; None when the bytes are no subscription."""
     try:
         cursor = Cursor(subscription)
         # The version of ConsumerProtocolSubscription. All versions begin with topics and user data; later ones append
@@ -173,7 +173,7 @@ def common_protocols(support: Mapping[str, int], member_count: int) -> frozenset
 
 
 def select_protocol(members: Iterable[ClassicMember], common: Collection[str]) -> str:
-    """Raises LookupError when a member speaks none of `common`."""
+    """Return the protocol with most votes. Raises LookupError when a member speaks none of `common`."""
     votes: dict[str, int] = {}
     for member in members:
         choice = member.vote(common)
@@ -289,7 +289,7 @@ class ClassicMembership:
         return topic in self.subscribed
 
     def record_value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
-        """As the group's record; `assignments` by member id, None = those that the members have."""
+        """Return the value of the group's record. `assignments` by member id; None: those of the members."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type,
             generation=self.generation,

@@ -73,7 +73,7 @@ _SKIP_ASSIGNMENT_SINCE = 9
 def replace_static_member(
     transition: ClassicTransition, sender: ClassicMember, context: RequestContext, reason: str
 ) -> None:
-    """`sender` has a new member id, and an instance id that the group knows."""
+    """Replace a static member by `sender`, which has its instance id and a new member id."""
     group = transition.group
     leader_before = group.leader
     # 1. The former process is fenced: whatever it waits for is refused, and its session no longer counts.
@@ -176,7 +176,9 @@ def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext)
 
 
 def _has_room(transition: ClassicTransition, member_id: str) -> bool:
-    """While members join, those that did count: `group.max.size` may have become smaller, and the last ones are out."""
+    """Whether the group takes a member. While members join only those that joined count, since `group.max.size` may
+    have become smaller.
+    """
     # Kafka: ClassicGroup.acceptJoiningMember. During a rebalance only members that joined count: all others will be
     # removed.
     group, most = transition.group, transition.configuration.max_size
@@ -301,7 +303,7 @@ def _sync_refusal(group: ClassicMembership, request: sync_request.SyncGroupReque
 
 
 def _differs(named: str | None, own: str | None) -> bool:
-    """Versions before 5 name neither."""
+    """Whether the request names another protocol than the group. Versions before 5 name none."""
     return named is not None and own is not None and named != own
 
 

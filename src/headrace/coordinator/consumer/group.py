@@ -52,7 +52,7 @@ class PartitionHolders:
         return other
 
     def of_topic(self, topic_id: UUID) -> dict[int, str]:
-        """To be looked at, not to be changed."""
+        """Return the holders by partition. Do not change the result."""
         return self._of_topic.get(topic_id, {})
 
     def hold(self, member: ConsumerGroupMember) -> None:
@@ -94,7 +94,7 @@ class Subscriptions:
         return other
 
     def change(self, before: ConsumerGroupMemberMetadataValue, after: ConsumerGroupMemberMetadataValue) -> None:
-        """One member's subscription was `before` and is `after`."""
+        """Replace a member's subscription `before` by `after`."""
         if before.subscribed_topic_names != after.subscribed_topic_names:
             _count(self.names, before.subscribed_topic_names, -1)
             _count(self.names, after.subscribed_topic_names, 1)

@@ -41,7 +41,7 @@ class Downgrade(Protocol):
     """Decision whether a group becomes a classic one when members leave (`group_conversion.DowngradeRule`)."""
 
     def __call__(self, group: ConsumerGroup, leaving: Collection[str], *, now_ms: int) -> CoordinatorResult | None:
-        """None: it stays a consumer group."""
+        """Return the conversion; None: it stays a consumer group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def heartbeat_reply(
     heartbeat_interval_ms: int = 0,
     assigned: PartitionEpochs | None = None,
 ) -> response.ConsumerGroupHeartbeatResponse:
-    """`assigned` None: unchanged. To one that leaves, its epoch comes back as it was sent, and nothing else is said."""
+    """Return the reply. `assigned` None: unchanged. A member that leaves gets only its own epoch back."""
     # Null is "unchanged"; an empty list takes everything away.
     assignment = None
     if assigned is not None:
@@ -106,7 +106,7 @@ _MEMBER_ID_REQUIRED_SINCE = 1
 def validate_request(
     request: messages.ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
-    """Raises CoordinatorError: INVALID_REQUEST, or UNSUPPORTED_ASSIGNOR."""
+    """Validate a heartbeat. Raises CoordinatorError: INVALID_REQUEST, or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     # In version 0 the coordinator makes the id of a joining member. Since version 1 the client does (KIP-1082): if the
     # reply to a join is lost, the repeated join finds the same member instead of adding a second one, which would hold
@@ -300,7 +300,10 @@ def remove_members(
 
 
 def _static_leave(group: ConsumerGroup, member: ConsumerGroupMember) -> CoordinatorResult:
-    """One record. The session runs on from the last heartbeat; nothing is left to be revoked, nor to be joined."""
+    """Return the one record of a static leave.
+
+    The session runs on from the last heartbeat; nothing is left to be revoked, nor to be joined.
+    """
     details = (("member_id", member.member_id), ("reason", "will be back"))
     keys = (rebalance_timer, join_timer, sync_timer)
     return CoordinatorResult(

@@ -90,7 +90,10 @@ def admit_member(
 
 
 def check_room(group: ConsumerGroup, member_id: str, known_id: str | None, *, max_size: int) -> None:
-    """Raises GROUP_MAX_SIZE_REACHED for who is new; `known_id`: the member whose instance it is."""
+    """Check `group.max.size`.
+
+    Raises GROUP_MAX_SIZE_REACHED for a new member; `known_id`: the member whose instance it is.
+    """
     if len(group.members) >= max_size and member_id not in group.members and known_id is None:
         raise CoordinatorError(
             ErrorCode.group_max_size_reached,

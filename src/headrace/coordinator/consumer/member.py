@@ -43,7 +43,7 @@ NO_PARTITIONS: Mapping[UUID, tuple[int, ...]] = {}
 
 
 def partitions_of(given: Iterable[tuple[UUID | None, Iterable[int]]]) -> Partitions:
-    """From (topic id, partitions) in any order, a topic perhaps several times."""
+    """Return the partitions by topic id, from pairs in any order, a topic perhaps several times."""
     found: dict[UUID, set[int]] = {}
     for topic_id, partitions in given:
         # kio reads the zero id as None. A request may contain it; no topic has it.

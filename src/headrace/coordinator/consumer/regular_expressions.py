@@ -51,7 +51,7 @@ _SHARE_PER_CHARACTER = 20
 
 
 def check_regex(regex: str) -> None:
-    """Raises CoordinatorError(INVALID_REGULAR_EXPRESSION)."""
+    """Check a regular expression. Raises CoordinatorError(INVALID_REGULAR_EXPRESSION)."""
     try:
         LinearPattern(regex)
     except BadPattern as error:
@@ -77,7 +77,7 @@ class TopicRegexResolution:
         self.is_done = False
 
     def go_on(self) -> bool:
-        """One portion more; True when everything was looked at."""
+        """Match one more portion of topics; return True at the end."""
         spent = 0
         while spent < _PORTION and not self.is_done:
             cost = next(self._work, None)
@@ -156,7 +156,7 @@ class RegexChange:
 
 
 def detect_regex_change(group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember) -> RegexChange:
-    """Raises CoordinatorError(INVALID_REGULAR_EXPRESSION) for one that is new and none."""
+    """Return the change of a member's expression. Raises CoordinatorError(INVALID_REGULAR_EXPRESSION)."""
     if before.metadata.subscribed_topic_regex == after.metadata.subscribed_topic_regex:
         return RegexChange()
     old, new = before.regex, after.regex

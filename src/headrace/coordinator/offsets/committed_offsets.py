@@ -56,7 +56,7 @@ class OpenTransactions(Generic[Key, Value]):
         return key in self._by_key
 
     def keys(self) -> Iterator[Key]:
-        """Those that some transaction has written to."""
+        """Return the keys that some transaction has written to."""
         return iter(self._by_key)
 
     def write(self, producer_id: int, key: Key, value: Value) -> None:
@@ -147,11 +147,11 @@ class CommittedOffsets:
         return group_id in self._groups
 
     def of_group(self, group_id: str) -> list[tuple[TopicPartition, OffsetCommitValue]]:
-        """In order of topic and partition."""
+        """Return the offsets of a group in the order of topic and partition."""
         return sorted(self._groups.get(group_id, {}).items(), key=lambda item: item[0])
 
     def items_of(self, group_id: str) -> ItemsView[TopicPartition, OffsetCommitValue]:
-        """In the order of their first commits: for who sorts what it picks."""
+        """Return the offsets of a group in the order of their first commits, for callers that sort."""
         return self._groups.get(group_id, _NO_OFFSETS).items()
 
     def count(self, group_id: str) -> int:
@@ -210,7 +210,7 @@ class PendingOffsets:
         return group_id in self._groups
 
     def of_group(self, group_id: str) -> list[TopicPartition]:
-        """In order of topic and partition."""
+        """Return the offsets of a group in the order of topic and partition."""
         return sorted((key.topic, key.partition) for key in self._groups.get(group_id, ()))
 
     def group_ids(self) -> list[str]:

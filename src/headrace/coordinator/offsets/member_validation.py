@@ -113,7 +113,10 @@ def check_consumer_commit(
 
 
 def check_consumer_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Raises CoordinatorError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (to classic members)."""
+    """Check the member of an OffsetFetch.
+
+    Raises CoordinatorError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION (to classic members).
+    """
     # Admin clients, and all requests before version 9: they name no member, and to read offsets needs no ownership.
     if member_id is None and epoch < 0:
         return
@@ -138,7 +141,7 @@ def _stale(what: str, epoch: int, is_generation: bool) -> CoordinatorError:
 
 
 def may_commit(group: StreamsGroup, member: StreamsGroupMember, epoch: int, topic: str, partition: int) -> bool:
-    """`epoch` is at most the member's own."""
+    """Whether a member may commit the position of a partition with this epoch, at most its own."""
     # A topic outside the topology has no owner (a global table, a sink that stores its own position): the present epoch
     # may commit it. Inside, the task must be this member's, and must not have come after the work was planned: between,
     # another member may have processed the same records.

@@ -53,7 +53,7 @@ def offset_commit(
     metadata_max_bytes: int,
     now_ms: int,
 ) -> CoordinatorResult:
-    """Raises CoordinatorError when the whole request is refused; else an error code per partition."""
+    """Commit offsets. Raises CoordinatorError when the whole request is refused; else an error code per partition."""
     member = _committing_member(group, request, context.api_version, image)
     epoch = int(request.generation_id_or_member_epoch)
     records: list[CoordinatorRecord] = []
@@ -150,7 +150,7 @@ def _unknown_group(group_id: str, api_version: int) -> CoordinatorError:
 
 
 def _topic_name(topic: req.OffsetCommitRequestTopic, image: MetadataImage) -> str:
-    """By name, or by id from version 10 on; "" when the id is unknown."""
+    """Return the topic, by name, or by id from version 10 on; "" when the id is unknown."""
     if topic.name or topic.topic_id is None:
         return topic.name
     return next((each.name for each in image.topics.values() if each.topic_id == topic.topic_id), "")
@@ -198,7 +198,10 @@ def txn_offset_commit(
     metadata_max_bytes: int,
     now_ms: int,
 ) -> CoordinatorResult:
-    """Raises CoordinatorError(ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID) when the whole request is refused."""
+    """Commit offsets in a transaction.
+
+    Raises CoordinatorError(ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID) when the whole request is refused.
+    """
     member = _member_in_transaction(group, request, context.api_version, image)
     if member is not None and isinstance(group, StreamsGroup):
         _check_ownership(group, member, request)

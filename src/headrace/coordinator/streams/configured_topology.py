@@ -121,7 +121,9 @@ def _repartition_counts(
 
 
 def _tasks(subtopology: Subtopology, partitions: Mapping[str, int], image: MetadataImage) -> int | None:
-    """As many as there are inputs, or as its state has partitions; None when its state does not fit."""
+    """Return the number of tasks: that of the inputs, or of the partitions of its state; None when its state does not
+    fit.
+    """
     # A changelog partition belongs to one task. With state, the number of tasks is therefore the number of changelog
     # partitions; without, the number of partitions of the widest input.
     widest = task_count(subtopology, partitions)
@@ -289,7 +291,7 @@ def _configure(
 def _configured(
     topology: StreamsGroupTopologyValue, partitions: Mapping[str, int], tasks: Mapping[str, int]
 ) -> dict[str, ConfiguredSubtopology]:
-    """By subtopology id, in that order."""
+    """Return the subtopologies in the order of their ids."""
     ordered = sorted(topology.subtopologies, key=lambda each: each.subtopology_id)
     return {
         each.subtopology_id: _configured_subtopology(each, partitions, tasks[each.subtopology_id]) for each in ordered

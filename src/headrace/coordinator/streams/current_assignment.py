@@ -124,7 +124,7 @@ def _split(assigned: AssignedTasks, target: TasksTuple) -> tuple[AssignedTasks, 
 
 
 def _promoted(kept: AssignedTasks, granted: AssignedTasks) -> AssignedTasks:
-    """Without the replicas of tasks that are active now."""
+    """Return the assignment without the replicas of tasks that are active now."""
     return replace(
         kept,
         standby=tuple(task for task in kept.standby if task not in granted.active),

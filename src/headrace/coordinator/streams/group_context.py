@@ -62,7 +62,7 @@ class GroupContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTaskOffsets:
-    """By task: the sum of its changelogs' positions, and of their ends. In task order."""
+    """Offsets by task: the sum of its changelogs' positions, and of their ends. In task order."""
 
     offsets: Mapping[Task, int] = field(default_factory=dict)
     end_offsets: Mapping[Task, int] = field(default_factory=dict)

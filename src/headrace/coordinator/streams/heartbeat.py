@@ -215,7 +215,7 @@ def process_heartbeat(
 def _epoch_and_reason(
     admission: StreamsGroupAdmission, metadata: StreamsGroupMetadataValue, *, member_changed: bool
 ) -> tuple[int, str] | None:
-    """None when the epoch stayed, which is the common case."""
+    """Return the new epoch and its reason; None when the epoch stayed, which is the common case."""
     group = admission.group
     if metadata is group.metadata:
         return None

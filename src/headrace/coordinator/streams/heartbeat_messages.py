@@ -47,7 +47,10 @@ __all__ = [
 
 
 def validate_request(request: m.StreamsGroupHeartbeatRequest) -> None:
-    """Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count."""
+    """Validate a heartbeat.
+
+    Raises CoordinatorError: INVALID_REQUEST, or STREAMS_INVALID_TOPOLOGY for a changelog with a partition count.
+    """
     # The order decides which error a client sees, and is Kafka's
     # (`GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid`); the last two rules are ours.
     _check_regular_expressions(request)
@@ -147,7 +150,7 @@ def owned_tasks(request: m.StreamsGroupHeartbeatRequest) -> TasksTuple | None:
 
 
 def topology_of(topology: m.Topology) -> StreamsGroupTopologyValue:
-    """As it is recorded: everything in the order the member gave."""
+    """Return the topology as it is recorded: everything in the order the member gave."""
     subtopologies = tuple(_subtopology(each) for each in topology.subtopologies)
     return StreamsGroupTopologyValue(epoch=int(topology.epoch), subtopologies=subtopologies)
 

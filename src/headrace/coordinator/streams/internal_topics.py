@@ -223,7 +223,10 @@ def configured_internal_topic(topic: TopicInfo, partitions: int) -> CreatableTop
 
 
 def missing_internal_topics(topics: Iterable[CreatableTopic], image: MetadataImage) -> tuple[CreatableTopic, ...]:
-    """Those that do not exist, by name. Raises TopicProblem for one that exists with another partition count."""
+    """Return the topics that do not exist, by name.
+
+    Raises TopicProblem for one that exists with another partition count.
+    """
     missing: dict[str, CreatableTopic] = {}
     for topic in topics:
         existing = image.topics.get(topic.name)
@@ -239,7 +242,7 @@ def missing_internal_topics(topics: Iterable[CreatableTopic], image: MetadataIma
 
 
 def missing_status(missing: tuple[CreatableTopic, ...]) -> TopicStatus | None:
-    """None when nothing is missing."""
+    """Return the status of missing topics; None when nothing is missing."""
     if not missing:
         return None
     detail = f"Internal topics are missing: {summary([topic.name for topic in missing])}"

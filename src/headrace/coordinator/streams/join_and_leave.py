@@ -247,7 +247,10 @@ def _request_shutdown(soft: StreamsGroupSoftState, member_id: str, *, then: Call
 
 
 def _static_leave(group: StreamsGroup, member: StreamsGroupMember) -> CoordinatorResult:
-    """One record. The session runs on from the last heartbeat; nothing is left to be revoked."""
+    """Return the one record of a static leave.
+
+    The session runs on from the last heartbeat; nothing is left to be revoked.
+    """
     details = (("member_id", member.member_id), ("reason", "will be back"))
     return CoordinatorResult(
         records=(records.current_assignment_record(group.group_id, with_static_leave(member)),),

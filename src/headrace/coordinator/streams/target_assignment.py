@@ -59,7 +59,10 @@ class TargetAssignment:
 
 
 def interval_end_ms(group: StreamsGroup, configuration: StreamsGroupConfiguration, now_ms: int) -> int | None:
-    """When the assignor may run again; None = now. A clock that went back does not lock the group."""
+    """Return the time at which the assignor may run again; None: now.
+
+    A clock that went back does not lock the group.
+    """
     # KIP-1263. 0 means that the assignor never ran, or that a broker before 4.3 ran it. A time in the future (the clock
     # went back) counts as over: otherwise the group would stand still until the clock catches up.
     last_ms = group.target_metadata.assignment_timestamp
@@ -214,7 +217,7 @@ def _interval_timer_anew(group: StreamsGroup, group_context: GroupContext) -> Co
 
 
 def timers_after_load(group: StreamsGroup, group_context: GroupContext) -> list[SetTimer | CancelTimer]:
-    """After a replay: sessions start anew, open revocations and due assignments are taken up."""
+    """Return the timers after a replay: sessions start again, open revocations and due assignments are taken up."""
     now_ms = group_context.now_ms
     timers: list[SetTimer | CancelTimer] = []
     for member_id in sorted(group.members):

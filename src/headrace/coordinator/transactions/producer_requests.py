@@ -78,7 +78,7 @@ def add_partitions(
 def missing_partitions(
     known: TransactionLogValue, partitions: frozenset[tuple[str, int]]
 ) -> frozenset[tuple[str, int]]:
-    """Those that were not added to the transaction."""
+    """Return the partitions that were not added to the transaction."""
     return partitions - known.transaction_partitions
 
 

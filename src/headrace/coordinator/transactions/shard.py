@@ -165,7 +165,10 @@ class TransactionCoordinatorShard:
         return self._result(transactional_id, step)
 
     def complete(self, transactional_id: str, *, now_ms: int) -> CoordinatorResult:
-        """All markers of a prepared transaction are written. Nothing to do when it is prepared no longer."""
+        """Complete a prepared transaction whose markers are all written.
+
+        Nothing is done if it is not prepared any more.
+        """
         known = self._transactions.get(transactional_id)
         done = Answer(code=ErrorCode.none)
         if known is None or state_of(known) not in _PREPARED:
@@ -224,11 +227,11 @@ class TransactionCoordinatorShard:
         return iter(())
 
     def on_configuration(self, _configuration: object, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002
-        """None of the settings can be changed while the broker runs."""
+        """Do nothing: none of the settings can change while the broker runs."""
         return iter(())
 
     def on_loaded(self, *, now_ms: int) -> CoordinatorResult:
-        """After the log was replayed: open transactions have what is left of their time."""
+        """Return the timers after a replay: open transactions have what is left of their time."""
         # The deadline follows from the recorded start, so moving the coordinator does not lengthen a transaction.
         # Prepared ones need no timer: their markers are written again (`prepared`).
         timers: list[SetTimer | CancelTimer] = [self._next_expiry(now_ms)]
@@ -246,7 +249,7 @@ class TransactionCoordinatorShard:
     # --- hard state ---
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Raises CorruptRecord for what is no record of a transaction."""
+        """Replay a record. Raises CorruptRecord for what is no record of a transaction."""
         key, value = record.key, record.value
         if not isinstance(key, TransactionLogKey):
             raise CorruptRecord(f"{type(key).__name__} is not a key of __transaction_state")
@@ -333,5 +336,5 @@ def _deadline_ms(value: TransactionLogValue) -> int:
 
 
 def _as_version_0(value: TransactionLogValue) -> TransactionLogValue:
-    """Without what the record's version has no field for, so that memory is what a restart will find."""
+    """Drop what the record's version has no field for, so that memory is what a restart will find."""
     return replace(value, previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)

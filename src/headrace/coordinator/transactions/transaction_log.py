@@ -115,7 +115,7 @@ def _write_topic(out: bytearray, topic: TopicPartitions) -> None:
 
 
 def _tags(value: TransactionLogValue) -> list[tuple[int, bytes]]:
-    """Those that are not at their defaults."""
+    """Return the tagged fields that are not at their defaults."""
     tags: list[tuple[int, bytes]] = []
     for tag, producer_id in (
         (_PREVIOUS_PRODUCER_ID, value.previous_producer_id),

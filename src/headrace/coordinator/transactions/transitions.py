@@ -283,7 +283,10 @@ def fenced(value: TransactionLogValue, *, transaction_version: int, now_ms: int)
 
 
 def last_epoch_of_fenced(value: TransactionLogValue, *, transaction_version: int) -> int:
-    """At version 2 the producer that was shut out may still learn how its transaction ended, and go on."""
+    """Return the epoch to remember of a producer that is fenced.
+
+    At version 2 the fenced producer may still learn how its transaction ended, and continue.
+    """
     return value.producer_epoch if transaction_version >= EPOCH_BUMP_VERSION else NO_PRODUCER_EPOCH
 
 

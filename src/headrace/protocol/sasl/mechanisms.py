@@ -261,7 +261,10 @@ class ScramClient:
         return (_NO_BINDING + self._bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Raises SaslError where the server asks for too little, or answers another client."""
+        """Return the final message of the client, with the proof of the password.
+
+        Raises SaslError where the server asks for too little, or answers another client.
+        """
         found = _SERVER_FIRST.match(server_first.decode("utf-8", "replace"))
         if found is None:
             raise SaslError("the broker's first SCRAM message is not understood")
