@@ -156,6 +156,8 @@ def test_a_side_without_bounds_is_a_warning(auctions, bids, caplog):
         auctions.join(bids, F.expr("id = auction AND at >= opened"))
     [warning] = [record.getMessage() for record in caplog.records]
     assert "keeps every row of the left side for ever" in warning
+    assert "about 74 bytes for a row with all columns, 6.4 GB a day at 1,000 rows per second" in warning
+    assert "Limit the event time of the other side in the condition" in warning
 
 
 REFUSED = {

@@ -183,6 +183,8 @@ def test_unbounded_state_is_a_warning_at_the_line_of_the_join(auctions, persons,
     [warning] = [record.getMessage() for record in caplog.records]
     assert "test_stream_join.py:" in warning
     assert 'the join "joined-by-seller" keeps every row of both sides for ever' in warning
+    assert "bytes for a row with all columns, " in warning
+    assert "Write withWatermark on both sides and a time range in the condition" in warning
 
 
 def test_a_join_is_described(app, auctions, persons):

@@ -11,7 +11,6 @@ partition. So a slow upstream task makes no record of the others late.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from headrace.errors import TopologyError, UnboundedStateWarning
+from headrace.errors import TopologyError
 from headrace.spark.aggregate_split import is_groupable
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import quoted, without_hidden
@@ -38,7 +37,6 @@ __all__ = [
     "closing_windows",
     "has_watermark",
     "keyed_deduplication",
-    "warn_of_unbounded_state",
     "without_watermark",
 ]
 
@@ -160,19 +158,6 @@ def keyed_deduplication(
         event_time_expression="" if delay is None else canonical.text(event_time),
         delay_us=0 if delay is None else interval_microseconds(template.sparkSession, delay),
         where=where,
-    )
-
-
-def warn_of_unbounded_state(subset: Sequence[str] | None, where: str) -> None:
-    """Issue the warning of `dropDuplicates` at the user's line, once for each line as Python's filters have it."""
-    columns = ", ".join(subset) if subset is not None else "all columns"
-    file, _, line = where.rpartition(":")
-    warnings.warn_explicit(
-        f"dropDuplicates keeps every value of {columns} for ever: the state grows with each new one. "
-        'withWatermark("time", "10 minutes").dropDuplicatesWithinWatermark(..) forgets old ones',
-        UnboundedStateWarning,
-        file or "<unknown>",
-        int(line) if line.isdigit() else 1,
     )
 
 

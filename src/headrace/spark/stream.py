@@ -5,7 +5,6 @@ See `headrace.spark.stream_base` for what both have.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -22,7 +21,6 @@ from headrace.spark.event_time import (
     closing_windows,
     has_watermark,
     keyed_deduplication,
-    warn_of_unbounded_state,
 )
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream
@@ -35,15 +33,13 @@ from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import join_kind, keyed_join, without_equal_rows
 from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, JOIN_SIDES, NarrowCall, TopicSource
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
+from headrace.spark.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
 from headrace.spark.unsupported import (
     call_site,
     refusal,
-    shown,
     translated,
 )
-
-log = logging.getLogger("headrace.spark")
 
 
 @checked_api(unchecked=("join.other", "unionByName.other"))
@@ -198,7 +194,7 @@ class Stream(StreamBase):
         call = NarrowCall(method="dropDuplicates", where=where)
         timed = self._followed_by(call, apply_calls(self._template, (call,)))
         found = timed._deduplicated(subset, name, where)
-        warn_of_unbounded_state(subset, where)
+        warn_of_unbounded_deduplication(subset, where)
         return found
 
     drop_duplicates = dropDuplicates
@@ -337,15 +333,7 @@ class Stream(StreamBase):
         for side in (self, other):
             side._check_not_deduplicated("a join of two streams", where)
         join = keyed_join((self._template, self._origins), (other._template, other._origins), on, kind, name, where)
-        kept = [side for side, declared in zip(JOIN_SIDES, join.sides, strict=True) if not declared.bounds]
-        if kept:
-            log.warning(
-                '%s: the join "%s" keeps every row of %s for ever, on disk and in a changelog topic. Take only the '
-                "rows and columns that you need before it (where, select); rows of old keys are never deleted.",
-                shown(where),
-                join.name,
-                "both sides" if len(kept) == 2 else f"the {kept[0]} side",
-            )
+        warn_of_unbounded_join(join)
         # Conjuncts that are no equality are calls on the joined rows. Pairs that they refuse were joined and leave
         # nothing.
         origin = StreamSource(source=join, calls=join.filters)

@@ -1,0 +1,82 @@
+"""Warnings about state that grows for ever: what grows, by how much, and what bounds it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.errors import UnboundedStateWarning
+from headrace.spark.topology.nodes import JOIN_SIDES
+from headrace.spark.unsupported import shown
+
+if TYPE_CHECKING:
+    from headrace.spark.stream_source import KeyedJoin
+
+__all__ = ["estimated_row_bytes", "warn_of_unbounded_deduplication", "warn_of_unbounded_join"]
+
+log = logging.getLogger("headrace.spark")
+
+ROWS_OF_A_DAY = 1000 * 86_400  # at the rate that the warning names
+_ENTRY_BYTES = 30  # of a row beside its columns and its key: side, number, null bits, lengths, LMDB's own header
+_TEXT_BYTES = 24  # 20, as Spark assumes (`StringType.defaultSize`), and where it ends
+_SIZES = {"byte": 1, "boolean": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "long": 8, "double": 8}
+_SIZES |= {"timestamp": 8, "timestamp_ntz": 8, "void": 0}
+_DECIMAL = re.compile(r"decimal\((\d+),")
+_INT64_DIGITS = 18
+
+
+def warn_of_unbounded_deduplication(subset: Sequence[str] | None, where: str) -> None:
+    """Issue the warning of `dropDuplicates` at the user's line, once for each line as Python's filters have it."""
+    columns = ", ".join(subset) if subset is not None else "all columns"
+    file, _, line = where.rpartition(":")
+    warnings.warn_explicit(
+        f"dropDuplicates keeps every value of {columns} for ever: the state grows with each new one. "
+        'withWatermark("time", "10 minutes").dropDuplicatesWithinWatermark(..) forgets old ones',
+        UnboundedStateWarning,
+        file or "<unknown>",
+        int(line) if line.isdigit() else 1,
+    )
+
+
+def warn_of_unbounded_join(join: KeyedJoin) -> None:
+    """Log a warning at the user's line if a side of a join keeps every row."""
+    kept = [(name, side) for name, side in zip(JOIN_SIDES, join.sides, strict=True) if not side.bounds]
+    if not kept:
+        return
+    sizes = {name: estimated_row_bytes([*join.key_types, *(kind for _, kind in side.columns)]) for name, side in kept}
+    log.warning(
+        '%s: the join "%s" keeps every row of %s for ever, on disk and in a changelog topic: about %s bytes for a row '
+        "with all columns, %.1f GB a day at 1,000 rows per second. %s, or take only the rows and columns that you need "
+        "before the join (where, select).",
+        shown(join.where),
+        join.name,
+        "both sides" if len(kept) == 2 else f"the {kept[0][0]} side",
+        " and ".join(str(size) for size in sizes.values()),
+        max(sizes.values()) * ROWS_OF_A_DAY / 1e9,
+        "Limit the event time of the other side in the condition, and rows are deleted when they can match no more"
+        if join.in_event_time
+        else "Write withWatermark on both sides and a time range in the condition, and rows are deleted when they can "
+        "match no more",
+    )
+
+
+def estimated_row_bytes(types: Sequence[str]) -> int:
+    """Return the bytes of one entry in the store of a join, with text of an average length.
+
+    Args:
+        types: Spark types of the columns and of the key, as JSON.
+    """
+    return _ENTRY_BYTES + sum(_size(json.loads(kind)) for kind in types)
+
+
+def _size(kind: object) -> int:
+    if isinstance(kind, dict):  # start and end of a window
+        return sum(_size(field["type"]) for field in kind.get("fields", ()))
+    decimal = _DECIMAL.match(str(kind))
+    if decimal is not None:
+        return 8 if int(decimal[1]) <= _INT64_DIGITS else 16
+    return _SIZES.get(str(kind), _TEXT_BYTES)
