@@ -86,7 +86,9 @@ def test_bounds_follow_from_the_condition(app, auctions, bids, caplog, name):
     # The operator compares the times, so no SQL stands behind it, and nothing else is kept for it.
     [part] = [part for part in app.compile().subtopologies if part.subtopology_id == "sold"]
     assert [call.method for call in part.branches[0].before] == ["select"]
-    assert {text for name, _, text in join.left.stored} <= {"id", "opened", *(text for text, _ in left)}
+    compared = {order.earlier if order.side == 0 else order.later for order in join.orders}
+    compared |= {bound.column for bound in join.left.bounds}
+    assert {name for name, _, _ in join.left.stored} == {"id", *compared}
 
 
 def test_clocks_stand_in_front_of_both_sides(app, auctions, bids):
@@ -132,6 +134,53 @@ def test_equal_windows_limit_both_sides(app, auctions, bids):
     assert (left_shift, right_shift) == (1, 1)
     assert right_end == "window(at, size 10000000 us, start 0 us).end"
     assert join.orders == ()
+
+
+def counted(rows, time, key, name):
+    return rows.groupBy(F.window(time, "10 seconds"), key).agg(F.count("*").alias(name), name=name)
+
+
+def test_closed_windows_that_are_equal_limit_both_sides(app, auctions, bids, caplog):
+    opened = counted(auctions, "opened", "seller", "opened")
+    offered = counted(bids, "at", F.expr("CAST(price AS INT) AS seller"), "offered")
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        joined = opened.join(offered, ["window", "seller"], "left", name="busy")
+    assert not caplog.records
+    assert joined.columns == ["window", "seller", "opened", "offered"]
+    joined.to_topic("out", key="seller")
+    join = the_join(app)
+    assert [shift for side in (0, 1) for _, shift in bounds(join, side)] == [1, 1]
+    sinks = {
+        branch.sink.join_side: branch.sink
+        for part in app.compile().subtopologies
+        for branch in part.branches
+        if getattr(branch.sink, "join", None) is not None
+    }
+    assert [(sink.watermark.name, sink.watermark.source, sink.source_topics) for _, sink in sorted(sinks.items())] == [
+        ("opened", "left", ("joins-opened-repartition",)),
+        ("offered", "right", ("joins-offered-repartition",)),
+    ]
+
+
+def test_closed_windows_and_rows_of_a_topic_are_joined_by_their_windows(app, auctions, bids):
+    opened = counted(auctions, "opened", "seller", "opened")
+    offers = bids.select(F.col("price").cast("int").alias("seller"), F.window("at", "10 seconds").alias("window"))
+    opened.join(offers, ["window", "seller"], "left_semi", name="busy").to_topic("out", key="seller")
+    join = the_join(app)
+    assert [shift for side in (0, 1) for _, shift in bounds(join, side)] == [1, 1]
+    clocks = [branch.watermark for part in app.compile().subtopologies for branch in part.branches if branch.watermark]
+    assert [(clock.source, clock.window is None) for clock in clocks] == [("auctions", False), ("right", True)]
+
+
+def test_closed_windows_that_are_not_equated_are_kept_for_ever(app, auctions, bids, caplog):
+    opened = counted(auctions, "opened", "seller", "opened").select("seller", "opened")
+    offered = counted(bids, "at", F.expr("CAST(price AS INT) AS seller"), "offered").select("seller", "offered")
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        opened.join(offered, "seller", name="busy").to_topic("out", key="seller")
+    assert "keeps every row of both sides for ever" in caplog.text
+    assert not the_join(app).in_event_time
+    with pytest.raises(TopologyError, match="nothing in this condition limits"):
+        opened.join(offered, "seller", "left")
 
 
 def test_state_follows_kind_and_times_of_a_join(auctions, bids, spark):

@@ -388,7 +388,7 @@ class _Building:
         if watermark is None:
             return ()
         if isinstance(watermark, RelayedWatermark):
-            return (self._internal(watermark.source, "repartition"),)
+            return (self._internal(watermark.name, "repartition"),)
         return origin.source.topics
 
     def _closing(self, node: Closing, *, appends: bool) -> Closing:
@@ -481,12 +481,13 @@ class _Building:
         topic, expressions = self._internal(declared.name, "repartition"), ("side", _text_of(join))
         for number, side in enumerate(declared.sides):
             watermark = self._watermark_of_side(declared, number)
+            clock = watermark if isinstance(watermark, Watermark) else None
             sink = RepartitionSink(
                 topic=topic,
                 columns=JOIN_COLUMNS,
                 expressions=expressions,
                 watermark=watermark,
-                source_topics=() if side.clock is None else side.clock.topics,
+                source_topics=self._upstream_topics(watermark, side.origins[0]),
                 join=join,
                 join_side=number,
             )
@@ -495,12 +496,12 @@ class _Building:
             for origin in side.origins:
                 projection = _side_projection(side, join, number, bare=not origin.calls)
                 frame = apply_calls(self._template_of_source(origin.source), origin.calls)
-                event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
+                event_time = (EVENT_TIME_COLUMN,) if clock is not None else ()
                 projected = frame.selectExpr(
                     *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
                 )
                 into_join = Branch(
-                    source_index=0, before=origin.calls, projection=projection, watermark=watermark, sink=sink
+                    source_index=0, before=origin.calls, projection=projection, watermark=clock, sink=sink
                 )
                 self._add_branch(origin, into_join, columns_read(projected))
         source = RepartitionSource(
@@ -539,11 +540,13 @@ class _Building:
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
         )
 
-    def _watermark_of_side(self, declared: KeyedJoin, number: int) -> Watermark | None:
-        """Return the clock in front of one side of a join."""
+    def _watermark_of_side(self, declared: KeyedJoin, number: int) -> Watermark | RelayedWatermark | None:
+        """Return the clock in front of one side of a join, or the one that its closed windows have."""
         clock, side = declared.sides[number].clock, JOIN_SIDES[number]
         if clock is None:
             return None
+        if isinstance(clock, RelayedClosing):
+            return RelayedWatermark(name=clock.source, side=side)
         return Watermark(
             name=f"{declared.name}-{side}-watermark",
             source=side,

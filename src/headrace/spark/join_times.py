@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +66,24 @@ class ConditionTimes:
     """Timestamps and bounds in the conjuncts of a condition. Mutable."""
 
     def __init__(
-        self, session: SparkSession, canonical: Sequence[CanonicalExpressions], event_times: Sequence[str], outputs: Any
+        self,
+        session: SparkSession,
+        canonical: Sequence[CanonicalExpressions],
+        event_times: Sequence[str | None],
+        closed_windows: Sequence[Collection[str]],
+        outputs: Any,
     ) -> None:
         """Begin without conjuncts.
 
         Args:
             session: The session.
             canonical: Of each side.
-            event_times: Canonical text of the event time of each side.
+            event_times: Canonical text of the event time of each side; None for rows of closed windows.
+            closed_windows: Canonical texts of the windows that the rows of each side are of, if those have closed.
             outputs: Attribute set of each side's plan.
         """
         self._session, self._canonical, self._event_times, self._outputs = session, canonical, event_times, outputs
+        self._closed_windows = closed_windows
         self.operands: tuple[list[Operand], list[Operand]] = ([], [])
         # (side of the earlier one, numbers of the operands, whether they must differ)
         self.orders: list[tuple[int, int, int, bool]] = []
@@ -112,7 +119,7 @@ class ConditionTimes:
         names = [str(value.name()) for value in pair]
         for side, text in enumerate(texts):
             end = Operand(sql=f"{quoted(names[side])}.`end`", text=f"{text}.end", column=window_parts(names[side])[1])
-            # An event time is before the end of its window.
+            # An event time is before the end of its window. A later row of closed windows is of a later window.
             self.bounds[side].append((self._place(side, end), 1))
         return tuple(
             JoinKey(
@@ -125,7 +132,9 @@ class ConditionTimes:
         )
 
     def _window_text(self, side: int, value: Any) -> str | None:
-        """Return the text of a column that F.window made of the event time of its side; None for any other one."""
+        """Return the text of a window of the event time of its side, or of its closed windows; None for another one."""
+        if self.is_closed_window(side, value):
+            return self._canonical[side].text(value)
         if class_of(value) != "AttributeReference" or not is_window(value):
             return None
         # Spark's analysis replaces the function by arithmetic over its argument, which this conversion surrounds.
@@ -143,6 +152,10 @@ class ConditionTimes:
         if measures is None:
             return text
         return f"window({self._event_times[side]}, size {measures[2]} us, start {measures[1]} us)"
+
+    def is_closed_window(self, side: int, value: Any) -> bool:
+        """Whether a value is the window of closed windows."""
+        return bool(self._closed_windows[side]) and self._canonical[side].text(value) in self._closed_windows[side]
 
     def _compared(self, comparison: Any) -> tuple[int, _Time, _Time, bool] | None:
         """Return (side of the earlier one, earlier, later, whether they must differ); None for another comparison."""

@@ -31,7 +31,7 @@ from headrace.spark.ranking import Ranking, read_ranking
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.stream_join import join_kind, keyed_join, without_equal_rows
+from headrace.spark.stream_join import StreamSide, join_kind, keyed_join, without_equal_rows
 from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
@@ -332,12 +332,19 @@ class Stream(StreamBase):
         kind = join_kind(how, where)
         for side in (self, other):
             side._check_not_deduplicated("a join of two streams", where)
-        join = keyed_join((self._template, self._origins), (other._template, other._origins), on, kind, name, where)
+        join = keyed_join(self._as_side(), other._as_side(), on, kind, name, where)
         warn_of_unbounded_join(join)
         # Conjuncts that are no equality are calls on the joined rows. Pairs that they refuse were joined and leave
         # nothing.
         origin = StreamSource(source=join, calls=join.filters)
         return Stream(self._app, apply_calls(self._app._template_of(join.schema), join.filters), (origin,))
+
+    def _as_side(self) -> StreamSide:
+        """Return these rows as a side of a join, with the windows that they are of if those have closed."""
+        [origin, *others] = self._origins
+        is_closed = isinstance(origin.source, ClosedWindows) and not others
+        windows = tuple(window_columns(self._app, origin)) if is_closed else ()
+        return StreamSide(template=self._template, origins=self._origins, closed_windows=windows)
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """Group the rows, like `DataFrame.groupBy`.

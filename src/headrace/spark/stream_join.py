@@ -8,8 +8,8 @@ which Spark SQL evaluates behind the operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from py4j.protocol import Py4JError
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from headrace.spark.aggregate_split import is_groupable, is_number
 from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
-from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
+from headrace.spark.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
 from headrace.spark.frames import without_hidden
 from headrace.spark.join_times import ConditionTimes, JoinKey, is_window
 from headrace.spark.spark_internals import (
@@ -34,11 +34,11 @@ from headrace.spark.spark_internals import (
     with_children,
 )
 from headrace.spark.state_names import checked_state_name, derived_state_name
-from headrace.spark.stream_source import JoinedSide, KeyedJoin, StreamSource
+from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, StreamSource
 from headrace.spark.topology.nodes import JOIN_SIDES, WINDOW_TYPE, JoinKind, NarrowCall, TopicSource
 from headrace.spark.unsupported import refusal, translated
 
-__all__ = ["join_kind", "keyed_join", "without_equal_rows"]
+__all__ = ["StreamSide", "join_kind", "keyed_join", "without_equal_rows"]
 
 _INHERITS = "org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules"
 _KINDS: Mapping[str, JoinKind] = {
@@ -56,7 +56,16 @@ _KINDS: Mapping[str, JoinKind] = {
 _RANGE = 'F.expr("id = auction AND bid_time BETWEEN opened AND opened + INTERVAL 1 HOUR")'
 _WATERMARKS = f'withWatermark("time", "10 minutes") on both sides, and a time range: {_RANGE}'
 
-Side: TypeAlias = tuple[DataFrame, tuple[StreamSource, ...]]
+Clock: TypeAlias = ClosingWindows | RelayedClosing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSide:
+    """Rows of one side of a join."""
+
+    template: DataFrame
+    origins: tuple[StreamSource, ...]
+    closed_windows: Collection[str] = ()  # canonical texts of the windows that the rows are of, if those have closed
 
 
 def join_kind(how: object, where: str) -> JoinKind:
@@ -72,12 +81,12 @@ def join_kind(how: object, where: str) -> JoinKind:
     return kind
 
 
-def keyed_join(left: Side, right: Side, on: Any, kind: JoinKind, name: str | None, where: str) -> KeyedJoin:
+def keyed_join(left: StreamSide, right: StreamSide, on: Any, kind: JoinKind, name: str | None, where: str) -> KeyedJoin:
     """Return the declaration of a join.
 
     Args:
-        left: Template and ways of the rows on the left.
-        right: The same on the right.
+        left: The rows on the left.
+        right: Those on the right.
         on: Condition, as `DataFrame.join` takes it.
         kind: From `join_kind`.
         name: Name of the store; None derives one of the key's columns.
@@ -89,11 +98,16 @@ def keyed_join(left: Side, right: Side, on: Any, kind: JoinKind, name: str | Non
     if on is None:
         raise _no_equality("a join of two streams without a condition", where)
     clocks = _clocks(left, right, kind, where)
-    sides = [without_hidden(frame) for frame, _ in (left, right)]
-    with translated(where, [*sides[0].columns, *sides[1].columns]):
-        joined = sides[0].join(sides[1], on, kind)
+    templates = [without_hidden(side.template) for side in (left, right)]
+    with translated(where, [*templates[0].columns, *templates[1].columns]):
+        joined = templates[0].join(templates[1], on, kind)
     _check_names(joined.columns, where)
-    return _Reader(joined, kind, clocks, where).declared((left[1], right[1]), sides, on, name)
+    if kind == "inner" and clocks is not None and any(isinstance(clock, RelayedClosing) for clock in clocks):
+        found = _Reader(joined, kind, clocks, (left, right), where)
+        if not found.equates_windows():
+            # Where the windows are not equated, rows of closed windows are rows as any others.
+            clocks = None
+    return _Reader(joined, kind, clocks, (left, right), where).declared(templates, on, name)
 
 
 def without_equal_rows(join: KeyedJoin, has_calls: bool, where: str) -> KeyedJoin:
@@ -117,28 +131,21 @@ def without_equal_rows(join: KeyedJoin, has_calls: bool, where: str) -> KeyedJoi
     return replace(join, is_distinct=True)
 
 
-def _clocks(left: Side, right: Side, kind: JoinKind, where: str) -> tuple[ClosingWindows, ClosingWindows] | None:
+def _clocks(left: StreamSide, right: StreamSide, kind: JoinKind, where: str) -> tuple[Clock, Clock] | None:
     """Return the watermarks of both sides; None if the join has no time."""
-    have = [has_watermark(frame) for frame, _ in (left, right)]
-    if have[0] != have[1]:
+    clocks = [_clock(side, where) for side in (left, right)]
+    if clocks[0] is not None and clocks[1] is not None:
+        return clocks[0], clocks[1]
+    known = clocks[0] or clocks[1]
+    # An inner join of the rows of closed windows needs no watermark.
+    if known is not None and (kind != "inner" or not isinstance(known, RelayedClosing)):
         raise refusal(
             "not-supported-here",
-            f"the {'right' if have[0] else 'left'} side of this join has no watermark, so nothing tells which rows of "
-            "the other side can match no more",
+            f"the {'right' if clocks[0] else 'left'} side of this join has no watermark, so nothing tells which rows "
+            "of the other side can match no more",
             _WATERMARKS if kind != "inner" else f"{_WATERMARKS}; or no watermark at all, and every row is kept",
             where,
         )
-    if have[0]:
-        one, other = (
-            closing_windows(
-                frame,
-                [(origin.source, origin.calls) for origin in origins if isinstance(origin.source, TopicSource)],
-                where,
-                "a join in event time",
-            )
-            for frame, origins in (left, right)
-        )
-        return one, other
     if kind != "inner":
         raise refusal(
             "not-supported-here",
@@ -152,13 +159,30 @@ def _clocks(left: Side, right: Side, kind: JoinKind, where: str) -> tuple[Closin
     return None
 
 
+def _clock(side: StreamSide, where: str) -> Clock | None:
+    """Return the watermark of the rows of a side, or the one that the operator in front of them sends on."""
+    [origin, *_] = side.origins
+    if has_watermark(side.template):
+        ways = [(origin.source, origin.calls) for origin in side.origins if isinstance(origin.source, TopicSource)]
+        return closing_windows(side.template, ways, where, "a join in event time")
+    if side.closed_windows and isinstance(origin.source, ClosedWindows):
+        return RelayedClosing(source=origin.source.name)
+    return None
+
+
 class _Reader:
     """Reads the analysed plan of a join."""
 
     def __init__(
-        self, joined: DataFrame, kind: JoinKind, clocks: tuple[ClosingWindows, ClosingWindows] | None, where: str
+        self,
+        joined: DataFrame,
+        kind: JoinKind,
+        clocks: tuple[Clock, Clock] | None,
+        streams: tuple[StreamSide, StreamSide],
+        where: str,
     ) -> None:
         self._joined, self._kind, self._clocks, self._where = joined, kind, clocks, where
+        self._streams = streams
         self._session = joined.sparkSession
         self._plan = analysed(joined)
         # `on="id"` puts a projection around the join, which leaves out the second column of this name.
@@ -171,17 +195,20 @@ class _Reader:
             self._times = ConditionTimes(
                 self._session,
                 self._canonical,
-                [clock.event_time_expression for clock in clocks],
+                [None if isinstance(clock, RelayedClosing) else clock.event_time_expression for clock in clocks],
+                [stream.closed_windows for stream in streams],
                 [plan.outputSet() for plan in self._sides],
             )
 
-    def declared(
-        self,
-        origins: tuple[tuple[StreamSource, ...], ...],
-        templates: Sequence[DataFrame],
-        on: Any,
-        name: str | None,
-    ) -> KeyedJoin:
+    def equates_windows(self) -> bool:
+        """Whether the condition equates windows of both sides, which limits the rows that match."""
+        condition = self._join.condition()
+        pairs = map(self._equated, _conjuncts(condition.get()) if condition.isDefined() else [])
+        return self._times is not None and any(
+            pair is not None and self._times.equal_windows(pair) is not None for pair in pairs
+        )
+
+    def declared(self, templates: Sequence[DataFrame], on: Any, name: str | None) -> KeyedJoin:
         if self._join.subqueries().size():
             raise self._refuse(
                 "a subquery in the condition would be read again, or not, with every micro-batch",
@@ -203,7 +230,7 @@ class _Reader:
         if not keys:
             raise _no_equality("this condition has no equality between a value of each stream", self._where)
         self._check_bounded(filters)
-        left, right = (self._side(number, origins[number], keys) for number in range(2))
+        left, right = (self._side(number, self._streams[number].origins, keys) for number in range(2))
         return KeyedJoin(
             name=self._name(name, named),
             left=left,
@@ -275,8 +302,10 @@ class _Reader:
         # By expression id and not by name: with `on="id"` the plan's output has one `id`, which is the left side's.
         columns = [column for column in sequence(self._plan.output()) if expression_id(column) in ids]
         for column in columns:
-            self._check_stored(column)
-        kinds = [WINDOW_TYPE if self._is_kept_window(column) else str(column.dataType().json()) for column in columns]
+            self._check_stored(number, column)
+        kinds = [
+            WINDOW_TYPE if self._is_kept_window(number, column) else str(column.dataType().json()) for column in columns
+        ]
         times = self._times
         return JoinedSide(
             origins=origins,
@@ -290,8 +319,8 @@ class _Reader:
             bounds=() if times is None else tuple(times.bounds[number]),
         )
 
-    def _is_kept_window(self, column: Any) -> bool:
-        return self._times is not None and is_window(column)
+    def _is_kept_window(self, side: int, column: Any) -> bool:
+        return self._times is not None and (is_window(column) or self._times.is_closed_window(side, column))
 
     def _equated(self, conjunct: Any) -> tuple[Any, Any] | None:
         """Return the values of the left and the right side that a conjunct equates; None for another condition."""
@@ -358,8 +387,8 @@ class _Reader:
                     "equate values of another type: cast both to string, decimal or bigint",
                 )
 
-    def _check_stored(self, column: Any) -> None:
-        if is_groupable(column) or is_number(str(column.dataType().json())) or self._is_kept_window(column):
+    def _check_stored(self, side: int, column: Any) -> None:
+        if is_groupable(column) or is_number(str(column.dataType().json())) or self._is_kept_window(side, column):
             return
         name = str(column.name())
         raise self._refuse(

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.spark.event_time import ClosingWindows, KeyedDeduplication
+from headrace.spark.event_time import ClosingWindows, KeyedDeduplication, RelayedClosing
 from headrace.spark.frames import apply_calls, without_hidden
 from headrace.spark.join_times import Operand
 from headrace.spark.topology.nodes import (
@@ -59,7 +59,7 @@ class JoinedSide:
     key_expressions: tuple[str, ...]  # canonical text of each
     columns: tuple[tuple[str, str], ...]  # (name, type JSON) of those in the result
     expressions: tuple[str, ...]  # canonical text of each
-    clock: ClosingWindows | None = None  # None: rows of this side are kept for ever
+    clock: ClosingWindows | RelayedClosing | None = None  # None: rows of this side are kept for ever
     operands: tuple[Operand, ...] = ()  # timestamps that the condition compares
     bounds: tuple[tuple[int, int], ...] = ()  # (operand, shift in µs), as in `TimeBound`
 

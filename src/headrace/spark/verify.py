@@ -34,7 +34,7 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform, TableRows
+from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, TableRows
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -311,17 +311,36 @@ class _Recomputation:
         return apply_calls(first_rows(keyed, origin.deduplication, self._max_ahead_us), origin.later)
 
     def _join_in_event_time(self, join: KeyedJoin) -> DataFrame:
-        sides: list[DataFrame] = []
-        watermarks: list[int | None] = []
-        for side in join.sides:
-            [origin], clock = side.origins, side.clock
+        left, right = (self._side_on_time(side) for side in join.sides)
+        return join_rows(join, (left[0], right[0]), (left[1], right[1]))
+
+    def _side_on_time(self, side: JoinedSide) -> tuple[DataFrame, int | None]:
+        """Return the rows of a side that are not late, and the watermark that all of its tasks have sent."""
+        [origin], clock = side.origins, side.clock
+        if isinstance(origin.source, ClosedWindows):
+            rows = apply_calls(self._closed_windows(origin.source.state), origin.calls)
+            return rows, self._relayed_watermark(origin.source.state)
+        assert isinstance(clock, ClosingWindows)
+        assert isinstance(origin.source, TopicSource)
+        rows = apply_calls(with_places(good_rows(self._frames[origin.source.name]), origin.source), origin.calls)
+        return rows_not_late(rows, clock.delay_us, self._max_ahead_us), self._least_watermark(clock, rows)
+
+    def _least_watermark(self, clock: ClosingWindows, rows: DataFrame) -> int | None:
+        partitions = [partition for topic, partition in self._extent.ranges if topic in clock.topics]
+        return least_watermark_us(rows, clock.delay_us, self._max_ahead_us, partitions)
+
+    def _relayed_watermark(self, aggregate: KeyedAggregate) -> int | None:
+        """Return the watermark that all tasks of an operator that closes windows have sent on."""
+        [origin], closing = aggregate.origins, aggregate.closing
+        if isinstance(closing, ClosingWindows):
             assert isinstance(origin.source, TopicSource)
-            assert clock is not None
             rows = apply_calls(with_places(good_rows(self._frames[origin.source.name]), origin.source), origin.calls)
-            sides.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
-            partitions = [partition for topic, partition in self._extent.ranges if topic in clock.topics]
-            watermarks.append(least_watermark_us(rows, clock.delay_us, self._max_ahead_us, partitions))
-        return join_rows(join, (sides[0], sides[1]), (watermarks[0], watermarks[1]))
+            passed = self._least_watermark(closing, rows)
+        else:
+            assert isinstance(origin.source, ClosedWindows)
+            passed = self._relayed_watermark(origin.source.state)
+        assert aggregate.time_window is not None
+        return None if passed is None else aggregate.time_window.last_end(passed)
 
     def _deleted_records(self, rows: StreamBase) -> Iterator[str]:
         """Yield a sentence for each partition whose deleted first records decide about other rows."""

@@ -411,6 +411,28 @@ def test_equal_rows_count_once_in_a_distinct_join(new_pipeline: Callable[..., Pi
     assert pipeline.out == Counter({(7, 8): 1})
 
 
+def test_a_task_that_was_passed_over_repeats_no_row_of_a_distinct_join(new_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = new_pipeline(replace(join_of(), is_distinct=True, idle_timeout_ms=1000))
+    row, partner = (7, Event(LEFT, 0, "a", 0, 10 * SECOND)), (8, Event(RIGHT, 0, "a", 5 * SECOND))
+
+    def send_both(task: int, sent_ms: int, left: tuple[int, Event], right: tuple[int, Event]) -> None:
+        pipeline.send(LEFT, task, [left])
+        pipeline.send(RIGHT, task, [right])
+        pipeline.topic = [
+            replace(one, sent_ms=sent_ms) if isinstance(one, UpstreamWatermark) and at >= pipeline.read else one
+            for at, one in enumerate(pipeline.topic)
+        ]
+        pipeline.take(9)
+
+    send_both(0, 0, row, partner)
+    late = Event(LEFT, 0, "z", 100 * SECOND, SECOND)
+    send_both(0, 5000, (9, late), (10, replace(late, side=RIGHT, key="y")))
+    assert pipeline.out == Counter({(7, 8): 1})
+    send_both(1, 6000, row, partner)
+    assert pipeline.out == Counter({(7, 8): 1})
+    assert pipeline.reader.late == 2
+
+
 def test_bounds_do_not_wrap_around() -> None:
     join = join_of(is_strict=True)
     least, greatest = -(1 << 63), (1 << 63) - 1

@@ -83,6 +83,12 @@ def declared_in_event_time(app):
     bidders = bids.select("id", "bidder", F.window("at", "20 seconds").alias("window"))
     active = auctions.select(window, "id", "category").join(bidders, ["window", "id"], name="active")
     active.dropDuplicates(["window", "id", "category", "bidder"]).to_topic("active", key="id", partitions=2)
+    # Windows that have closed, in a join by themselves.
+    opened = auctions.groupBy(F.window("opened", "20 seconds"), "category").agg(F.count("*").alias("n"), name="opened")
+    group = F.expr("CAST(price % 40 AS INT) AS category")
+    offered = bids.groupBy(F.window("at", "20 seconds"), group).agg(F.max("price").alias("most"), name="offered")
+    busy = opened.join(offered, ["window", "category"], "left", name="busy")
+    busy.to_topic("busy", key="category", partitions=2)
     return app
 
 
@@ -138,9 +144,13 @@ def test_joined_in_event_time_as_in_a_batch(broker, make_app, running):
     started.wait_until("caught-up", timeout=200)
     kept = sum(task.state_keys for task in started.tasks)
     started.stop()
-    sold, active = equal(app, ["sold", "active"])
+    sold, active, busy = equal(app, ["sold", "active", "busy"])
     assert sold > 200
     assert active > 20
+    assert busy > 20
+    most = [json.loads(record.value)["most"] for record in broker.records("busy")]
+    assert None in most
+    assert set(most) != {None}
     rows = [json.loads(record.value) for record in broker.records("sold")]
     alone = {
         "id": [row for row in rows if row["auction"] is None],

@@ -170,6 +170,7 @@ class _Changes:
         self._rows, self._side_of_row = encoded.filter(joins), sides[sides < 2]
         self._pairs: _Pairs | None = None
         self._unmatched: list[list[pa.Array]] = [[], []]
+        self._late_rows = 0
 
     @property
     def stores(self) -> Sequence[StoreUpdate]:
@@ -215,8 +216,9 @@ class _Changes:
         passed = [min(watermarks)] * 2 if join.is_distinct else watermarks[::-1]
         # 2. New rows, and stored rows of the keys of which the other side has new rows.
         sides = [self._side_rows(reader, side) for side in range(2)]
+        self._late_rows = 0
         if join.is_distinct:
-            sides = [self._without_known(reader, side, rows) for side, rows in enumerate(sides)]
+            sides = [self._without_known(reader, side, rows, clock.before) for side, rows in enumerate(sides)]
         # 3. Pairs, and the rows that have a partner now.
         pairs = _Pairs.of(join, *sides, keys=len(self._keys))
         matched = pairs.matched() if join.kind != "inner" else [np.zeros(len(rows), np.bool_) for rows in sides]
@@ -237,7 +239,7 @@ class _Changes:
             after = encode_rows([pa.array([first + len(self._rows)], pa.int64())], self._fingerprint)
             writes.put(pa.array([COUNTER_KEY], pa.binary()), after)
         writes.put(clock.keys, clock.values)
-        return writes.finished(clock)
+        return writes.finished(clock, self._late_rows)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -271,8 +273,12 @@ class _Changes:
         decoded = decode_rows(rows, arrow_types(columns), self._fingerprint)
         return pa.table(decoded, names=[name for name, _ in columns])
 
-    def _without_known(self, reader: StoreReader, side: int, rows: _SideRows) -> _SideRows:
-        """Return the rows without new ones that are stored already, or are there twice."""
+    def _without_known(self, reader: StoreReader, side: int, rows: _SideRows, closed_us: int) -> _SideRows:
+        """Return the rows without new ones that are stored already, are there twice, or come when that is forgotten.
+
+        The latter have been passed over by the setting `idle_timeout_ms`: other rows are on time only before both sides
+        have passed their windows.
+        """
         keys = np.unique(rows.keys[: rows.new])
         found, _, values = self._stored(reader, side, keys)
         known = _with_key(keys[found], values)
@@ -280,6 +286,9 @@ class _Changes:
         is_first = np.zeros(rows.new, np.bool_)
         is_first[np.unique(pc.index_in(new, value_set=pc.unique(new)).to_numpy(), return_index=True)[1]] = True
         is_new = is_first & ~pc.is_in(new, value_set=known).to_numpy(zero_copy_only=False)
+        is_late = rows.latest[: rows.new] < closed_us
+        self._late_rows += int(is_late.sum())
+        is_new &= ~is_late
         kept = np.concatenate([is_new, np.ones(len(rows) - rows.new, np.bool_)])
         encoded = rows.rows.filter(pa.array(kept))
         return self._as_side(side, encoded, rows.keys[kept], int(is_new.sum()), rows.names)
@@ -415,7 +424,7 @@ class _Writes:
     def delete(self, keys: pa.Array) -> None:
         self._deleted.append(keys)
 
-    def finished(self, clock: ClockStep) -> StoreWrites:
+    def finished(self, clock: ClockStep, late_rows: int) -> StoreWrites:
         keys, values = pa.concat_arrays(self._keys), pa.concat_arrays(self._values)
         deleted = pc.unique(pa.concat_arrays(self._deleted))
         if len(deleted):
@@ -425,7 +434,9 @@ class _Writes:
         order = order_of_keys(keys)
         if order is not None:
             keys, values = keys.take(order), values.take(order)
-        return StoreWrites(keys=keys, values=values, watermark_ms=clock.watermark_ms, silent=clock.silent)
+        return StoreWrites(
+            keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms, silent=clock.silent
+        )
 
 
 @dataclass(frozen=True, slots=True)

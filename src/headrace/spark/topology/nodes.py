@@ -270,11 +270,12 @@ class RelayedWatermark:
     """The watermark of an operator that closes windows, sent on with their rows (`upstream_clock.announced_by`)."""
 
     name: str  # "by-window": the operator's store
+    side: str = ""  # of the join that reads it
 
     @property
     def source(self) -> str:
         """Return the name by which readers know the tasks that send it."""
-        return self.name
+        return self.side or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
