@@ -156,6 +156,12 @@ class StateError(HeadraceError):
     """state-locked, -unusable, -of-another-group, -format, -corrupt, -schema-changed; disk-full."""
 
 
+class SlotGone(HeadraceError):
+    """slot-lost: an executor of a cluster ended or cannot be reached; its tasks are opened elsewhere."""
+
+    retriable = True
+
+
 class SinkError(HeadraceError):
     """sink-failed, sink-undecided, disk-full: a table could not take what belongs into it; `facts` holds its name."""
 

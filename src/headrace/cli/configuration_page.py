@@ -231,6 +231,14 @@ ENVIRONMENT_VARIABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "clients, commands, applications",
             "A properties file with client settings. An application reads only its addresses and security settings.",
         ),
+        "HEADRACE_EXECUTOR_STATE_DIR": (
+            "executors of a Spark cluster",
+            (
+                "Where slots on executors keep their stores: a local disk of each host, set by "
+                "`spark.executorEnv.HEADRACE_EXECUTOR_STATE_DIR`. Default: `headrace-state` in the executor's working "
+                "directory."
+            ),
+        ),
         "HEADRACE_STATE_DIR": (
             "applications",
             (

@@ -33,7 +33,7 @@ _EXACT: Final = "needs every value of the group; a state of bounded size does no
 _NOT_YET: Final = "its partial results merge; no state is written for it yet"
 # One example of each kind of Spark master that is not local. `check_master` itself is asked, so that a kind that
 # becomes supported fails the generation of this page instead of remaining on it.
-_CLUSTER_MASTERS: Final = ("spark://host:7077", "yarn", "k8s://host", "local-cluster[2,1,1024]")
+_CLUSTER_MASTERS: Final = ("yarn", "k8s://host")
 
 
 def limitations_page(template: str) -> str:

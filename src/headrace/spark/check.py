@@ -16,6 +16,7 @@ from headrace.client.cluster_metadata import TopicMetadata
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
+from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.findings import Finding
 from headrace.spark.internal_topics import unsafe_internal_topics
 from headrace.spark.sinks.parquet import ParquetSink
@@ -40,7 +41,7 @@ def check(app: ApplicationDeclaration) -> list[Finding]:
     except HeadraceError as error:
         return _ordered([*findings, _problem(error)])
     # Needs no cluster, so it is reported also if none can be reached.
-    findings += _tables(compiled)
+    findings += [*_tables(compiled), *_executors(app, compiled)]
     try:
         with app.network_client("headrace-check", api_timeout_ms=_REACH_MS) as client:
             findings += _cluster(app, compiled, client)
@@ -269,6 +270,27 @@ def _session(app: ApplicationDeclaration) -> Iterator[Finding]:
         )
     if not missing:
         yield Finding(level="ok", code="session-setting", message="the Spark session has all that the runtime needs")
+
+
+def _executors(app: ApplicationDeclaration, compiled: CompiledTopology) -> Iterator[Finding]:
+    """Yield what keeps the application from running on the executors of the session's cluster."""
+    from headrace.spark.runtime.cluster_runner import cluster_chains
+
+    if not is_cluster(str(app.spark.sparkContext.master)):
+        return
+    for look in (
+        lambda: refuse_on_cluster(
+            compiled, guarantee=app.processing_guarantee, execution=str(app.config["headrace.execution"])
+        ),
+        lambda: cores_for_each(slots_on_cluster(app._settings()), len(compiled.subtopologies)),
+        lambda: [cluster_chains(app.spark, part, 1, {}) for part in compiled.subtopologies],
+    ):
+        try:
+            look()
+        except HeadraceError as error:
+            yield _problem(error)
+            return
+    yield Finding(level="ok", code="cluster", message=f"it can run on executors of {app.spark.sparkContext.master}")
 
 
 def _problem(error: HeadraceError) -> Finding:

@@ -66,9 +66,12 @@ def reasons_for_jobs(settings: ApplicationSettings, compiled: CompiledTopology) 
     The answer holds for as many tasks as the session has cores. It does not include what only a start shows: whether
     Spark passes markers.
     """
+    from headrace.spark.cluster_masters import is_cluster
     from headrace.spark.runtime.resident_slots import ResidentThreads
     from headrace.spark.spark_session import cores_of
 
+    if is_cluster(str(settings.spark.sparkContext.master)):  # there are no other ways to run there
+        return dict.fromkeys(part.subtopology_id for part in compiled.subtopologies)
     threads = ResidentThreads(settings.spark, str(settings.config["headrace.execution"]))
     # 0 means as many slots as the session has cores.
     slots = int(settings.config["headrace.max.slots"]) or cores_of(settings.spark)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ConfigError
 from headrace.spark.application_log import announce_spark
 from headrace.spark.cds_archive import archive_options
+from headrace.spark.cluster_masters import CLUSTER_SETTINGS, is_cluster, refuse_settings, settings_of
 from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     `preload_workers=False` leaves PySpark's own worker daemon in place.
 
     Raises:
-        ConfigError: `spark-master` for a master that is not local, `spark-connect` if PySpark is set to Spark Connect,
+        ConfigError: `spark-master` for an unknown kind of cluster, `spark-connect` if PySpark is set to Spark Connect,
             and `java-missing` before PySpark prints a long message of its own.
     """
     given = {str(k): str(v) for k, v in settings.pop("settings", {}).items()}
@@ -113,27 +114,39 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     if preload_workers and importlib.util.find_spec(DAEMON_MODULE) is not None:
         wanted.setdefault("spark.python.daemon.module", DAEMON_MODULE)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark's default is whatever "python3" is in PATH
-    # Without it Spark resolves the host's name (`Utils.findLocalInetAddress`) and may take an address of another
-    # interface.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "spark.driver.extraJavaOptions" not in wanted:
         options = f"-Dlog4j2.configurationFile={_LOG4J} -Djava.io.tmpdir={_scratch()} {archive_options(java)}"
         wanted["spark.driver.extraJavaOptions"] = options.strip()
-        if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY:
+        if len(str(_scratch())) > _LONGEST_SOCKET_DIRECTORY and not _has_other_hosts(master):
             wanted.setdefault("spark.python.unix.domain.socket.dir", str(_socket_directory()))
-    master, cores = _with_threads(master)
-    # Stays at the number of cores: the additional threads are held by resident slots, and `spark.range` or a user's job
-    # must not be cut into four times as many partitions.
-    wanted.setdefault("spark.default.parallelism", str(_processors() if cores == "*" else cores))
-    wanted[_CORES] = cores
+    master, wanted = _for_master(master, wanted)
     builder = SparkSession.builder.appName(app_name).master(master)
-    if "spark.driver.host" not in wanted:
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for name, value in wanted.items():
         builder = builder.config(name, value)
     built = check_session(builder.getOrCreate())
     built.sparkContext.setLogLevel(wanted.get("spark.log.level", "ERROR"))
     return built
+
+
+def _has_other_hosts(master: str) -> bool:
+    return master.startswith("spark://")
+
+
+def _for_master(master: str, wanted: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the master to build a session with, and its settings."""
+    if not _has_other_hosts(master):
+        # Without it Spark resolves the host's name (`Utils.findLocalInetAddress`) and may take an address of another
+        # interface. Executors on other hosts need that address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if "spark.driver.host" not in wanted:
+            wanted = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **wanted}
+    if is_cluster(master):
+        return master, {"spark.task.maxFailures": CLUSTER_SETTINGS["spark.task.maxFailures"][0], **wanted}
+    master, cores = _with_threads(master)
+    # Stays at the number of cores: the additional threads are held by resident slots, and `spark.range` or a user's job
+    # must not be cut into four times as many partitions.
+    parallelism = str(_processors() if cores == "*" else cores)
+    return master, {"spark.default.parallelism": parallelism, **wanted, _CORES: cores}
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -200,13 +213,17 @@ def check_session(spark: Any) -> SparkSession:
     """Return `spark` if applications can run in it.
 
     Raises:
-        ConfigError: `spark-connect` for a Spark Connect session, `spark-master` for one on a cluster.
+        ConfigError: `spark-connect` for a Spark Connect session, `spark-master` for an unknown kind of cluster, and
+            `cluster-setting` for one on a cluster that lacks a setting.
     """
     from headrace.spark.spark_internals import is_classic
 
     if not is_classic(spark):
         raise _is_connect()
-    check_master(str(spark.sparkContext.master))
+    master = str(spark.sparkContext.master)
+    check_master(master)
+    if is_cluster(master):
+        refuse_settings(settings_of(spark))
     return spark
 
 
@@ -219,13 +236,12 @@ def _is_connect() -> ConfigError:
 
 
 def check_master(master: str) -> None:
-    """Raise ConfigError `spark-master` unless `master` is local."""
-    # `local-cluster[2,2,1024]` is no local master: it has executors in processes of their own.
-    if not _LOCAL_MASTER.fullmatch(master):
+    """Raise ConfigError `spark-master` unless `master` is local, or a kind of cluster that is tested."""
+    if not _LOCAL_MASTER.fullmatch(master) and not is_cluster(master):
         raise ConfigError(
             "spark-master",
-            f"Invalid master '{master}': expected a local one, because stores are on the driver's host and slots "
-            "on executors of other hosts would open empty ones",
+            f"Invalid master '{master}': expected a local one, spark://HOST:PORT or local-cluster[N,CORES,MB]; "
+            "applications are not tested on other clusters",
             'use master="local[*]" (or local[4] …) and start one instance of the application per host: instances share '
             "the tasks",
         )

@@ -5,8 +5,10 @@ import json
 import socket
 import struct
 import threading
+import time
 
 import pytest
+from tests.harness.polling import wait_until
 
 from headrace.spark.runtime.slot_link import LinkClosed, SlotLink, SlotListener
 
@@ -117,3 +119,61 @@ def test_waiting_ends_when_it_is_given_up_or_the_listener_closes(listener, accep
     accepting.join(10)
     assert not accepting.is_alive()
     assert links == {}
+
+
+# On a cluster.
+
+
+@pytest.fixture
+def serving(listener):
+    """The links that a listener on a cluster takes, by name, and those that it asks to keep."""
+    taken: dict[str, SlotLink] = {}
+    thread = threading.Thread(target=listener.serve, args=(taken.__setitem__,), daemon=True)
+    thread.start()
+    yield taken
+    listener.close()
+    thread.join(10)
+    for link in taken.values():
+        link.close()
+
+
+def test_a_hello_names_the_site(listener, serving):
+    with SlotLink.connect(listener.address, listener.token, "0.1.whole.3", site="s", host="h"):
+        wait_until(lambda: "0.1.whole.3" in serving, timeout_s=10)
+        hello = serving["0.1.whole.3"].hello
+        assert (hello["site"], hello["host"]) == ("s", "h")
+        assert "token" not in hello
+
+
+def test_silent_strangers_do_not_hold_up_a_slot(listener, serving):
+    strangers = [socket.create_connection(listener.address) for _ in range(20)]
+    with SlotLink.connect(listener.address, listener.token, "slot"):
+        wait_until(lambda: "slot" in serving, timeout_s=2)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_too_many_strangers_are_turned_away(listener, serving, monkeypatch):
+    monkeypatch.setattr(listener, "_strangers", threading.Semaphore(1))
+    with socket.create_connection(listener.address), socket.create_connection(listener.address) as second:
+        second.settimeout(4)
+        assert second.recv(1) == b"", "closed before its time for a hello is over"
+    with contextlib.suppress(OSError), SlotLink.connect(listener.address, "wrong", "slot") as link:
+        assert link.receive(within_s=10) is None
+    assert serving == {}
+
+
+def test_beats_keep_a_link_alive_and_are_no_messages(listener, serving):
+    with SlotLink.connect(listener.address, listener.token, "slot") as slot, slot.beating():
+        wait_until(lambda: "slot" in serving, timeout_s=10)
+        messages = serving["slot"].messages(2.5)
+        threading.Timer(4, lambda: slot.send({"reports": []})).start()
+        assert next(messages) == {"reports": []}
+
+
+def test_a_silent_end_ends_the_messages(listener, serving):
+    with SlotLink.connect(listener.address, listener.token, "slot"):
+        wait_until(lambda: "slot" in serving, timeout_s=10)
+        began = time.monotonic()
+        assert list(serving["slot"].messages(0.5)) == []
+        assert 0.4 < time.monotonic() - began < 10

@@ -23,10 +23,12 @@ from headrace.client.membership import events as member_events
 from headrace.client.membership.assignment import AssignmentSnapshot, StatusCode, tasks_text
 from headrace.client.membership.streams_heartbeat import HeartbeatVersion
 from headrace.errors import HeadraceError, MaxPollExceeded
+from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
 from headrace.spark.runtime.batch_runner import SubtopologyRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
+from headrace.spark.runtime.cluster_runner import ClusterRunner, start_cluster_runner
 from headrace.spark.runtime.instance import RunningInstance
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.resident_slots import ResidentThreads
@@ -37,7 +39,7 @@ from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
 from headrace.spark.runtime.warm_up import warm_up
 from headrace.spark.spark_session import cores_of
-from headrace.spark.topology.nodes import CompiledTopology
+from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
 if TYPE_CHECKING:
     from headrace.spark.application_settings import ApplicationSettings
@@ -62,7 +64,7 @@ class ApplicationRuntime(RunningInstance):
         super().__init__(settings, compiled)
         self._max_poll_ms = int(settings.config["max.poll.interval.ms"])
         self._runners: dict[str, SubtopologyRunner] = {}
-        self._jobs: list[JobRunner] = []
+        self._jobs: list[JobRunner | ClusterRunner] = []
         self._resident_threads: ResidentThreads | None = None
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
@@ -81,6 +83,10 @@ class ApplicationRuntime(RunningInstance):
         """Perform all checks that can fail, then join the group."""
         try:
             # 1. Everything that may be refused, before anything is written.
+            if is_cluster(str(self.spark.sparkContext.master)):
+                execution = str(self.settings.config["headrace.execution"])
+                guarantee = self.settings.processing_guarantee
+                refuse_on_cluster(self.compiled, guarantee=guarantee, execution=execution)
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
@@ -136,23 +142,37 @@ class ApplicationRuntime(RunningInstance):
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def _build_runners(self) -> None:
-        cores = int(self.settings.config.get("headrace.max.slots") or 0) or cores_of(self.spark)
+        on_cluster = is_cluster(str(self.spark.sparkContext.master))
+        if on_cluster:
+            # Every slot holds a core for good, so subtopologies share them. Locally slots are threads.
+            cores = cores_for_each(slots_on_cluster(self.settings), len(self.compiled.subtopologies))
+        else:
+            cores = int(self.settings.config.get("headrace.max.slots") or 0) or cores_of(self.spark)
         self._resident_threads = ResidentThreads(self.spark, str(self.settings.config["headrace.execution"]))
         most_records = int(self.settings.config["headrace.warm.up.records"])
         for subtopology in self.compiled.subtopologies:
-            name = subtopology.subtopology_id
             # More slots than tasks would be Spark partitions without work in every micro-batch.
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
-            chains = build_chains(self.spark, subtopology, slots, self.security.to_settings())
-            self.plan_factory.note_chains(name, chains.count)
-            resident = self._resident_threads.take(subtopology, slots, self.security.to_settings())
-            jobs = JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident=resident, slots=slots)
+            jobs = self._start_cluster(subtopology, slots) if on_cluster else self._start_jobs(subtopology, slots)
             self._jobs.append(jobs)
+        for subtopology, jobs in zip(self.compiled.subtopologies, self._jobs, strict=True):
             nothing = self.plan_factory.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
             )
             warm_up(jobs, subtopology, nothing, Admin(self._client), most_records=most_records)
-            self.runners[name] = SubtopologyRunner(self, subtopology, jobs, slots)
+            self.runners[subtopology.subtopology_id] = SubtopologyRunner(self, subtopology, jobs)
+
+    def _start_jobs(self, subtopology: CompiledSubtopology, slots: int) -> JobRunner:
+        assert self._resident_threads is not None
+        name, access = subtopology.subtopology_id, self.security.to_settings()
+        chains = build_chains(self.spark, subtopology, slots, access)
+        self.plan_factory.note_chains(name, chains.count)
+        resident = self._resident_threads.take(subtopology, slots, access)
+        return JobRunner(self.spark, chains, name=name, app_name=self.group_id, resident=resident, slots=slots)
+
+    def _start_cluster(self, subtopology: CompiledSubtopology, slots: int) -> ClusterRunner:
+        self.plan_factory.note_chains(subtopology.subtopology_id, 1)
+        return start_cluster_runner(self, subtopology, slots)
 
     def _join(self) -> None:
         keeps_member_id = self.instance_id is not None and not self._takes_static_members()

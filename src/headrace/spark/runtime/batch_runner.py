@@ -21,6 +21,7 @@ from headrace.spark.machine.events import Event
 from headrace.spark.machine.states import BatchState
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 from headrace.spark.runtime.chains import input_topics
+from headrace.spark.runtime.cluster_runner import ClusterRunner
 from headrace.spark.runtime.command_executor import CommandExecutor
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.progress import SubtopologyProgress
@@ -45,8 +46,10 @@ class SubtopologyRunner:
     micro-batches, other threads may bind and release tasks.
     """
 
-    def __init__(self, runtime: RunningInstance, subtopology: CompiledSubtopology, jobs: JobRunner, slots: int) -> None:
-        self._runtime, self.subtopology, self._jobs, self._slots = runtime, subtopology, jobs, slots
+    def __init__(
+        self, runtime: RunningInstance, subtopology: CompiledSubtopology, jobs: JobRunner | ClusterRunner
+    ) -> None:
+        self._runtime, self.subtopology, self._jobs = runtime, subtopology, jobs
         self.name = subtopology.subtopology_id
         self.progress = SubtopologyProgress(self.name, input_topics(subtopology))
         self._lock = threading.Condition()
@@ -248,7 +251,8 @@ class SubtopologyRunner:
 
     def _loop(self) -> None:
         try:
-            self._answer(events.SlotHello(slots=tuple(range(self._slots))))
+            self._answer(self._jobs.first_hello())
+            self._jobs.watch_slots(self._report)
             # One piece of work at a time. Its events put the next one into the queue, so the queue is empty only after
             # `End`.
             while not isinstance(work := self._work.popleft(), commands.End):

@@ -456,7 +456,8 @@ class ChainBuilder:
         ]
         if not pairs:
             return None
-        return PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(stores=tuple(pairs)))
+        stage = PythonStage(name="restore", slots=self._slots, steps=(), source=RestoreStep(stores=tuple(pairs)))
+        return self._with_access(stage)
 
     def chains_to_topics(self) -> Iterator[tuple[DataFrame, bool]]:
         """Yield the chains that end in topics, and whether each is a single stage."""

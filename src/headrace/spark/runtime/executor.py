@@ -4,6 +4,7 @@ The machine decides which micro-batch runs, `CommandExecutor` plans and commits 
 
 - `JobRunner`: in Python workers of Spark. A Spark job for each micro-batch, or resident slots that take one micro-batch
   after another; a micro-batch that resident slots do not take runs as a job.
+- `cluster_runner.ClusterRunner`: in resident slots on the executors of a cluster.
 - `in_process.InProcessExecutor`: in the calling process, without a broker, for `TopologyTest`.
 """
 
@@ -44,5 +45,5 @@ class Executor(Protocol):
     def trace_records(self, plan: MicroBatchPlan, code: str) -> list[BadRecord]:
         """Return records of a plan on which an aggregate or a sink fails. Writes nothing. Raises BatchFailed."""
 
-    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
+    def restore(self, plan: MicroBatchPlan, *, gives_up: Callable[[], bool] = ...) -> list[StageReport]:
         """Bring the stores of the plan's tasks to their committed positions. Raises BatchFailed."""

@@ -215,7 +215,7 @@ class InProcessExecutor:
                 key=_place,
             )
 
-    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
+    def restore(self, plan: MicroBatchPlan, *, gives_up: object = None) -> list[StageReport]:  # noqa: ARG002
         with self._collecting_errors(plan):
             chains = self._chains(plan)
             stage = chains.restore_stage()

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BrokerError, CannotConnect, HeadraceError, RecordError, UserCodeError
+from headrace.spark.machine.events import Event, SlotHello
 from headrace.spark.runtime.bad_record_search import BadRecord
 from headrace.spark.runtime.chains import Chains, ForeachBatchChain, GuardedChain, GuardedMain, PreparedPlan, Probe
 from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
@@ -145,6 +146,7 @@ class JobRunner:
     ) -> None:
         """`resident`: what `slots` resident slots run; None: a Spark job for each micro-batch."""
         self._spark, self._chains, self._name, self._app_name = spark, chains, name, app_name
+        self._slots = slots
         self._resident = (
             ResidentSlots(spark, resident, slots, name=name, group=self.group, description=app_name)
             if resident is not None
@@ -169,6 +171,13 @@ class JobRunner:
     def has_probes(self) -> bool:
         """Whether Spark SQL sees records before an aggregate or a sink does."""
         return any(probe.plan is not None for probe in self._chains.probes)
+
+    def first_hello(self) -> SlotHello:
+        """Return the first event of the machine: all slots, which share one state directory."""
+        return SlotHello(slots=tuple(range(self._slots)))
+
+    def watch_slots(self, report: Callable[[Event], None]) -> None:
+        """Do nothing: a slot that ends is started again by the next micro-batch."""
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """All chains of one micro-batch. Raises BatchFailed, UserCodeError (`foreachBatch`)."""
@@ -367,8 +376,8 @@ class JobRunner:
             self._evaluating = fetching_session(self._spark)
         return self._evaluating
 
-    def restore(self, plan: MicroBatchPlan) -> list[StageReport]:
-        """Bring the stores of the plan's tasks to their committed positions."""
+    def restore(self, plan: MicroBatchPlan, *, gives_up: object = None) -> list[StageReport]:  # noqa: ARG002
+        """Bring the stores of the plan's tasks to their committed positions; ended by `restore_group`."""
         assert self._chains.restore is not None
         with self._running(plan, "restore", self.restore_group):
             return _rows(self._chains.restore)

@@ -27,7 +27,6 @@ from headrace.spark.runtime.chains import ChainBuilder
 from headrace.spark.runtime.marker_bypass import MarkerBypass
 from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_dataframes
 from headrace.spark.runtime.resident_stage import FLUSH_BYTES, ResidentFetch, ResidentSink, ResidentStage, SlotEnd
-from headrace.spark.runtime.slot_link import LinkAddress
 from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.spark_internals import analysed, class_of, contains_current_time, sequence, walk
 from headrace.spark.topology.nodes import MARKER_COLUMN, CompiledSubtopology
@@ -54,7 +53,8 @@ class ResidentChains:
     count: int
     has_sql: bool
     is_demanded: bool = False  # by `headrace.execution`: no job is to take their place
-    build: Callable[[int, LinkAddress, str], list[ResidentChain]]  # of a slot, an address, and a token
+    restore: PythonStage | None = None  # brings the stores of tasks to their positions, on a cluster
+    build: Callable[[SlotEnd], list[ResidentChain]]  # of a slot: the end of its first chain
 
 
 class _Impossible(Exception):
@@ -69,9 +69,8 @@ def resident_chains(
     Args: as `build_chains`.
     """
 
-    def build(slot: int, address: LinkAddress, token: str) -> list[ResidentChain]:
-        builder = _ResidentBuilder(spark, subtopology, slots, access)
-        return builder.build(SlotEnd(chain=0, slot=slot, address=address, token=token))
+    def build(end: SlotEnd) -> list[ResidentChain]:
+        return _ResidentBuilder(spark, subtopology, slots, access).build(end)
 
     if static_dataframes(subtopology):
         return "it joins a DataFrame, which is read again now and then"
@@ -79,12 +78,17 @@ def resident_chains(
         return "a foreachBatch function takes a DataFrame of each micro-batch"
     try:
         # Built once with an address that no slot uses: it shows whether there is such a plan at all.
-        first = build(0, ("127.0.0.1", 0), "")
+        first = build(SlotEnd(chain=0, slot=0, address=("127.0.0.1", 0), token=""))
     except _Impossible as reason:
         return str(reason)
     except (Py4JError, PySparkException) as error:  # a Spark with other classes
         return f"this Spark release is not known: {str(error)[:200]}"
-    return ResidentChains(count=len(first), has_sql=not all(chain.is_whole for chain in first), build=build)
+    return ResidentChains(
+        count=len(first),
+        has_sql=not all(chain.is_whole for chain in first),
+        restore=_ResidentBuilder(spark, subtopology, slots, access).restore_stage(),
+        build=build,
+    )
 
 
 class _ResidentBuilder(ChainBuilder):

@@ -26,6 +26,7 @@ from headrace.errors import ConfigError
 from headrace.spark.runtime.marker_bypass import ENDED_EARLY
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport
 from headrace.spark.runtime.resident_chains import ResidentChain, ResidentChains, resident_chains
+from headrace.spark.runtime.resident_stage import SlotEnd
 from headrace.spark.runtime.slot_link import LinkClosed, SlotLink, SlotListener
 from headrace.spark.spark_session import threads_of
 from headrace.spark.topology.nodes import CompiledSubtopology
@@ -277,7 +278,9 @@ class ResidentSlots:
             if job.is_running:  # it was too late for an earlier start, and waits to be accepted
                 continue
             if job.slot not in built:
-                built[job.slot] = self._chains.build(job.slot, self._listener.address, self._listener.token)
+                built[job.slot] = self._chains.build(
+                    SlotEnd(chain=0, slot=job.slot, address=self._listener.address, token=self._listener.token)
+                )
             self._launch(job, built[job.slot][job.chain])
         deadline = time.monotonic() + START_S
         # 3. Wait for the hello of each end. It fails as soon as one of the jobs ends, and not only after the time

@@ -24,6 +24,7 @@ the first stage, and would not look for rows that a stage in the middle has made
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,16 +35,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
+from headrace.spark.runtime.executor_site import ExecutorSite, OpenSite, describe_executor
 from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
-from headrace.spark.runtime.slot_link import LinkAddress, SlotLink
+from headrace.spark.runtime.restore_agent import RestoreAgent, Serving
+from headrace.spark.runtime.slot_link import LinkAddress, LinkClosed, SlotLink
+from headrace.spark.runtime.stage_reports import StageReports, facts_of
 from headrace.spark.runtime.stages import PythonStage, attempt_of_task
 from headrace.spark.topology.nodes import MARKER_COLUMN
 
-__all__ = ["FLUSH_BYTES", "ResidentFetch", "ResidentSink", "ResidentStage", "SlotEnd"]
+__all__ = ["FLUSH_BYTES", "ClusterEnd", "ResidentFetch", "ResidentSink", "ResidentStage", "SlotEnd"]
 
 FLUSH_BYTES = 64 * 1024
 _MARKER_BYTES = FLUSH_BYTES + 8 * 1024
 _DUMMY = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEnd:
+    """Facts that a slot on a cluster needs beside its stage. Pickled with the stage."""
+
+    site: ExecutorSite
+    launch: int  # which start of the slot: the driver takes no hello of an earlier one
+    silence_s: float  # after which the slot takes its driver for lost, and ends
+    restore: PythonStage | None  # brings stores to their positions; None without stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +69,10 @@ class SlotEnd:
     address: LinkAddress
     # Neither part of a plan nor of a job's description: Spark's UI shows those.
     token: str = field(repr=False)
+    cluster: ClusterEnd | None = None  # None: the executor is on the driver's host, and shares its state directory
 
-    def connect(self, end: str) -> SlotLink:
+    @contextlib.contextmanager
+    def open(self, end: str) -> Iterator[OpenEnd]:
         """Connect one end of the chain: "first" takes plans, "last" reports; "whole" does both.
 
         Raises:
@@ -65,7 +81,69 @@ class SlotEnd:
         """
         if attempt_of_task() > 0:
             raise HeadraceError("second-attempt", f"Spark ran the resident slot {self.slot} a second time")
-        return SlotLink.connect(self.address, self.token, f"{self.chain}.{self.slot}.{end}")
+        name = f"{self.chain}.{self.slot}.{end}"
+        cluster = self.cluster
+        if cluster is None:
+            with SlotLink.connect(self.address, self.token, name) as link:
+                yield OpenEnd(link=link)
+            return
+        name, site = f"{name}.{cluster.launch}", cluster.site.open()
+        facts = {"site": site.site_id, "boot": site.boot_id, **describe_executor()}
+        with contextlib.ExitStack() as stack:
+            if cluster.restore is not None and end != "last":
+                serving = Serving(
+                    address=self.address,
+                    token=self.token,
+                    name=f"{self.chain}.{self.slot}.restore.{cluster.launch}",
+                    silence_s=cluster.silence_s,
+                    site=site,
+                    slot=self.slot,
+                    stage=cluster.restore,
+                )
+                stack.callback(RestoreAgent.start(serving).stop)
+            link = stack.enter_context(SlotLink.connect(self.address, self.token, name, **facts))
+            stack.enter_context(link.beating())
+            link.send({"stores": site.tasks(cluster.site.subtopology_id)})
+            yield OpenEnd(link=link, site=site, lease_s=cluster.silence_s, is_first=end == "first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEnd:
+    """A stage's end of the link to the driver."""
+
+    link: SlotLink
+    site: OpenSite | None = None
+    lease_s: float | None = None
+    is_first: bool = False  # another stage follows in the micro-batch
+
+    def plans(self) -> Iterator[str]:
+        """Yield plans until the driver ends the slot, or cannot be heard any more."""
+        for message in self.link.messages(self.lease_s):
+            yield message["plan"]
+
+    def read(self, plan: str) -> MicroBatchPlan:
+        """Return a plan as it is to be read on this host."""
+        found = MicroBatchPlan.from_json(plan)
+        return found if self.site is None else self.site.place(found)
+
+    @contextlib.contextmanager
+    def errors_sent(self, plan: MicroBatchPlan) -> Iterator[None]:
+        """Send the error that ends the block to a driver that cannot read the files of this host."""
+        if self.site is None:
+            yield
+            return
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            with contextlib.suppress(LinkClosed):
+                self.link.send({"error": facts_of(error)})
+            StageReports(plan.state_dir, plan.subtopology_id, plan.batch).remove()
+            raise
+        # The last stage reads files of the first one: where its records continue in a topic that both write.
+        if not self.is_first:
+            StageReports(plan.state_dir, plan.subtopology_id, plan.batch).remove()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +155,14 @@ class ResidentStage:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _drain(batches)
-        with self.end.connect("whole") as link:
+        with self.end.open("whole") as end:
             # An error ends the slot: the driver reads it from the side path, and starts a slot with a new worker, since
             # neither open stores nor connections of this one can be trusted.
-            while (message := link.receive()) is not None:
-                plan = MicroBatchPlan.from_json(message["plan"])
-                report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot))
-                link.send({"reports": [_sent(report)]})
+            for text in end.plans():
+                plan = end.read(text)
+                with end.errors_sent(plan):
+                    report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot))
+                end.link.send({"reports": [_sent(report)]})
         yield from ()
 
 
@@ -97,15 +176,17 @@ class ResidentFetch:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _drain(batches)
-        with self.end.connect("first") as link:
+        with self.end.open("first") as end:
             # The JVM sends a worker nothing, not even its function, before 64 KB of its input have come. So the stage
             # behind this one starts with an empty marker.
             yield _marker_rows(self.schema, {})
-            while (message := link.receive()) is not None:
-                yield from self._micro_batch(message["plan"])
+            for text in end.plans():
+                plan = end.read(text)
+                with end.errors_sent(plan):
+                    yield from self._micro_batch(plan, text)
 
-    def _micro_batch(self, plan: str) -> Iterator[pa.RecordBatch]:
-        run = self.stage.run_batch(MicroBatchPlan.from_json(plan), self.end.slot)
+    def _micro_batch(self, plan: MicroBatchPlan, text: str) -> Iterator[pa.RecordBatch]:
+        run = self.stage.run_batch(plan, self.end.slot)
         while True:
             try:
                 rows = next(run)
@@ -113,7 +194,7 @@ class ResidentFetch:
                 report: StageReport = end.value
                 break
             yield _as_schema(rows, self.schema)
-        yield _marker_rows(self.schema, {"plan": plan, "report": _sent(report)})
+        yield _marker_rows(self.schema, {"plan": text, "report": _sent(report)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +205,14 @@ class ResidentSink:
     end: SlotEnd
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with self.end.connect("last") as link:
+        with self.end.open("last") as end:
             for rows, marker in _micro_batches(batches):
                 if not marker:
                     continue
-                plan, fetched = MicroBatchPlan.from_json(marker["plan"]), StageReport.from_json(marker["report"])
-                report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot, rows, [fetched]))
-                link.send({"reports": [marker["report"], _sent(report)]})
+                plan, fetched = end.read(marker["plan"]), StageReport.from_json(marker["report"])
+                with end.errors_sent(plan):
+                    report: StageReport = _drain(self.stage.run_batch(plan, self.end.slot, rows, [fetched]))
+                end.link.send({"reports": [marker["report"], _sent(report)]})
         yield from ()
 
 

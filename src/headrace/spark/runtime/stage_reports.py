@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError, UserCodeError
 from headrace.spark.runtime.plan import StageReport
 from headrace.spark.runtime.store import BatchKey
 
-__all__ = ["StageReports"]
+__all__ = ["StageReports", "error_of", "facts_of"]
 
 # Exceptions that values may cause. Any other, such as that of a database driver, may be about the sink as a whole.
 _OF_VALUES = (ArithmeticError, MemoryError, NotImplementedError, TypeError, ValueError, pa.ArrowException)
@@ -44,13 +44,13 @@ class StageReports:
         trace.
         """
         with contextlib.suppress(OSError):  # no room on the disk, say: the error itself matters more, and goes on
-            self._write(f"{stage}.{slot}.error", json.dumps(_facts(error), default=str))
+            self._write(f"{stage}.{slot}.error", json.dumps(facts_of(error), default=str))
 
     def reports(self) -> list[StageReport]:
         return [StageReport.from_json(text) for text in self._read(".report")]
 
     def errors(self) -> list[HeadraceError]:
-        return [_error(json.loads(text)) for text in self._read(".error")]
+        return [error_of(json.loads(text)) for text in self._read(".error")]
 
     def write_bad_records(self, stage: str, slot: int, found: Iterable[tuple[int, int, int, str]]) -> None:
         """Write the findings of a traced run: (task, topic by its number, offset, reason)."""
@@ -125,7 +125,8 @@ class StageReports:
         )
 
 
-def _facts(error: BaseException) -> dict[str, Any]:
+def facts_of(error: BaseException) -> dict[str, Any]:
+    """Return the parts of an error that a user can read."""
     if isinstance(error, HeadraceError):
         kind, code, message, fix, facts = type(error).__name__, error.code, error.message, error.fix, error.facts
         return {"kind": kind, "code": code, "message": message, "fix": fix, "facts": facts}
@@ -136,6 +137,7 @@ def _facts(error: BaseException) -> dict[str, Any]:
     return {"kind": "UserCodeError", "code": "stage-failed", "message": message, "fix": "", "facts": facts}
 
 
-def _error(facts: dict[str, Any]) -> HeadraceError:
+def error_of(facts: dict[str, Any]) -> HeadraceError:
+    """Return the error of such parts."""
     kind = getattr(headrace.errors, facts["kind"], UserCodeError)
     return kind(facts["code"], facts["message"], facts["fix"], **facts["facts"])

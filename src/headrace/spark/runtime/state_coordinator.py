@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.client.guardian_link import GuardianLink
 from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, task_ids, union
 from headrace.client.membership.target_assignment_poller import TargetAssignment
+from headrace.spark.cluster_masters import is_cluster
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.handover import Handover
 from headrace.spark.runtime.replicas import ReplicaProgress, Replicas, RestoreResult, StoreOfTask
@@ -91,20 +92,22 @@ class StateCoordinator:
         self._disk = (-DISK_S, 0)
         # The coordinator fences a member that has not given up a revoked task within its rebalance timeout (KIP-1071).
         # The last third is for the last micro-batch and the acknowledgement.
+        # On a cluster no copies are kept that a revocation could wait for.
+        copies = bool(self._stores) and not is_cluster(str(runtime.spark.sparkContext.master))
         longest_ms = min(int(config["headrace.handover.max.wait.ms"]), int(config["rebalance.timeout.ms"]) * 2 // 3)
         self._handover = Handover(
             group_id=runtime.group_id,
             member_id=lambda: runtime.snapshot.member_id if runtime.snapshot else "",
             make_client=runtime.network_client,
             acceptable_lag=self._acceptable_lag,
-            longest_s=longest_ms / 1000 if self._stores else 0.0,
+            longest_s=longest_ms / 1000 if copies else 0.0,
         )
 
     # -- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the replica process. Not on several machines, where stores are on the executors' disks."""
-        if not self._stores or not self._runtime.spark.sparkContext.master.startswith("local"):
+        """Start the replica process. Not on a cluster, where stores are on the executors' disks."""
+        if not self._stores or is_cluster(str(self._runtime.spark.sparkContext.master)):
             return
         self.replicas = Replicas(
             {

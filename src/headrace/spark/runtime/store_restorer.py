@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.spark.machine.commands import Open
+from headrace.spark.runtime.executor import Executor
 from headrace.spark.runtime.fetch_stage import input_name
-from headrace.spark.runtime.job_runner import BatchFailed, JobRunner
+from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import InputRange, SlotPlan, StageReport, TaskPlan, merged
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.spark_errors import user_error
@@ -66,7 +67,7 @@ class StoreRestorer:
         self,
         runtime: RunningInstance,
         subtopology: CompiledSubtopology,
-        jobs: JobRunner,
+        jobs: Executor,
         progress: SubtopologyProgress,
         next_batch: Callable[[], BatchKey],
     ) -> None:
@@ -120,13 +121,13 @@ class StoreRestorer:
                 break
             try:
                 key = replace(batch, attempt=attempt)
-                return self._jobs.restore(
-                    self._runtime.plan_factory.plan(self._subtopology, request.assignment, slots, key)
-                )
+                plan = self._runtime.plan_factory.plan(self._subtopology, request.assignment, slots, key)
+                return self._jobs.restore(plan, gives_up=self._cancelled.is_set)
             except BatchFailed as failed:
                 # A changelog that ends in an open transaction took the API timeout already: the opener logs it, and
                 # tries again for as long as the tasks are assigned.
-                is_held_up = failed.cause is not None and failed.cause.code == "range-unreachable"
+                # The tasks of a lost slot are opened in another one.
+                is_held_up = failed.cause is not None and failed.cause.code in ("range-unreachable", "slot-lost")
                 if attempt == RETRIES - 1 or is_held_up or self._cancelled.is_set():
                     raise failed.cause or user_error(failed.error, f"{self._name}: restoring failed") from failed
                 self._cancelled.wait(0.2 * 2**attempt)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.chains import input_topics
+from headrace.spark.runtime.cluster_runner import ClusterRunner
 from headrace.spark.runtime.job_runner import JobRunner
 from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
 from headrace.spark.topology.nodes import CompiledSubtopology
@@ -25,7 +26,12 @@ log = logging.getLogger("headrace.spark")
 
 
 def warm_up(
-    jobs: JobRunner, subtopology: CompiledSubtopology, nothing: MicroBatchPlan, admin: Admin, *, most_records: int
+    jobs: JobRunner | ClusterRunner,
+    subtopology: CompiledSubtopology,
+    nothing: MicroBatchPlan,
+    admin: Admin,
+    *,
+    most_records: int,
 ) -> None:
     """Run the chains of `subtopology` with `nothing` to do, then its SQL on up to `most_records` of each topic.
 

@@ -1,0 +1,102 @@
+"""A count on executors of a Spark cluster, each with a state directory of its own: exactly once, whatever is killed."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from tests.harness.ports import find_free_port
+from tests.longer import longer
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+PROGRAM = Path(__file__).with_name("cluster_program.py")
+
+
+def spark_home(tmp_path: Path) -> Path:
+    """Return a Spark home of its own: working directories of executors are made below it."""
+    home = tmp_path / "spark-home"
+    home.mkdir()
+    for path in Path(pyspark.__path__[0]).iterdir():
+        if path.name != "work":
+            (home / path.name).symlink_to(path)
+    return home
+
+
+def run(home: Path, *steps: str, master: str = "local-cluster[2,1,1024]", **settings: str) -> dict[str, Any]:
+    """Run the program, and check what it counted."""
+    out = home.parent / "result.json"
+    done = subprocess.run(
+        [sys.executable, PROGRAM, out, master, *steps],
+        env=os.environ | {"SPARK_HOME": str(home), "CLUSTER_SETTINGS": json.dumps(settings)},
+        cwd=home.parent,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert out.exists(), done.stdout + done.stderr[-8000:]
+    result: dict[str, Any] = json.loads(out.read_text())
+    assert result["counted"] == result["expected"], done.stderr[-8000:]
+    assert result["verdict"], "verify finds the same as a batch"
+    assert result["in_driver"] == [], "no store lies on the driver's disk"
+    return result
+
+
+def test_counts_survive_a_killed_executor(tmp_path: Path) -> None:
+    homes = run(spark_home(tmp_path), "kill")["homes"]
+    assert len(homes) == 2
+    assert all(homes.values()), "each executor has stores"
+    assert not set.intersection(*map(set, homes.values())), "and each task has its store on one of them"
+
+
+@longer
+def test_counts_survive_what_happens_to_executors(tmp_path: Path) -> None:
+    run(spark_home(tmp_path), "worker", "stop", "replace")
+
+
+@longer
+@pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "ss"))), reason="drops packets: root")
+def test_counts_survive_links_that_are_cut(tmp_path: Path) -> None:
+    run(spark_home(tmp_path), "cut", "deaf")
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A standalone master and two workers of one core, as processes: (Spark home, address of the master)."""
+    home, port = spark_home(tmp_path), find_free_port()
+    master = f"spark://127.0.0.1:{port}"
+    command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy"]
+    environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> None:
+            log = stack.enter_context((tmp_path / f"{name}.log").open("w"))
+            process = subprocess.Popen([*command[:-1], *arguments], env=environment, stdout=log, stderr=log)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+
+        deploy = command[-1]
+        address = ["--host", "127.0.0.1", "--webui-port", "0"]
+        start("master", f"{deploy}.master.Master", "--port", str(port), *address)
+        for number in range(2):
+            directory = ["--work-dir", str(tmp_path / f"host-{number}"), "--cores", "1", "--memory", "1g"]
+            start(f"worker-{number}", f"{deploy}.worker.Worker", *directory, *address, master)
+        yield home, master
+
+
+@longer
+def test_counts_survive_on_a_standalone_cluster(standalone: tuple[Path, str]) -> None:
+    home, master = standalone
+    settings = {
+        "spark.cores.max": "2",
+        "spark.executor.cores": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    run(home, "kill", "stop", "replace", master=master, **settings)
