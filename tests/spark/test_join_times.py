@@ -91,6 +91,22 @@ def test_bounds_follow_from_the_condition(app, auctions, bids, caplog, name):
     assert {name for name, _, _ in join.left.stored} == {"id", *compared}
 
 
+def test_days_are_as_short_as_the_time_zone_makes_them(app, auctions, bids, spark):
+    """Spark adds days by the calendar. In Sydney, offsets are 10 and 11 hours."""
+    spark.conf.set("spark.sql.session.timeZone", "Australia/Sydney")
+    try:
+        noon = "timestamp'2026-10-03 12:00'"
+        [length] = spark.sql(f"SELECT unix_micros({noon} + INTERVAL 1 DAY) - unix_micros({noon})").first()
+        assert length == 23 * 60 * MINUTE
+        in_time = F.expr("id = auction AND at - INTERVAL 1 DAY <= opened AND opened - INTERVAL 23 HOURS <= at")
+        auctions.join(bids, in_time).select("id", "price").to_topic("out", key="id")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    join = the_join(app)
+    assert bounds(join, 0) == [("opened", (10 - 11 - 24) * 60 * MINUTE)]
+    assert bounds(join, 1) == [("at", -23 * 60 * MINUTE)]
+
+
 def test_clocks_stand_in_front_of_both_sides(app, auctions, bids):
     renamed = bids.select("auction", "price", F.col("at").alias("bid_time"))
     auctions.join(renamed, F.expr("id = auction AND bid_time BETWEEN opened AND expires")).select(
@@ -165,6 +181,8 @@ def test_closed_windows_that_are_equal_limit_both_sides(app, auctions, bids, cap
 def test_closed_windows_and_rows_of_a_topic_are_joined_by_their_windows(app, auctions, bids):
     opened = counted(auctions, "opened", "seller", "opened")
     offers = bids.select(F.col("price").cast("int").alias("seller"), F.window("at", "10 seconds").alias("window"))
+    # A table of closed windows may be on either side.
+    assert offers.join(opened, ["window", "seller"], name="other").columns == ["window", "seller", "opened"]
     opened.join(offers, ["window", "seller"], "left_semi", name="busy").to_topic("out", key="seller")
     join = the_join(app)
     assert [shift for side in (0, 1) for _, shift in bounds(join, side)] == [1, 1]

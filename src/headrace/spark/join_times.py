@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import quoted
-from headrace.spark.spark_internals import class_of, sequence, walk, with_children
+from headrace.spark.spark_internals import class_of, sequence, spread_of_offsets, walk, with_children
 from headrace.spark.topology.nodes import WINDOW_TYPE, window_parts
 
 __all__ = ["ConditionTimes", "JoinKey", "Operand", "is_window"]
 
 _TIMESTAMP = '"timestamp"'
 _DAY_TIME = '"interval '
+_DAY_US = 86_400_000_000
 # Comparison → whether its left operand is the earlier one, and whether both must differ.
 _COMPARISONS = {
     "LessThan": (True, True),
@@ -192,14 +193,18 @@ class ConditionTimes:
             return self._shift(side, value.child())
         if kind == "DatetimeSub":
             return self._shift(side, value.replacement())
-        # An interval of days is 24 hours each here, in Spark as well. One of months has no fixed length.
+        # Spark adds the days of an interval by the calendar: 23 hours where clocks are put forward. The least length
+        # counts, which makes rows stay longer. An interval of months has none.
         if kind not in ("TimestampAddInterval", "TimeAdd") or not _type_of(value.interval()).startswith(_DAY_TIME):
             return None
         shift, interval = self._shift(side, value.start()), value.interval()
         if shift is None or not interval.foldable():
             return None
         length = interval.eval(None)
-        return None if length is None else shift + int(length)
+        if length is None:
+            return None
+        has_days = abs(int(length)) >= _DAY_US
+        return shift + int(length) - (spread_of_offsets(self._session) if has_days else 0)
 
     def _place(self, side: int, operand: Operand) -> int:
         known = self.operands[side]

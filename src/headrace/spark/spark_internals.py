@@ -66,6 +66,7 @@ __all__ = [
     "sequence",
     "shared_flag",
     "shared_reference",
+    "spread_of_offsets",
     "task_context",
     "unresolved_column",
     "usable_processors",
@@ -104,6 +105,17 @@ def clone_session(session: SparkSession) -> SparkSession:
     from pyspark.sql import SparkSession
 
     return SparkSession(session.sparkContext, _jsession(session).cloneSession())
+
+
+def spread_of_offsets(session: SparkSession) -> int:
+    """Return by how much the offsets of the session's time zone from UTC differ, over all times, in microseconds."""
+    zone = str(session.conf.get("spark.sql.session.timeZone"))
+    rules = _jvm(session).org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(zone).getRules()
+    # Two instants that the calendar puts n days apart are as far from n times 24 hours as their offsets differ.
+    changes = [*rules.getTransitions(), *rules.getTransitionRules()]
+    offsets = [one for change in changes for one in (change.getOffsetBefore(), change.getOffsetAfter())]
+    seconds = [int(offset.getTotalSeconds()) for offset in offsets]
+    return (max(seconds) - min(seconds)) * 1_000_000 if seconds else 0
 
 
 def activate(session: SparkSession) -> None:

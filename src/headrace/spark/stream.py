@@ -23,7 +23,7 @@ from headrace.spark.event_time import (
     keyed_deduplication,
 )
 from headrace.spark.frames import apply_calls, quoted, without_hidden
-from headrace.spark.grouped_stream import GroupedStream
+from headrace.spark.grouped_stream import GroupedStream, StreamTable
 from headrace.spark.plan_reader import check_narrow
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.ranked_windows import window_columns
@@ -314,7 +314,9 @@ class Stream(StreamBase):
         return self._followed_by(call, template)
 
     def _joined(self, other: StreamBase, on: Any, how: str | None, name: str | None, where: str) -> Stream:
-        """Return the join with another stream."""
+        """Return the join with another stream, or with the rows of closed windows."""
+        if isinstance(other, StreamTable) and other._aggregate.closing is not None:
+            other = other._closed_rows("join")
         if not isinstance(other, Stream):
             raise refusal(
                 "not-supported-here",
