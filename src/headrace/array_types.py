@@ -10,13 +10,27 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BoolArray", "ByteArray", "FloatArray", "Int32Array", "Int64Array", "IntegerArray", "UInt64Array"]
+__all__ = [
+    "BoolArray",
+    "Boolean",
+    "ByteArray",
+    "FloatArray",
+    "Int32Array",
+    "Int64Array",
+    "Integer",
+    "IntegerArray",
+    "UInt64Array",
+]
 
 ByteArray: TypeAlias = NDArray[np.uint8]
 BoolArray: TypeAlias = NDArray[np.bool_]
+Boolean: TypeAlias = bool | np.bool_
+"""One truth value in a kernel."""
 Int32Array: TypeAlias = NDArray[np.int32]
 Int64Array: TypeAlias = NDArray[np.int64]
 UInt64Array: TypeAlias = NDArray[np.uint64]
 FloatArray: TypeAlias = NDArray[np.float64]
+Integer: TypeAlias = int | np.int64 | np.uint64
+"""One integer in a kernel: numba infers the width."""
 IntegerArray: TypeAlias = NDArray[np.integer]
 """Integers of any width: row numbers, sizes."""

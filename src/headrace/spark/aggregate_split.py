@@ -8,8 +8,8 @@ is checked against Spark: both halves must have the types that the whole has.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -145,7 +145,7 @@ class _Input:
     sql: str  # over the columns before the aggregate
     kind: str  # Spark type as JSON
     canonical: str
-    expression: Any = None  # None: put together here
+    expression: JavaObject | None = None  # None: put together here
     name: str = ""
     is_collated: bool = False
 
@@ -157,7 +157,7 @@ class _Splitter:
         self._window = window
         self._spark = before.sparkSession
         self._canonical = CanonicalExpressions(before)
-        self._groups: list[Any] = []
+        self._groups: list[JavaObject] = []
         self._inputs: dict[str, _Input] = {}  # by their SQL
         self._buffers: dict[tuple[str, tuple[str, ...]], Buffer] = {}  # by function and their inputs' SQL
 
@@ -267,7 +267,7 @@ class _Splitter:
             for index, (key, buffer) in enumerate(buffers)
         }
 
-    def _rebuilt(self, expression: Any) -> Any:
+    def _rebuilt(self, expression: JavaObject) -> JavaObject:
         """`expression` with aggregates and grouping values replaced by the columns that will hold them."""
         for index, group in enumerate(self._groups):
             if expression.semanticEquals(group):
@@ -284,7 +284,7 @@ class _Splitter:
             return expression
         return with_children(self._spark, expression, [self._rebuilt(child) for child in children])
 
-    def _buffer(self, expression: Any) -> Buffer:
+    def _buffer(self, expression: JavaObject) -> Buffer:
         function = expression.aggregateFunction()
         name = str(function.prettyName())
         if expression.isDistinct() and class_of(function) != "Count":
@@ -299,7 +299,7 @@ class _Splitter:
             inputs = self._filtered(kind, inputs, expression.filter().get())
         return self._remember(kind, inputs, str(function.dataType().json()), name)
 
-    def _inputs_of(self, kind: str, function: Any) -> list[_Input]:
+    def _inputs_of(self, kind: str, function: JavaObject) -> list[_Input]:
         children = sequence(function.children())
         if kind == "count":
             return self._counted(children)
@@ -307,7 +307,7 @@ class _Splitter:
             children = [_without_exact_cast(child) for child in children]
         return [self._input(child) for child in children]
 
-    def _counted(self, children: list[Any]) -> list[_Input]:
+    def _counted(self, children: list[JavaObject]) -> list[_Input]:
         if all(not child.nullable() for child in children):
             # `count(x)` of a column that is never null counts rows, and needs no input.
             return []  # count(*), count(1): of rows
@@ -321,7 +321,7 @@ class _Splitter:
             return [_Input(sql=present, kind='"integer"', canonical=self._canonical.text(child))]
         return [self._input(child)]
 
-    def _input(self, expression: Any) -> _Input:
+    def _input(self, expression: JavaObject) -> _Input:
         return _Input(
             sql=str(expression.sql()),
             kind=str(expression.dataType().json()),
@@ -330,7 +330,7 @@ class _Splitter:
             is_collated=_is_collated(expression),
         )
 
-    def _filtered(self, kind: str, inputs: list[_Input], condition: Any) -> list[_Input]:
+    def _filtered(self, kind: str, inputs: list[_Input], condition: JavaObject) -> list[_Input]:
         """Inputs that are null where the condition does not hold: all functions skip null in the input chosen here."""
         # All functions skip null in this input, so a FILTER needs no support of its own in any state.
         at = 1 if kind in _BY_ORDER else 0  # max_by keeps a null value and skips a null in the ordering column
@@ -429,7 +429,7 @@ class _Splitter:
         if not same or [f.dataType for f in whole.schema] != [f.dataType for f in wanted]:
             raise self._refuse("not-supported-here", "this aggregate changes its types when taken apart", _TWO_STEPS)
 
-    def _leaf_column(self, expression: Any) -> str | None:
+    def _leaf_column(self, expression: JavaObject) -> str | None:
         """The name of the leaf's column that `expression` is, or None."""
         if expression is None or class_of(expression) != "AttributeReference":
             return None
@@ -438,16 +438,16 @@ class _Splitter:
                 return str(attribute.name())
         return None
 
-    def _unaliased(self, expression: Any) -> Any:
+    def _unaliased(self, expression: JavaObject) -> JavaObject:
         return expression.child() if class_of(expression) == "Alias" else expression
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str) -> JavaObject:
         return unresolved_column(self._spark, name)
 
-    def _is(self, expression: Any, name: str) -> bool:
+    def _is(self, expression: JavaObject, name: str) -> bool:
         return is_instance(self._spark, expression, _EXPRESSIONS + name)
 
-    def _not_mergeable(self, name: str, expression: Any) -> TopologyError:
+    def _not_mergeable(self, name: str, expression: JavaObject) -> TopologyError:
         """Exact aggregates over all values and Python functions cannot be merged; any other one is not written yet."""
         shown = str(expression.sql())
         distinct = name.endswith("_distinct") and name != "approx_count_distinct"
@@ -474,13 +474,13 @@ def is_number(type_json: str) -> bool:
     return type_json in _NUMBERS or _is_decimal(type_json)
 
 
-def is_groupable(expression: Any) -> bool:
+def is_groupable(expression: JavaObject) -> bool:
     """Whether values of a Catalyst expression can be a key: equal values have equal bytes."""
     kind = str(expression.dataType().json())
     return not _is_collated(expression) and (kind in _INTEGERS or kind in _PLAIN or _is_decimal(kind))
 
 
-def is_sortable(expression: Any) -> bool:
+def is_sortable(expression: JavaObject) -> bool:
     """Whether values of a Catalyst expression can be stored in a row and compared by their bytes or numbers."""
     return not _is_collated(expression) and _is_stored(str(expression.dataType().json()))
 
@@ -504,7 +504,7 @@ def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
     raise ValueError(f"no input types are defined for the aggregate function {kind!r}")
 
 
-def _without_exact_cast(expression: Any) -> Any:
+def _without_exact_cast(expression: JavaObject) -> JavaObject:
     """The integer or float under the cast to double that Spark adds: the state makes the same double of it.
 
     Without the cast the input is a column, which needs no Spark SQL. Decimals keep theirs: Arrow rounds otherwise.
@@ -515,7 +515,7 @@ def _without_exact_cast(expression: Any) -> Any:
     return child if str(child.dataType().json()) in _INTEGERS | {'"float"'} else expression
 
 
-def _is_collated(expression: Any) -> bool:
+def _is_collated(expression: JavaObject) -> bool:
     """Whether texts that differ may count as equal: a collation is no part of the type's JSON."""
     shown = str(expression.dataType().simpleString())
     return shown.startswith("string") and shown != "string"

@@ -13,8 +13,8 @@ is known by its name: the text of a function does not contain its code.
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from headrace.spark.spark_internals import (
@@ -41,7 +41,7 @@ class CanonicalExpressions:
 
     def __init__(self, dataframe: DataFrame) -> None:
         self._session = dataframe.sparkSession
-        self._definitions: dict[int, Any] = {}  # columns that a projection defines: Spark's Alias
+        self._definitions: dict[int, JavaObject] = {}  # columns that a projection defines: Spark's Alias
         self._joined: dict[int, str] = {}  # columns of static sides, and those of functions of the user
         self._sides: list[str] = []
         self._variables: dict[int, str] = {}  # of lambda functions; Spark numbers them anew in each process
@@ -53,7 +53,7 @@ class CanonicalExpressions:
             elif class_of(node) == "Join":
                 self._note_join(node)
 
-    def text(self, expression: Any) -> str:
+    def text(self, expression: JavaObject) -> str:
         """The canonical text of `expression`."""
         self._variables.clear()
         # Spark prints SQL of the expression. Joined columns stand in it as placeholders, since their texts contain
@@ -61,7 +61,7 @@ class CanonicalExpressions:
         text = str(self._substituted(expression).sql())
         return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text)
 
-    def definition(self, column: Any) -> Any | None:
+    def definition(self, column: JavaObject) -> JavaObject | None:
         """Return the expression that a projection computes a column by, whatever its name is now; None for others."""
         while class_of(column) == "AttributeReference":
             alias = self._definitions.get(expression_id(column))
@@ -70,7 +70,7 @@ class CanonicalExpressions:
             column = alias.child()
         return column
 
-    def _note_join(self, join: Any) -> None:
+    def _note_join(self, join: JavaObject) -> None:
         columns = sequence(join.right().output())
         # Provisional texts first: the condition itself mentions these columns.
         for column in columns:  # in the condition by their names alone
@@ -83,7 +83,7 @@ class CanonicalExpressions:
         for column in columns:
             self._joined[expression_id(column)] = f"joined({side}).{column.name()}"
 
-    def _substituted(self, expression: Any) -> Any:
+    def _substituted(self, expression: JavaObject) -> JavaObject:
         """Return `expression` with every column replaced by its definition over the columns of the source."""
         if class_of(expression) == "AttributeReference":
             number = expression_id(expression)
@@ -102,10 +102,10 @@ class CanonicalExpressions:
             return expression
         return with_children(self._session, expression, [self._substituted(child) for child in children])
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str) -> JavaObject:
         return unresolved_column(self._session, name)
 
 
-def calls_user_function(expression: Any) -> bool:
+def calls_user_function(expression: JavaObject) -> bool:
     """Whether a function of the user stands in an expression: its SQL text does not contain what it does."""
     return any(class_of(node) in _FUNCTIONS_OF_THE_USER for node in walk(expression))

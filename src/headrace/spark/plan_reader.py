@@ -7,8 +7,7 @@ the list is refused by its name, at the user's line.
 
 from __future__ import annotations
 
-from typing import Any
-
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from headrace.spark.spark_internals import analysed, class_of, expression_id, optimised, sequence, walk, walk_of_stream
@@ -79,7 +78,7 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False,
         )
 
 
-def leaf_of(dataframe: DataFrame) -> Any:
+def leaf_of(dataframe: DataFrame) -> JavaObject:
     """Return the leaf node of the stream in the analysed plan of `dataframe`."""
     return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
 
@@ -103,7 +102,7 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     return tuple(str(a.name()) for a in columns if not remains or expression_id(a) in used)
 
 
-def source_column(dataframe: DataFrame, column: Any) -> str | None:
+def source_column(dataframe: DataFrame, column: JavaObject) -> str | None:
     """Return the column of the leaf that `column`, an attribute of `dataframe`, equals; None if it is computed.
 
     Renamed columns are followed, through projections only.
@@ -131,7 +130,7 @@ def only_projects(dataframe: DataFrame) -> bool:
     return all(class_of(node) in _ROW_FOR_ROW for node in walk(analysed(dataframe)))
 
 
-def nondeterministic_functions(expression: Any) -> set[str]:
+def nondeterministic_functions(expression: JavaObject) -> set[str]:
     """Return the names of nondeterministic and of time-dependent functions in `expression`."""
     found: set[str] = set()
     pending = [expression]
@@ -146,7 +145,7 @@ def nondeterministic_functions(expression: Any) -> set[str]:
     return found
 
 
-def nondeterministic_functions_of(plan: Any) -> set[str]:
+def nondeterministic_functions_of(plan: JavaObject) -> set[str]:
     """Return the names of nondeterministic and of time-dependent functions in a whole plan."""
     return {
         name for node in walk(plan) for one in sequence(node.expressions()) for name in nondeterministic_functions(one)

@@ -15,13 +15,14 @@ import itertools
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from py4j.java_gateway import is_instance_of
+from py4j.java_gateway import JavaGateway, JavaObject, is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -88,7 +89,7 @@ def is_classic(one: object) -> bool:
 
 def jvm_process(session: SparkSession) -> tuple[int, subprocess.Popen[bytes] | None]:
     """Return the JVM's pid, and its process if Python started it (not under spark-submit)."""
-    context: Any = session.sparkContext
+    context: SparkContext = session.sparkContext
     return int(context._jvm.java.lang.ProcessHandle.current().pid()), getattr(context._gateway, "proc", None)
 
 
@@ -128,7 +129,7 @@ def broadcast_threshold_bytes(session: SparkSession) -> int:
     return int(_jsession(session).sessionState().conf().autoBroadcastJoinThreshold())
 
 
-def private_field(session: SparkSession, class_name: str, name: str) -> Any:
+def private_field(session: SparkSession, class_name: str, name: str) -> JavaObject:
     """Return a private field of a class below `org.apache.spark`, as a `java.lang.reflect.Field`.
 
     Reflection, because a method call by py4j lists all methods of the class first. That fails for classes with
@@ -154,7 +155,7 @@ def compile_script(session: SparkSession, source: str, parameters: Mapping[str, 
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled(gateway: Any, source: str, parameters: tuple[tuple[str, str], ...]) -> Callable[..., str]:
+def _compiled(gateway: JavaGateway, source: str, parameters: tuple[tuple[str, str], ...]) -> Callable[..., str]:
     jvm = gateway.jvm
     # The class loader of Spark, because Janino has to resolve Spark's classes in the script's parameters.
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
@@ -167,7 +168,7 @@ def _compiled(gateway: Any, source: str, parameters: tuple[tuple[str, str], ...]
     script.setParameters(names, types)
     script.cook(source)
 
-    def call(*values: Any) -> str:
+    def call(*values: object) -> str:
         given = gateway.new_array(jvm.Object, len(parameters))
         for at, value in enumerate(values):
             given[at] = value
@@ -177,7 +178,7 @@ def _compiled(gateway: Any, source: str, parameters: tuple[tuple[str, str], ...]
 
 
 @contextlib.contextmanager
-def task_context(session: SparkSession) -> Iterator[Any]:
+def task_context(session: SparkSession) -> Iterator[JavaObject]:
     """Set a task context for the calling thread: operators allocate memory and stop Python workers by it."""
     jvm = _jvm(session)
     companion = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$")
@@ -194,7 +195,7 @@ def task_context(session: SparkSession) -> Iterator[Any]:
         memory.cleanUpAllAllocatedMemory()
 
 
-def _memory_manager(session: SparkSession) -> Any:
+def _memory_manager(session: SparkSession) -> JavaObject:
     environment = private_field(session, "SparkEnv$", "env").get(
         private_field(session, "SparkEnv$", "MODULE$").get(None)
     )
@@ -204,33 +205,33 @@ def _memory_manager(session: SparkSession) -> Any:
     raise LookupError("SparkEnv has no memory manager")
 
 
-def _jvm(session: SparkSession) -> Any:
+def _jvm(session: SparkSession) -> JavaObject:
     return session.sparkContext._jvm
 
 
-def _jsession(session: SparkSession) -> Any:
+def _jsession(session: SparkSession) -> JavaObject:
     return session._jsparkSession
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
-def query_execution(dataframe: DataFrame) -> Any:
+def query_execution(dataframe: DataFrame) -> JavaObject:
     """Return Spark's `QueryExecution` of `dataframe`, which holds its plans of all phases."""
     return dataframe._jdf.queryExecution()
 
 
-def logical_plan(dataframe: DataFrame) -> Any:
+def logical_plan(dataframe: DataFrame) -> JavaObject:
     """Return the logical plan of `dataframe` as it was built, with the time functions still open."""
     return query_execution(dataframe).logical()
 
 
-def analysed(dataframe: DataFrame) -> Any:
+def analysed(dataframe: DataFrame) -> JavaObject:
     """Return the analysed logical plan of `dataframe`, a JVM object."""
     return query_execution(dataframe).analyzed()
 
 
-def optimised(dataframe: DataFrame) -> Any:
+def optimised(dataframe: DataFrame) -> JavaObject:
     """Return the optimised logical plan of `dataframe`."""
     return query_execution(dataframe).optimizedPlan()
 
@@ -247,14 +248,14 @@ def contains_current_time(dataframe: DataFrame) -> bool:
     return bool(analysed(dataframe).containsPattern(current))
 
 
-def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
+def frame_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
     """Return a DataFrame of a logical plan, planned again in `session`."""
     from pyspark.sql import DataFrame
 
     return DataFrame(_jvm(session).org.apache.spark.sql.classic.Dataset.ofRows(_jsession(session), plan), session)
 
 
-def local_relation(session: SparkSession, output: Any, rows: Any) -> Any:
+def local_relation(session: SparkSession, output: JavaObject, rows: JavaObject) -> JavaObject:
     """Return a logical plan that holds `rows` (Java Rows), with the columns `output` and their expression ids."""
     catalyst = _jvm(session).org.apache.spark.sql.catalyst.plans.logical
     return catalyst.LocalRelation.fromExternalRows(output, scala_sequence(session, rows))
@@ -266,17 +267,17 @@ def run_plan(dataframe: DataFrame) -> None:
     query_execution(dataframe).toRdd().count()
 
 
-def json_rows(dataframe: DataFrame) -> Any:
+def json_rows(dataframe: DataFrame) -> JavaObject:
     """Return a Java RDD of the rows as JSON texts. It can be collected again and again without another planning."""
     return dataframe._jdf.toJSON().javaRDD()
 
 
-def collect_as_java_list(dataframe: DataFrame) -> Any:
+def collect_as_java_list(dataframe: DataFrame) -> JavaObject:
     """Run `dataframe` and keep its rows in the driver's JVM, as a Java list of public Rows."""
     return dataframe._jdf.collectAsList()
 
 
-def java_list(session: SparkSession) -> Any:
+def java_list(session: SparkSession) -> JavaObject:
     """Return an empty Java list."""
     return _jvm(session).java.util.ArrayList()
 
@@ -308,7 +309,7 @@ def collect_arrow(dataframe: DataFrame) -> list[pa.RecordBatch]:
 _ROW_BY_ROW = re.compile(r"([ :+|-]*(\*\(\d+\) )?(Project|Filter|LocalTableScan)\b[^\n]*\n)+\s*")
 
 
-def _arrow_batches(dataframe: DataFrame, rows: Any) -> list[pa.RecordBatch]:
+def _arrow_batches(dataframe: DataFrame, rows: JavaObject) -> list[pa.RecordBatch]:
     """Return a Scala iterator of internal rows as Arrow."""
     session = dataframe.sparkSession
     zone = str(session.conf.get("spark.sql.session.timeZone"))
@@ -321,7 +322,7 @@ def _arrow_batches(dataframe: DataFrame, rows: Any) -> list[pa.RecordBatch]:
     return found
 
 
-def collect_rows(dataframe: DataFrame) -> tuple[Any, int, Any]:
+def collect_rows(dataframe: DataFrame) -> tuple[JavaObject, int, JavaObject]:
     """Run `dataframe` as one job and keep its rows in the driver's JVM: (Java list, number of rows, schema)."""
     jvm = _jvm(dataframe.sparkSession)
     # `executeCollect` returns internal rows and no converted ones. `unsafeWrapArray` gives them to the collection
@@ -331,21 +332,21 @@ def collect_rows(dataframe: DataFrame) -> tuple[Any, int, Any]:
     return jvm.scala.jdk.javaapi.CollectionConverters.asJava(wrapped), len(array), dataframe._jdf.schema()
 
 
-def frame_of_rows(session: SparkSession, rows: Any, schema: Any, partitions: int) -> DataFrame:
+def frame_of_rows(session: SparkSession, rows: JavaObject, schema: JavaObject, partitions: int) -> DataFrame:
     """Return a DataFrame of internal rows (see `collect_rows`), in so many partitions."""
     from pyspark.sql import DataFrame
 
-    context: Any = session.sparkContext
+    context: SparkContext = session.sparkContext
     rdd = context._jsc.parallelize(rows, partitions).rdd()
     return DataFrame(_jsession(session).internalCreateDataFrame(rdd, schema, False), session)
 
 
-def internal_rows(dataframe: DataFrame) -> Any:
+def internal_rows(dataframe: DataFrame) -> JavaObject:
     """Return the Java RDD of internal rows that `dataframe` is planned as."""
     return query_execution(dataframe).toRdd()
 
 
-def frame_of_rdd(session: SparkSession, rdd: Any, schema: StructType) -> DataFrame:
+def frame_of_rdd(session: SparkSession, rdd: JavaObject, schema: StructType) -> DataFrame:
     """Return a DataFrame of a Java RDD of internal rows (see `internal_rows`)."""
     from pyspark.sql import DataFrame
 
@@ -353,7 +354,9 @@ def frame_of_rdd(session: SparkSession, rdd: Any, schema: StructType) -> DataFra
     return DataFrame(_jsession(session).internalCreateDataFrame(rdd, java_schema, False), session)
 
 
-def rows_through_code(session: SparkSession, rdd: Any, source: str, references: Sequence[Any]) -> Any:
+def rows_through_code(
+    session: SparkSession, rdd: JavaObject, source: str, references: Sequence[JavaObject]
+) -> JavaObject:
     """Return an RDD whose partitions pass through an iterator in Java, compiled where its tasks run.
 
     The classes that Spark's generated code takes to executors, as source text, take ours: a class compiled in the
@@ -382,32 +385,32 @@ def rows_through_code(session: SparkSession, rdd: Any, source: str, references: 
     return rdd.mapPartitionsWithEvaluator(factory, jvm.scala.reflect.ClassTag.apply(row))
 
 
-def shared_reference(session: SparkSession) -> Any:
+def shared_reference(session: SparkSession) -> JavaObject:
     """Return an empty `AtomicReference`, for `rows_through_code`."""
     return _jvm(session).java.util.concurrent.atomic.AtomicReference()
 
 
-def shared_flag(session: SparkSession) -> Any:
+def shared_flag(session: SparkSession) -> JavaObject:
     """Return an `AtomicBoolean` that is false, for `rows_through_code`."""
     return _jvm(session).java.util.concurrent.atomic.AtomicBoolean()
 
 
-def sequence(scala: Any) -> list[Any]:
+def sequence(scala: JavaObject) -> list[JavaObject]:
     """Return a Scala Seq as a list."""
     return [scala.apply(index) for index in range(scala.size())]
 
 
-def scala_sequence(session: SparkSession, items: Any) -> Any:
+def scala_sequence(session: SparkSession, items: JavaObject | Sequence[object]) -> JavaObject:
     """Return a list, of Python or of Java, as a Scala Seq."""
     return _jvm(session).PythonUtils.toSeq(items)
 
 
-def empty_option(session: SparkSession) -> Any:
+def empty_option(session: SparkSession) -> JavaObject:
     """Return Scala's None."""
     return _jvm(session).scala.Option.empty()
 
 
-def walk(plan: Any) -> Iterator[Any]:
+def walk(plan: JavaObject) -> Iterator[JavaObject]:
     """Yield `plan` and all nodes below it, parents first."""
     pending = [plan]
     while pending:
@@ -416,7 +419,7 @@ def walk(plan: Any) -> Iterator[Any]:
         pending.extend(reversed(sequence(node.children())))
 
 
-def walk_of_stream(plan: Any) -> Iterator[Any]:
+def walk_of_stream(plan: JavaObject) -> Iterator[JavaObject]:
     """Yield nodes like `walk`, but follow only the left side of joins: the stream is always on the left."""
     pending = [plan]
     while pending:
@@ -427,7 +430,7 @@ def walk_of_stream(plan: Any) -> Iterator[Any]:
         pending.extend([node.left()] if class_of(node) == "Join" else reversed(sequence(node.children())))
 
 
-def class_of(node: Any) -> str:
+def class_of(node: JavaObject) -> str:
     """Return the simple class name of a JVM object."""
     return str(node.getClass().getSimpleName())
 
@@ -435,27 +438,27 @@ def class_of(node: Any) -> str:
 # -- expressions ------------------------------------------------------------------------------------------------------
 
 
-def catalyst_expressions(session: SparkSession) -> Any:
+def catalyst_expressions(session: SparkSession) -> JavaObject:
     """Return the package `org.apache.spark.sql.catalyst.expressions`, whose classes can be called to make objects."""
     return _jvm(session).org.apache.spark.sql.catalyst.expressions
 
 
-def logical_plans(session: SparkSession) -> Any:
+def logical_plans(session: SparkSession) -> JavaObject:
     """Return the package `org.apache.spark.sql.catalyst.plans.logical`, whose classes can be called to make nodes."""
     return _jvm(session).org.apache.spark.sql.catalyst.plans.logical
 
 
-def parse_expression(session: SparkSession, text: str) -> Any:
+def parse_expression(session: SparkSession, text: str) -> JavaObject:
     """Parse SQL text into an unresolved expression."""
     return _jsession(session).sessionState().sqlParser().parseExpression(text)
 
 
-def unresolved_column(session: SparkSession, name: str) -> Any:
+def unresolved_column(session: SparkSession, name: str) -> JavaObject:
     """Return an expression for the column `name`, whatever characters the name has."""
     return _jvm(session).org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute.quoted(name)
 
 
-def with_children(session: SparkSession, expression: Any, children: Sequence[Any]) -> Any:
+def with_children(session: SparkSession, expression: JavaObject, children: Sequence[JavaObject]) -> JavaObject:
     """Return `expression` with other children."""
     return expression.withNewChildren(scala_sequence(session, children))
 
@@ -482,17 +485,17 @@ def interval_parts(session: SparkSession, text: str) -> tuple[int, int, int] | N
     return int(get_field(found, "months")), int(get_field(found, "days")), int(get_field(found, "microseconds"))
 
 
-def expression_id(attribute: Any) -> int:
+def expression_id(attribute: JavaObject) -> int:
     """Return the expression id by which Spark identifies an attribute."""
     return int(attribute.exprId().id())
 
 
-def is_instance(session: SparkSession, one: Any, class_name: str) -> bool:
+def is_instance(session: SparkSession, one: JavaObject, class_name: str) -> bool:
     """Whether a JVM object is an instance of a class or trait, given by its full name."""
     return bool(is_instance_of(session.sparkContext._gateway, one, class_name))
 
 
-def column_of(session: SparkSession, expression: Any) -> Column:
+def column_of(session: SparkSession, expression: JavaObject) -> Column:
     """Return a PySpark column of an expression."""
     from pyspark.sql.classic.column import Column
 

@@ -11,7 +11,7 @@ loop consumes bytes or is bounded, and entries are counted by a first run where 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from headrace.protocol.arrow_kernels import copy_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def njit(**_options: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array, Integer, IntegerArray, UInt64Array
+
+    Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
 
 else:
     from numba import njit
@@ -58,7 +62,7 @@ _MOST_EMPTY_ITEMS = 1 << 10  # in one block, of a type whose values take no byte
 
 
 @njit(cache=True, nogil=True)
-def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
+def _varint(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Read a zigzag varint: (value, position behind it), the position -1 if it leaves the record or is too long."""
     if at >= end:
         return np.int64(0), np.int64(-1)
@@ -81,7 +85,7 @@ def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _little_endian(data: Any, at: Any, width: Any) -> Any:
+def _little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
     value = np.uint64(0)
     for i in range(width):
         value |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -90,18 +94,18 @@ def _little_endian(data: Any, at: Any, width: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def run_program(  # noqa: C901 one loop over steps; a call per step would cost more than the step
-    program: Any,
-    table: Any,
-    data: Any,
-    starts: Any,
-    ends: Any,
-    bases: Any,
-    filled: Any,
-    numbers: Any,
-    sizes: Any,
-    there: Any,
-    bad: Any,
-    bad_step: Any,
+    program: Int64Array,
+    table: Int64Array,
+    data: ByteArray,
+    starts: Int64Array,
+    ends: Int64Array,
+    bases: Int64Array,
+    filled: Int64Array,
+    numbers: Int64Array,
+    sizes: IntegerArray,
+    there: ByteArray,
+    bad: ByteArray,
+    bad_step: Int32Array,
     writes: bool,
 ) -> None:
     """Read all records.
@@ -130,6 +134,9 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
     """
     # Entries are written in three places below, in the same lines. A function for it was measured: it takes all these
     # arrays with each call, and reading took six times as long; inlined by numba, three times.
+    at: Integer
+    number: Integer
+    size: Integer
     slots = len(filled)
     before = np.empty(slots, np.int64)
     remaining = np.zeros(DEEPEST_LOOP + 1, np.int64)
@@ -138,8 +145,8 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
     for row in range(len(starts)):
         at, end = starts[row], ends[row]
         depth = 0
-        step: Any = np.int64(bad_step[row])
-        failure: Any = np.int64(bad[row])
+        step: Integer = np.int64(bad_step[row])
+        failure: Integer = np.int64(bad[row])
         if failure == 0:
             step = 1
         # The entries before this record, to return to if it turns out to be bad.
@@ -304,7 +311,9 @@ def run_program(  # noqa: C901 one loop over steps; a call per step would cost m
 
 
 @njit(cache=True, nogil=True)
-def read_decimals(data: Any, starts: Any, sizes: Any, there: Any, out: Any, fits: Any) -> None:
+def read_decimals(
+    data: ByteArray, starts: Int64Array, sizes: IntegerArray, there: ByteArray, out: UInt64Array, fits: BoolArray
+) -> None:
     """Big-endian two's complement of any length to 128-bit little-endian words; `fits` is False where 128 are too few.
 
     Args:
@@ -341,7 +350,7 @@ def read_decimals(data: Any, starts: Any, sizes: Any, there: Any, out: Any, fits
 
 
 @njit(cache=True, nogil=True)
-def add_varint_sizes(values: Any, sizes: Any) -> None:
+def add_varint_sizes(values: IntegerArray, sizes: IntegerArray) -> None:
     """Add the encoded length of each value to `sizes`."""
     for i in range(len(values)):
         zigzag = np.uint64((values[i] << 1) ^ (values[i] >> 63))
@@ -352,7 +361,7 @@ def add_varint_sizes(values: Any, sizes: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def write_varints(values: Any, at: Any, target: Any) -> None:
+def write_varints(values: IntegerArray, at: Int64Array, target: ByteArray) -> None:
     """Write each value at its position, and move the position behind it."""
     for i in range(len(values)):
         zigzag = np.uint64((values[i] << 1) ^ (values[i] >> 63))
@@ -366,7 +375,7 @@ def write_varints(values: Any, at: Any, target: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def write_words(words: Any, width: int, at: Any, target: Any) -> None:
+def write_words(words: UInt64Array, width: int, at: Int64Array, target: ByteArray) -> None:
     """Write `width` bytes of each value, low byte first, and move the position behind them."""
     for i in range(len(words)):
         word = np.uint64(words[i])
@@ -376,7 +385,7 @@ def write_words(words: Any, width: int, at: Any, target: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def write_bytes(data: Any, offsets: Any, at: Any, target: Any) -> None:
+def write_bytes(data: ByteArray, offsets: IntegerArray, at: Int64Array, target: ByteArray) -> None:
     """Write the bytes between each two offsets, and move the position behind them."""
     for i in range(len(at)):
         size = offsets[i + 1] - offsets[i]
@@ -385,7 +394,7 @@ def write_bytes(data: Any, offsets: Any, at: Any, target: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def decimal_sizes(words: Any, sizes: Any) -> None:
+def decimal_sizes(words: UInt64Array, sizes: IntegerArray) -> None:
     """The least number of bytes of each 128-bit value in two's complement, as `BigInteger.toByteArray` makes them."""
     for i in range(len(words)):
         sizes[i] = 16
@@ -400,7 +409,7 @@ def decimal_sizes(words: Any, sizes: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def write_decimals(words: Any, sizes: Any, at: Any, target: Any) -> None:
+def write_decimals(words: UInt64Array, sizes: IntegerArray, at: Int64Array, target: ByteArray) -> None:
     """Write the lowest `sizes[i]` bytes of each 128-bit value, high byte first; more than 16 repeat the sign."""
     for i in range(len(words)):
         sign = np.uint64(255) if words[i, 1] >> np.uint64(63) else np.uint64(0)
@@ -411,7 +420,7 @@ def write_decimals(words: Any, sizes: Any, at: Any, target: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _byte_of(words: Any, i: Any, index: Any) -> Any:
+def _byte_of(words: UInt64Array, i: Integer, index: Integer) -> Integer:
     if index < 8:
         return (words[i, 0] >> np.uint64(8 * index)) & np.uint64(0xFF)
     return (words[i, 1] >> np.uint64(8 * (index - 8))) & np.uint64(0xFF)

@@ -10,14 +10,27 @@ Bytes come from strangers and numba checks no bounds: each read is behind a comp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def njit(**_options: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    from headrace.array_types import (
+        BoolArray,
+        Boolean,
+        ByteArray,
+        FloatArray,
+        Int32Array,
+        Int64Array,
+        Integer,
+        IntegerArray,
+    )
+
+    Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
 
 else:
     from numba import njit
@@ -57,19 +70,19 @@ _MOST_DIGITS = 19  # more than an int64 holds come out negative, which marks the
 
 
 @njit(cache=True, nogil=True)
-def _is_digit(byte: Any) -> Any:
+def _is_digit(byte: np.uint8) -> Boolean:
     return 48 <= byte <= 57
 
 
 @njit(cache=True, nogil=True)
-def _behind_space(data: Any, at: Any, end: Any) -> Any:
+def _behind_space(data: ByteArray, at: Integer, end: Integer) -> Integer:
     while at < end and (data[at] == 32 or data[at] == 9 or data[at] == 10 or data[at] == 13):
         at += 1
     return at
 
 
 @njit(cache=True, nogil=True)
-def _behind_plain_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
+def _behind_plain_text(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Boolean]:
     """Find the end of a string without escapes: (position of the closing quote or -1, whether all bytes are ASCII)."""
     # The bytes are or-ed together instead of tested one by one: the highest bit of the result is set if any byte is
     # above 127.
@@ -86,7 +99,7 @@ def _behind_plain_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
+def _behind_text(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Boolean]:
     """Find the end of a string that may contain escapes; see `_behind_plain_text`."""
     seen = np.uint8(0)
     while at < end:
@@ -121,7 +134,7 @@ def _behind_text(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _word(data: Any, at: int, end: int) -> tuple[int, int]:
+def _word(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Read a literal: (1 true, 0 false, 2 null, -1 none of them; the position after it)."""
     # The second byte differs between the three literals (r, u, a), so it is compared first: one comparison rejects most
     # of them.
@@ -135,7 +148,7 @@ def _word(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa: C901 a grammar in one pass
+def _number(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:  # noqa: C901 a grammar in one pass
     """A number by JSON's grammar: (where it ends or -1, its digits without point or sign, power of ten, form).
 
     Form: 0 an integer, 1 with a point or an exponent, 2 more digits than fit into the result.
@@ -189,7 +202,7 @@ def _number(data: Any, at: Any, end: Any) -> tuple[Any, Any, Any, Any]:  # noqa:
 
 
 @njit(cache=True, nogil=True)
-def _two(data: Any, at: int) -> int:
+def _two(data: ByteArray, at: Integer) -> int:
     """Return the number of two digits; for other bytes a number that makes every sum it is part of negative."""
     # The callers add at most a few hundred to the result, so a sum with this number stays negative and one range check
     # covers all digits of a date.
@@ -199,7 +212,7 @@ def _two(data: Any, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _day(data: Any, at: int) -> int:
+def _day(data: ByteArray, at: Integer) -> int:
     """Return days since 1970 for `2013-01-31` at this position, or the smallest integer if it is not a date."""
     nothing = np.iinfo(np.int64).min
     if data[at + 4] != 45 or data[at + 7] != 45:
@@ -224,7 +237,7 @@ def _day(data: Any, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _instant(data: Any, at: int, size: int, utc: bool) -> int:
+def _instant(data: ByteArray, at: Integer, size: Integer, utc: bool) -> int:
     """Return microseconds since 1970 for `2013-01-31T05:06:07.123456Z`, or the smallest integer.
 
     The Z may be missing if the session's zone is UTC.
@@ -259,7 +272,9 @@ def _instant(data: Any, at: int, size: int, utc: bool) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _is_named(data: Any, at: Any, size: Any, names: Any, name_offsets: Any, field: Any) -> Any:
+def _is_named(
+    data: ByteArray, at: Integer, size: Integer, names: ByteArray, name_offsets: IntegerArray, field: Integer
+) -> bool:
     start = name_offsets[field]
     if name_offsets[field + 1] - start != size:
         return False
@@ -271,20 +286,20 @@ def _is_named(data: Any, at: Any, size: Any, names: Any, name_offsets: Any, fiel
 
 @njit(cache=True, nogil=True)
 def scan_objects(  # noqa: C901 one pass over bytes; every check must stand where the byte is read
-    data: Any,
-    offsets: Any,
-    names: Any,
-    name_offsets: Any,
-    kinds: Any,
-    limits: Any,
+    data: ByteArray,
+    offsets: IntegerArray,
+    names: ByteArray,
+    name_offsets: IntegerArray,
+    kinds: IntegerArray,
+    limits: Int64Array,
     utc: bool,
-    found: Any,
-    numbers: Any,
-    doubles: Any,
-    text_at: Any,
-    text_size: Any,
-    odd: Any,
-    foreign: Any,
+    found: ByteArray,
+    numbers: Int64Array,
+    doubles: FloatArray,
+    text_at: IntegerArray,
+    text_size: Int32Array,
+    odd: BoolArray,
+    foreign: BoolArray,
 ) -> None:
     """Read the records `data[offsets[row]:offsets[row + 1]]`.
 
@@ -292,6 +307,8 @@ def scan_objects(  # noqa: C901 one pass over bytes; every check must stand wher
     `found` (ABSENT, PRESENT, HARD), `numbers` (integers, booleans, days, microseconds), `doubles`, `text_at` and
     `text_size`. Per row: `odd`, and `foreign` where bytes above 127 were seen, which are not checked here.
     """
+    at: Integer
+    micros: Integer
     fields = kinds.shape[0]
     seen = np.full(fields, -1, np.int64)  # the row in which a field was met last: names come once
     nothing = np.iinfo(np.int64).min

@@ -6,7 +6,7 @@ the ones before it wrote; a row's first comma becomes its brace at the end. A nu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,11 @@ from headrace.protocol.arrow_kernels import copy_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def njit(**_options: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    from headrace.array_types import BoolArray, ByteArray, Int64Array, Integer, IntegerArray
+
+    Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
 
 else:
     from numba import njit
@@ -24,7 +28,7 @@ __all__ = ["add_integer_sizes", "add_text_sizes", "close_rows", "is_plain_text",
 
 
 @njit(cache=True, nogil=True)
-def is_plain_text(data: Any, start: int, end: int) -> bool:
+def is_plain_text(data: ByteArray, start: int, end: int) -> bool:
     """Whether these bytes need no escape in a JSON string: no quote, no backslash, no control character."""
     for at in range(start, end):
         byte = data[at]
@@ -34,13 +38,13 @@ def is_plain_text(data: Any, start: int, end: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _magnitude(value: Any) -> Any:
+def _magnitude(value: Integer) -> Integer:
     # -(value + 1) + 1 instead of -value: the least int64 has no positive counterpart.
     return np.uint64(value) if value >= 0 else np.uint64(-(value + 1)) + np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
-def _digits(value: Any) -> int:
+def _digits(value: Integer) -> int:
     left, count = _magnitude(value), 1
     while left >= np.uint64(10):
         left //= np.uint64(10)
@@ -49,7 +53,7 @@ def _digits(value: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _write_null(label: Any, target: Any, at: Any) -> Any:
+def _write_null(label: ByteArray, target: ByteArray, at: Integer) -> Integer:
     copy_bytes(target, np.int64(at), label, np.int64(0), np.int64(label.shape[0]))
     at += label.shape[0]
     target[at] = 110
@@ -60,14 +64,14 @@ def _write_null(label: Any, target: Any, at: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def add_integer_sizes(values: Any, there: Any, label_size: int, sizes: Any) -> None:
+def add_integer_sizes(values: IntegerArray, there: BoolArray, label_size: int, sizes: IntegerArray) -> None:
     """Add the size of an integer column's part, label included, to the size of each row."""
     for row in range(sizes.shape[0]):
         sizes[row] += label_size + (_digits(values[row]) + (values[row] < 0) if there[row] else 4)
 
 
 @njit(cache=True, nogil=True)
-def add_text_sizes(offsets: Any, there: Any, label_size: int, quoted: bool, sizes: Any) -> None:
+def add_text_sizes(offsets: IntegerArray, there: BoolArray, label_size: int, quoted: bool, sizes: IntegerArray) -> None:
     """Add the size of a text column's part, label included, to the size of each row."""
     for row in range(sizes.shape[0]):
         size = np.int64(offsets[row + 1]) - np.int64(offsets[row])
@@ -75,7 +79,9 @@ def add_text_sizes(offsets: Any, there: Any, label_size: int, quoted: bool, size
 
 
 @njit(cache=True, nogil=True)
-def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: Any) -> None:
+def write_integers(
+    values: IntegerArray, there: BoolArray, label: ByteArray, cursors: Int64Array, target: ByteArray
+) -> None:
     """Write an integer column's part of each row at its cursor, and advance the cursors."""
     for row in range(cursors.shape[0]):
         if not there[row]:
@@ -95,7 +101,15 @@ def write_integers(values: Any, there: Any, label: Any, cursors: Any, target: An
 
 
 @njit(cache=True, nogil=True)
-def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, cursors: Any, target: Any) -> None:
+def write_texts(
+    offsets: IntegerArray,
+    data: ByteArray,
+    there: BoolArray,
+    label: ByteArray,
+    quoted: bool,
+    cursors: Int64Array,
+    target: ByteArray,
+) -> None:
     """Write a text column's part of each row at its cursor, and advance the cursors."""
     for row in range(cursors.shape[0]):
         if not there[row]:
@@ -118,7 +132,7 @@ def write_texts(offsets: Any, data: Any, there: Any, label: Any, quoted: bool, c
 
 
 @njit(cache=True, nogil=True)
-def close_rows(offsets: Any, target: Any) -> None:
+def close_rows(offsets: IntegerArray, target: ByteArray) -> None:
     """Replace each row's first comma by an opening brace, and append the closing brace."""
     # Each part was written as `,"name":value`. Replacing one byte at the end is cheaper than a branch per column for
     # the first part of a row.

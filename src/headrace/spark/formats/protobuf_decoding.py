@@ -287,14 +287,19 @@ class _Values:
 
 
 def _merge(
-    batch: _Batch, spans: _Spans, several: NDArray[np.int64], firsts: Any, ends: NDArray[np.int64], number: int
+    batch: _Batch,
+    spans: _Spans,
+    several: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    number: int,
 ) -> None:
     """Put the occurrences of a message one behind the other, where there are several, behind all other bytes."""
     data, nothing = read_only(batch.data), np.zeros(0, np.uint8)
     pieces, reached = [batch.data], len(batch.data)
     for row in several.tolist():
         # Twice over the same bytes: sizes first, because the buffer is allocated once for each.
-        size = kernels.gather_field(data, firsts[row], ends[row], number, nothing, False)
+        size = int(kernels.gather_field(data, firsts[row], ends[row], number, nothing, False))
         piece = np.empty(size, np.uint8)
         kernels.gather_field(data, firsts[row], ends[row], number, piece, True)
         pieces.append(piece)

@@ -9,7 +9,7 @@ Format: protobuf.dev, "Encoding". Where parsers differ, it is read as by upb, th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from headrace.protocol.arrow_kernels import copy_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def njit(**_options: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    from headrace.array_types import ByteArray, Int32Array, Int64Array, Integer, IntegerArray
+
+    Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
 
 else:
     from numba import njit
@@ -54,7 +58,7 @@ _MOST_GROUPS = 100
 
 
 @njit(cache=True, nogil=True)
-def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
+def _varint(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Read a varint: (value as uint64, position behind it), the position -1 if it leaves the message or is too long.
 
     Of the tenth byte only one bit has room; parsers do not look at the others.
@@ -72,13 +76,13 @@ def _varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _short_varint(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
+def _short_varint(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Read a tag or a length, which have at most five bytes."""
     return _varint(data, at, min(end, at + 5))
 
 
 @njit(cache=True, nogil=True)
-def _wire_type(kind: Any) -> Any:
+def _wire_type(kind: Integer) -> Integer:
     if kind <= SINT64:
         return 0
     if kind <= SFIXED32:
@@ -87,7 +91,7 @@ def _wire_type(kind: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _number(kind: Any, raw: Any) -> Any:
+def _number(kind: Integer, raw: Integer) -> Integer:
     """Return the value of the bits of a varint or of a fixed-width field."""
     low = raw & np.uint64(0xFFFFFFFF)
     # An int32 is sent as a varint of 64 bits, sign-extended. Parsers keep the low 32 bits whatever the others are.
@@ -106,7 +110,7 @@ def _number(kind: Any, raw: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _little_endian(data: Any, at: Any, width: Any) -> Any:
+def _little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
     value = np.uint64(0)
     for i in range(width):
         value |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -114,7 +118,7 @@ def _little_endian(data: Any, at: Any, width: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _raw(data: Any, at: Any, end: Any, wire: Any) -> tuple[Any, Any]:
+def _raw(data: ByteArray, at: Integer, end: Integer, wire: Integer) -> tuple[Integer, Integer]:
     """Read a varint or fixed bytes: (bits, position behind them), the position -1 if they leave the message."""
     if wire == 0:
         return _varint(data, at, end)
@@ -125,7 +129,7 @@ def _raw(data: Any, at: Any, end: Any, wire: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _behind_length(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
+def _behind_length(data: ByteArray, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Read a length: (length, position of what it measures), the position -1 if that leaves the message."""
     length, at = _short_varint(data, at, end)
     if at < 0 or length > np.uint64(end - at):
@@ -134,7 +138,7 @@ def _behind_length(data: Any, at: Any, end: Any) -> tuple[Any, Any]:
 
 
 @njit(cache=True, nogil=True)
-def _skip(data: Any, at: Any, end: Any, tag: Any) -> tuple[Any, Any]:  # noqa: C901 one branch per wire type
+def _skip(data: ByteArray, at: Integer, end: Integer, tag: Integer) -> tuple[Integer, Integer]:  # noqa: C901 one branch per wire type
     """Skip an unknown field: (position behind it, failure). A group is skipped whole."""
     # Groups (wire types 3 and 4) are deprecated but legal in unknown fields. Their field numbers stand on a stack,
     # because an end tag must match its start. The depth is bounded as in Google's parsers: a nesting bomb would
@@ -174,7 +178,7 @@ def _skip(data: Any, at: Any, end: Any, tag: Any) -> tuple[Any, Any]:  # noqa: C
 
 
 @njit(cache=True, nogil=True)
-def _is_known(table: Any, first: Any, last: Any, number: Any) -> bool:
+def _is_known(table: Int64Array, first: Integer, last: Integer, number: Integer) -> bool:
     """Whether a closed enum has this number; every number is known to other types."""
     if first == last:
         return True
@@ -186,21 +190,21 @@ def _is_known(table: Any, first: Any, last: Any, number: Any) -> bool:
 
 @njit(cache=True, nogil=True)
 def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take all these arrays each time
-    fields: Any,
-    table: Any,
-    data: Any,
-    starts: Any,
-    ends: Any,
-    bad: Any,
-    bad_field: Any,
-    numbers: Any,
-    sizes: Any,
-    there: Any,
-    firsts: Any,
-    counts: Any,
-    bases: Any,
-    item_numbers: Any,
-    item_sizes: Any,
+    fields: Int64Array,
+    table: Int64Array,
+    data: ByteArray,
+    starts: Int64Array,
+    ends: Int64Array,
+    bad: ByteArray,
+    bad_field: Int32Array,
+    numbers: Int64Array,
+    sizes: IntegerArray,
+    there: ByteArray,
+    firsts: Int64Array,
+    counts: Int64Array,
+    bases: Int64Array,
+    item_numbers: Int64Array,
+    item_sizes: Int32Array,
     writes_items: bool,
 ) -> None:
     """Read the fields of all messages.
@@ -232,7 +236,7 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
     """
     for row in range(len(starts)):
         at, end = starts[row], ends[row]
-        failure: Any = np.int64(bad[row])
+        failure: Integer = np.int64(bad[row])
         known = -1
         hint = 0
         while failure == 0 and at < end:
@@ -345,13 +349,15 @@ def scan_messages(  # noqa: C901 one loop over tags; a call per tag would take a
 
 
 @njit(cache=True, nogil=True)
-def gather_field(data: Any, at: Any, end: Any, number: Any, target: Any, writes: bool) -> Any:
+def gather_field(
+    data: ByteArray, at: Integer, end: Integer, number: Integer, target: ByteArray, writes: bool
+) -> Integer:
     """Return the bytes that all occurrences of a message have together; write them to `target` if `writes`.
 
     Two messages one behind the other are read as one message with the fields of both. The bytes have been scanned, so
     they are sound.
     """
-    total = 0
+    total: Integer = 0
     while at < end:
         tag, at = _short_varint(data, at, end)
         if tag >> np.uint64(3) != np.uint64(number) or tag & np.uint64(7) != np.uint64(2):
@@ -366,7 +372,9 @@ def gather_field(data: Any, at: Any, end: Any, number: Any, target: Any, writes:
 
 
 @njit(cache=True, nogil=True)
-def read_message_indexes(data: Any, starts: Any, ends: Any, paths: Any, behind: Any) -> None:
+def read_message_indexes(
+    data: ByteArray, starts: Int64Array, ends: Int64Array, paths: Int64Array, behind: Int64Array
+) -> None:
     """Read the message indexes that follow the schema id in records of a registry: the path of a message in its file.
 
     Zigzag varints: how many there are, then each. None stands for the first message.

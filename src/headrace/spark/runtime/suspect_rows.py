@@ -23,8 +23,8 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -128,14 +128,16 @@ class _TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
-    definitions: dict[int, Any]  # expression id → expression over the rows, of columns that are not mere references
-    early: list[Any]  # what Spark computes before them
+    # Expression id → expression over the rows, of columns that are not mere references.
+    definitions: dict[int, JavaObject]
+    early: list[JavaObject]  # what Spark computes before them
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    condition: Any  # over the rows, of this filter and all below it; None: nothing that decides about what is above
-    early: list[Any]
+    # Over the rows, of this filter and all below it; None: nothing that decides about what is above.
+    condition: JavaObject | None
+    early: list[JavaObject]
     is_last: bool
 
 
@@ -148,10 +150,10 @@ class _Guard:
         self._strict = strict
         self._session = rows.sparkSession
         self._expressions = catalyst_expressions(self._session)
-        self._definitions: dict[int, Any] = {}
+        self._definitions: dict[int, JavaObject] = {}
         self._references: Counter[int] = Counter()
-        self._common: dict[str, Any] = {}  # id → definition in `WITH` expressions
-        self._early: list[Any] = []  # those that are computed whatever the conditions are
+        self._common: dict[str, JavaObject] = {}  # id → definition in `WITH` expressions
+        self._early: list[JavaObject] = []  # those that are computed whatever the conditions are
         self._nodes_of: dict[int, int] = {}  # expression id → size of its definition
         self._size = 0  # of all that was inlined
         self.filters = 0
@@ -199,7 +201,7 @@ class _Guard:
         )
         return column_of(self._session, guarded)
 
-    def _nodes(self) -> list[Any] | None:
+    def _nodes(self) -> list[JavaObject] | None:
         """The projections and filters from the rows up to the result."""
         nodes, node = [], self._plan
         # The result was built on these very rows, so the plan ends in the node of the input.
@@ -214,10 +216,10 @@ class _Guard:
             node = node.child()
         return nodes[::-1]
 
-    def _steps(self, nodes: list[Any]) -> list[_Projection | _Filter]:
+    def _steps(self, nodes: list[JavaObject]) -> list[_Projection | _Filter]:
         steps: list[_Projection | _Filter] = []
-        conditions: list[Any] = []
-        not_null: list[Any] = []  # FilterExec evaluates them behind the others, whatever their place
+        conditions: list[JavaObject] = []
+        not_null: list[JavaObject] = []  # FilterExec evaluates them behind the others, whatever their place
         filters = self.filters
         for node in nodes:
             if class_of(node) == "Filter":
@@ -241,16 +243,16 @@ class _Guard:
             steps.append(_Projection(computed, self._take_early()))
         return steps
 
-    def _conjuncts(self, condition: Any) -> list[Any]:
+    def _conjuncts(self, condition: JavaObject) -> list[JavaObject]:
         if class_of(condition) != "And":
             return [condition]
         return [*self._conjuncts(condition.left()), *self._conjuncts(condition.right())]
 
-    def _take_early(self) -> list[Any]:
+    def _take_early(self) -> list[JavaObject]:
         found, self._early = self._early, []
         return found if self._strict else []
 
-    def _inlined(self, expression: Any, *, conditional: bool = False) -> Any:
+    def _inlined(self, expression: JavaObject, *, conditional: bool = False) -> JavaObject:
         """`expression` over the columns of the rows."""
         name = class_of(expression)
         self._size += 1
@@ -277,7 +279,7 @@ class _Guard:
         ]
         return expression.withNewChildren(self._list(inlined))
 
-    def _inlined_with(self, expression: Any, *, conditional: bool) -> Any:
+    def _inlined_with(self, expression: JavaObject, *, conditional: bool) -> JavaObject:
         for definition in sequence(expression.defs()):
             inlined = self._inlined(definition.child(), conditional=conditional)
             self._common[str(definition.id().toString())] = inlined
@@ -285,14 +287,14 @@ class _Guard:
                 self._early.append(inlined)
         return self._inlined(expression.child(), conditional=conditional)
 
-    def _kept_apart(self, step: _Projection) -> list[Any]:
+    def _kept_apart(self, step: _Projection) -> list[JavaObject]:
         """Return the part of a projection that Spark may compute before the nodes above it."""
         if not self._strict or all(self._references[at] < 2 for at in step.definitions):
             return []
         used = [one for at, one in step.definitions.items() if self._references[at]]
         return [*self._shared(used), *used]
 
-    def _shared(self, expressions: list[Any]) -> list[Any]:
+    def _shared(self, expressions: list[JavaObject]) -> list[JavaObject]:
         """The subexpressions that Spark computes once, before the expressions in which they occur."""
         if not self._strict:
             return []
@@ -301,7 +303,7 @@ class _Guard:
             found.addExprTree(one, getattr(found, "addExprTree$default$2")())
         return sequence(found.getCommonSubexpressions())
 
-    def _after(self, first: list[Any], outcome: Any) -> Any:
+    def _after(self, first: list[JavaObject], outcome: JavaObject) -> JavaObject:
         """`outcome`, null if one of the expressions `first` raises."""
         if not first:
             return outcome
@@ -311,14 +313,14 @@ class _Guard:
         nothing = self._expressions.Literal(None, outcome.dataType())
         return self._expressions.If(self._expressions.IsNotNull(checked), outcome, nothing)
 
-    def _struct(self, names: list[str], expressions: list[Any]) -> Any:
+    def _struct(self, names: list[str], expressions: list[JavaObject]) -> JavaObject:
         named = [
             part for name, one in zip(names, expressions, strict=True) for part in (self._literal(f"'{name}'"), one)
         ]
         return self._expressions.CreateNamedStruct(self._list(named))
 
-    def _literal(self, text: str) -> Any:
+    def _literal(self, text: str) -> JavaObject:
         return parse_expression(self._session, text)
 
-    def _list(self, items: list[Any]) -> Any:
+    def _list(self, items: list[JavaObject]) -> JavaObject:
         return scala_sequence(self._session, items)
