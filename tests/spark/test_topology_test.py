@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 from pyspark.sql import functions as F
+from tests.longer import longer
 from tests.spark.offline_programs import EWR, JFK, SCHEMA, counted
 
 from headrace import DeadLetter, StreamsApp
@@ -237,6 +238,50 @@ def test_windows_close_by_the_watermarks_of_all_tasks(make_offline_app):
         test.push("flights", [flight(0)], partition=1)
         assert test.read("by-minute") == []
         assert sum(s["numRowsDroppedByWatermark"] for row in test.progress for s in row["stateOperators"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        pytest.param("inner", [(1, 70)], marks=longer),
+        pytest.param("left", [(1, 70), (2, None), (None, None)], marks=longer),
+        pytest.param("right", [(1, 70), (None, 71), (None, 73)], marks=longer),
+        ("full", [(1, 70), (2, None), (None, None), (None, 71), (None, 73)]),
+        ("left_semi", [(1,)]),
+    ],
+)
+def test_open_joins_are_restored_and_rows_without_a_partner_leave(make_offline_app, how, expected):
+    app = make_offline_app()
+    orders = app.stream("orders", schema="id bigint, at timestamp").withWatermark("at", "10 seconds")
+    payments = app.stream("payments", schema="order bigint, amount bigint, paid timestamp")
+    in_time = F.expr("id = order AND paid BETWEEN at AND at + INTERVAL 1 MINUTE")
+    joined = orders.join(payments.withWatermark("paid", "10 seconds"), in_time, how, name="joined")
+    joined.select(*(["id"] if how == "left_semi" else ["id", "amount"])).to_topic("out")
+
+    def order(number, second):
+        return {"id": number, "at": f"2024-01-01T00:{second // 60:02}:{second % 60:02}Z"}
+
+    def payment(number, amount, second):
+        return {"order": number, "amount": amount, "paid": order(0, second)["at"]}
+
+    with TopologyTest(app, now_ms=1_704_067_200_000) as test:
+        test.push("orders", [order(1, 0), order(2, 0), order(None, 5)])
+        test.push("payments", [payment(3, 71, 30), payment(2, 72, 61)])  # of no order, and too late for its order
+        test.run()
+        test.restart()
+        test.push("payments", [payment(1, 70, 60), payment(None, 73, 60)])
+        test.run()
+        test.restart()
+        # Both watermarks pass what has been there; a late order of payment 71, and then nothing comes twice.
+        test.push("orders", [order(9, 200), order(3, 20)])
+        test.push("payments", [payment(8, 74, 200), payment(1, 75, 40)])
+        test.run()
+        late = sum(s["numRowsDroppedByWatermark"] for row in test.progress for s in row["stateOperators"])
+        test.restart()
+        found = [tuple(row.values()) for row in test.read("out")]
+    late_payment = [(None, 72)] if how in ("right", "full") else []
+    assert sorted(found, key=str) == sorted(expected + late_payment, key=str)
+    assert late == 2
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------
