@@ -5,14 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import threading
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, Row, StructType
 from tests.spark.refused_programs import refused
 
-from headrace.errors import UserCodeError
+from headrace.errors import TopologyError, UserCodeError
+from headrace.spark.runtime.store_names import ELEMENT
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark
@@ -224,3 +229,186 @@ def test_the_description_names_processor_and_variables(make_offline_app):
     assert "keeps    hot: Violations by id (value violations)" in text
     assert "delays-hot-changelog" in text
     assert "key id" in text
+
+
+class Frames(StatefulProcessor):
+    """Counts rows in DataFrames, and says what it got."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.n = handle.getValueState("n", "n BIGINT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        frame = pd.concat(rows)
+        n = (self.n.get() or (0,))[0] + len(frame)
+        self.n.update((n,))
+        self.handle.registerTimer(int(frame["at"].max().timestamp() * 1000) + 1000)
+        yield pd.DataFrame(
+            {"n": [n], "id": [key[0]], "newest": [frame["at"].max()], "hot": [list(frame["temperature"])]}
+        )
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield pd.DataFrame({"id": key[:1], "n": [-1], "newest": [pd.NaT], "hot": [None]})
+
+
+def test_a_processor_of_dataframes_takes_and_yields_pandas(make_offline_app):
+    app = make_offline_app()
+    readings = app.stream("readings", schema=READINGS).withWatermark("at", "0 seconds").groupBy("id")
+    readings.transformWithStateInPandas(Frames(), VIOLATIONS, "Update", "EventTime").to_topic("out")
+    with TopologyTest(app) as test:
+        test.push("readings", [reading("a", 1.5, 1), reading("b", 2.0, 2), reading("a", 2.5, 3)])
+        rows = sorted(test.read("out"), key=lambda row: (row["id"], -row["n"]))
+        assert rows == [
+            {"id": "a", "n": 2, "newest": "2026-01-01T00:00:03.000000Z", "hot": [1.5, 2.5]},
+            {"id": "b", "n": 1, "newest": "2026-01-01T00:00:02.000000Z", "hot": [2.0]},
+            {"id": "b", "n": -1, "newest": None, "hot": None},
+        ]
+        test.restart()
+        test.push("readings", [reading("a", 9.0, 9)])
+        assert [row["n"] for row in test.read("out")] == [3, -1]
+
+
+def test_timers_of_event_time_follow_the_watermark(make_offline_app):
+    class Silent(StatefulProcessor):
+        """Yields keys that had no reading for ten seconds."""
+
+        def init(self, handle):
+            self.handle = handle
+
+        def handleInputRows(self, key, rows, timerValues):
+            for timer in list(self.handle.listTimers()):
+                self.handle.deleteTimer(timer)
+            self.handle.registerTimer(max(int(row.at.timestamp() * 1000) for row in rows) + 10_000)
+            yield from ()
+
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+            assert timerValues.getCurrentWatermarkInMs() >= expiredTimerInfo.getExpiryTimeInMs()
+            yield Row(id=key[0])
+
+    app = make_offline_app()
+    readings = app.stream("readings", schema=READINGS).withWatermark("at", "5 seconds")
+    silent = readings.groupBy("id").transformWithState(Silent(), "id STRING", "Append", "EventTime")
+    silent.to_topic("silent")
+    with TopologyTest(app, partitions=2) as test:
+        test.push("readings", [reading("a", 1.0, 0), reading("b", 1.0, 20)], partition=0)
+        assert test.read("silent") == []  # the other partition has no clock yet
+        test.push("readings", [reading("c", 1.0, 14)], partition=1)
+        assert test.read("silent") == []
+        test.push("readings", [reading("c", 1.0, 15)], partition=1)
+        assert test.read("silent") == [{"id": "a"}]
+        # A row that is late by its own partition's clock is dropped.
+        test.push("readings", [reading("a", 1.0, 9), reading("d", 1.0, 11)], partition=1)
+        test.run()
+        assert sum(row["numRowsDroppedByWatermark"] for p in test.progress for row in p["stateOperators"]) == 1
+        test.restart()
+        for partition in range(2):
+            test.push("readings", [reading("z", 1.0, 59)], partition=partition)
+        assert sorted(row["id"] for row in test.read("silent")) == ["b", "c", "d"]
+    with pytest.raises(TopologyError, match="needs a watermark"):
+        app.stream("in", schema=READINGS).groupBy("id").transformWithState(Silent(), "id STRING", "Append", "EventTime")
+
+
+class Reminder(StatefulProcessor):
+    """Reminds of a key each minute of processing time, twice."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.left = handle.getValueState("left", "n INT", 1_000_000)
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.left.update((2,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 60_000)
+        yield from ()
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        left = self.left.get()[0] - 1
+        yield Row(
+            id=key[0], left=left, late=timerValues.getCurrentProcessingTimeInMs() - expiredTimerInfo.getExpiryTimeInMs()
+        )
+        if left:
+            self.left.update((left,))
+            self.handle.registerTimer(expiredTimerInfo.getExpiryTimeInMs() + 60_000)
+
+
+def test_timers_of_processing_time_fire_without_new_records(make_offline_app):
+    app = make_offline_app()
+    readings = app.stream("readings", schema=READINGS).groupBy("id")
+    readings.transformWithState(Reminder(), "id STRING, left INT, late BIGINT", "Append", "ProcessingTime").to_topic(
+        "out"
+    )
+    with TopologyTest(app, partitions=2, now_ms=1_000_000) as test:
+        test.push("readings", [reading("a", 1.0)])
+        test.run()
+        test.advance(30_000)
+        test.push("readings", [reading("b", 1.0)])
+        assert test.read("out") == []
+        test.advance(29_999)
+        assert test.read("out") == []
+        test.advance(1)
+        assert test.read("out") == [{"id": "a", "left": 1, "late": 0}]
+        test.restart()
+        test.advance(45_000)
+        assert test.read("out") == [{"id": "b", "left": 1, "late": 15_000}]
+        test.advance(60_000)
+        assert sorted(row["id"] for row in test.read("out")) == ["a", "b"]
+        test.advance(10_000_000)
+        assert test.read("out") == []
+
+
+def test_the_fraud_rule_of_the_examples_forgets_old_payments(spark):
+    program = Path("examples/declined_payments.py")
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program.read_text(), str(program), "exec"), names)  # as `headrace run` does
+    app = names["app"]
+
+    def at(minute, card="4711", declined=True):
+        return {"card": card, "amount": float(minute), "declined": declined, "at": f"2026-01-01T00:{minute:02}:00Z"}
+
+    with TopologyTest(app) as test:
+        test.push("payments", [at(0), at(0, "42"), at(5), at(6, declined=False), at(11)])
+        assert test.read("alerts") == []  # the one of minute 0 is eleven minutes old
+        test.push("payments", [at(14), at(20, "42")])
+        [alert] = test.read("alerts")
+        assert alert == {"card": "4711", "payments": 3, "amount": 30.0, "at": "2026-01-01T00:14:00.000000Z"}
+        test.restart()
+        test.push("payments", [at(59, "1")])
+        test.push("payments", [at(59), at(59)])
+        assert test.read("alerts") == []
+        # Of the first two cards nothing is left but what was just paid.
+        kept: dict[bytes | None, bytes] = {}
+        for record in test.records("declined-payments-transformed-by-card-changelog"):
+            kept.pop(record.key, None)
+            kept |= {} if record.value is None else {record.key: record.value}
+        elements = [key for key in kept if key is not None and key[:1] == ELEMENT]
+        assert len(elements) == 3
+
+
+class LastTen(StatefulProcessor):
+    """Nexmark's q6 over given winners: the mean price of the last ten auctions of a seller."""
+
+    def init(self, handle):
+        self.last = handle.getListState("last", "price BIGINT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        last = list(self.last.get())
+        for row in rows:
+            last = [*last[-9:], (row.price,)]
+            yield Row(seller=key[0], id=row.id, mean=sum(price for (price,) in last) / len(last))
+        self.last.put(last)
+
+
+def test_the_mean_of_the_last_ten_is_that_of_a_window_over_rows(make_offline_app, spark):
+    app = make_offline_app()
+    winners = app.stream("winners", schema="seller BIGINT, id BIGINT, price BIGINT").groupBy("seller")
+    winners.transformWithState(LastTen(), "seller BIGINT, id BIGINT, mean DOUBLE", "Append", "None").to_topic("means")
+    rows = [{"seller": number * number % 3, "id": number, "price": number * 37 % 101} for number in range(90)]
+    with TopologyTest(app, partitions=3) as test:
+        for begin in (0, 31, 32, 60):
+            end = {0: 31, 31: 32, 32: 60, 60: 90}[begin]
+            test.push("winners", rows[begin:end], key="seller")
+            test.run()
+        found = sorted((row["seller"], row["id"], row["mean"]) for row in test.read("means"))
+    frame = spark.createDataFrame(rows, "seller BIGINT, id BIGINT, price BIGINT")
+    last_ten = Window.partitionBy("seller").orderBy("id").rowsBetween(-9, 0)
+    expected = frame.select("seller", "id", F.avg("price").over(last_ten)).collect()
+    assert found == sorted(map(tuple, expected))

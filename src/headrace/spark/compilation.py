@@ -519,14 +519,22 @@ class _Building:
     def _add_transform(self, declared: KeyedTransform, branch: Branch) -> None:
         """Add the subtopology of a processor that ends in `branch`, and the branches that feed it."""
         projection, topic = declared.projection, self._internal(declared.name, "repartition")
-        sink = RepartitionSink(topic=topic, columns=projection.columns, expressions=projection.expressions)
+        watermark = self._watermark_in_front(declared)
+        event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
+        sink = RepartitionSink(
+            topic=topic,
+            columns=projection.columns,
+            expressions=projection.expressions,
+            watermark=watermark,
+            source_topics=() if declared.clock is None else declared.clock.topics,
+        )
         for origin in declared.origins:
             frame = apply_calls(self._template_of_source(origin.source), origin.calls)
             projected = frame.selectExpr(
-                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql)
+                *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
             )
-            before = without_watermark(origin.calls)
-            feeding = Branch(source_index=0, before=before, projection=projection, sink=sink)
+            before = origin.calls if watermark is not None else without_watermark(origin.calls)
+            feeding = Branch(source_index=0, before=before, projection=projection, watermark=watermark, sink=sink)
             self._add_branch(origin, feeding, columns_read(projected))
         source = RepartitionSource(
             topic=topic,
@@ -534,8 +542,10 @@ class _Building:
             expressions=projection.expressions,
             on_error="fail",
             origins=declared.topics,
+            # Records that start a micro-batch for timers of processing time look like watermarks.
+            has_watermarks=watermark is not None or declared.time_mode == "processingTime",
         )
-        transform = declared.node(self._internal(declared.name, "changelog"))
+        transform = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
         )
@@ -556,6 +566,22 @@ class _Building:
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
             changelog_topic=self._internal(declared.name, f"{side}-watermark-changelog"),
+            where=declared.where,
+        )
+
+    def _watermark_in_front(self, declared: KeyedTransform) -> Watermark | None:
+        """Return the clock in front of a processor with timers of event time."""
+        if declared.clock is None:
+            return None
+        return Watermark(
+            name=f"{declared.name}-watermark",
+            source=declared.clock.source,
+            window=None,
+            event_time_expression=declared.clock.event_time_expression,
+            delay_us=declared.clock.delay_us,
+            max_ahead_us=self._max_ahead_ms * 1000,
+            announces_each_batch=self._idle_timeout_ms > 0,
+            changelog_topic=self._internal(declared.name, "watermark-changelog"),
             where=declared.where,
         )
 

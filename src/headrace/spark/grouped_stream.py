@@ -33,6 +33,7 @@ from headrace.spark.topology.nodes import (
     Aggregate,
     NarrowCall,
     OutputMode,
+    ProcessorInterface,
     ProjectForGroup,
     SessionWindow,
     TableAggregate,
@@ -235,7 +236,7 @@ class GroupedStream:
                 micro-batch of a task begins with a copy of its own.
             outputStructType: Columns of the rows that it yields.
             outputMode: "Append" or "Update".
-            timeMode: "None".
+            timeMode: "None", "EventTime" behind `withWatermark`, or "ProcessingTime".
             initialState: Not supported yet.
             eventTimeColumnName: Not supported yet.
             name: Name of the state store and its changelog; by default `transformed-by-<grouping columns>`.
@@ -247,9 +248,48 @@ class GroupedStream:
             TopologyError: not-supported-here, bad-value, unresolved-column.
             UserCodeError: the processor's `init` raised. It is called once here, to learn its state variables.
         """
+        return self._transformed(
+            (statefulProcessor, outputStructType, outputMode, timeMode),
+            (initialState, eventTimeColumnName),
+            "row",
+            name,
+        )
+
+    def transformWithStateInPandas(  # noqa: N802 PySpark's own names
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        initialState: Any = None,  # noqa: N803
+        eventTimeColumnName: str = "",  # noqa: N803
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """As `GroupedData.transformWithStateInPandas`: `transformWithState` with DataFrames of pandas instead of rows.
+
+        Args:
+            statefulProcessor: As there; its methods take and yield `pandas.DataFrame`.
+            outputStructType: As there.
+            outputMode: As there.
+            timeMode: As there.
+            initialState: Not supported yet.
+            eventTimeColumnName: Not supported yet.
+            name: As there.
+        """
+        given = (statefulProcessor, outputStructType, outputMode, timeMode)
+        return self._transformed(given, (initialState, eventTimeColumnName), "pandas", name)
+
+    def _transformed(
+        self,
+        given: tuple[StatefulProcessor, StructType | str, str, str],
+        refused: tuple[Any, str],
+        interface: ProcessorInterface,
+        name: str | None,
+    ) -> Any:
         where = call_site()
-        for argument, given in (("initialState", initialState), ("eventTimeColumnName", eventTimeColumnName)):
-            if given:
+        for argument, value in zip(("initialState", "eventTimeColumnName"), refused, strict=True):
+            if value:
                 raise refusal("not-supported-here", f"{argument} is not supported yet", "leave it out", where)
         if self._tables:
             raise refusal(
@@ -266,16 +306,7 @@ class GroupedStream:
                 where,
             )
         declared = keyed_transform(
-            self._rows._template,
-            self._origins,
-            self._cols,
-            statefulProcessor,
-            outputStructType,
-            outputMode,
-            timeMode,
-            interface="row",
-            name=name,
-            where=where,
+            self._rows._template, self._origins, self._cols, *given, interface=interface, name=name, where=where
         )
         return self._rows._made_by(declared)
 

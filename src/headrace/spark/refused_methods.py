@@ -140,7 +140,6 @@ REFUSED_GROUPED_METHODS = {
         "applyInPandas",
         "applyInPandasWithState",
         "cogroup",
-        "transformWithStateInPandas",
     )
 }
 _SECOND_GROUPING = (

@@ -129,6 +129,7 @@ class KeyedTransform:
     variables: tuple[StateVariable, ...]
     schema: StructType  # of the processor's rows
     time_zone: str
+    clock: ClosingWindows | None  # by whose watermark timers of event time are due
     where: str
     noun = "a stateful processor"
     key_column = None  # no column equals the key of an input record
@@ -143,8 +144,8 @@ class KeyedTransform:
         """The topics that its rows come from."""
         return tuple(dict.fromkeys(topic for one in self.origins for topic in one.source.topics))
 
-    def node(self, changelog_topic: str) -> Transform:
-        """Return its compiled form."""
+    def node(self, changelog_topic: str, idle_timeout_ms: int) -> Transform:
+        """Return its compiled form. `idle_timeout_ms`: as in `WindowedAggregate`."""
         groups = len(self.group_columns)
         return Transform(
             name=self.name,
@@ -160,6 +161,8 @@ class KeyedTransform:
             changelog_topic=changelog_topic,
             time_zone=self.time_zone,
             group_expressions=self.projection.expressions[:groups],
+            watermark_sources=() if self.clock is None else (self.clock.source,),
+            idle_timeout_ms=0 if self.clock is None else idle_timeout_ms,
             where=self.where,
         )
 

@@ -19,13 +19,14 @@ from headrace.errors import TopologyError
 from headrace.spark.aggregate_split import is_groupable, is_number
 from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.declared_variables import DeclaringHandle, parsed_schema
+from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
 from headrace.spark.frames import quoted, without_hidden
 from headrace.spark.runtime.processor_rows import output_schema
 from headrace.spark.runtime.spark_errors import raised_by_user
 from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_source import KeyedTransform, StreamSource
-from headrace.spark.topology.nodes import ProcessorInterface, ProjectForGroup, StateVariable, TimeMode
+from headrace.spark.topology.nodes import ProcessorInterface, ProjectForGroup, StateVariable, TimeMode, TopicSource
 from headrace.spark.unsupported import refusal, translated
 
 __all__ = ["keyed_transform"]
@@ -71,8 +72,6 @@ def keyed_transform(
             'timeMode="None"',
             where,
         )
-    if mode != "none":
-        raise refusal("not-supported-here", f"timeMode={time_mode!r} is not supported yet", 'timeMode="None"', where)
     if str(output_mode).lower() not in ("append", "update"):
         raise refusal(
             "not-supported-here",
@@ -102,9 +101,10 @@ def keyed_transform(
         time_mode=mode,
         projection=grouped.projection(bare=len(origins) == 1 and not origins[0].calls),
         group_columns=grouped.columns,
-        row_columns=grouped.row_columns,
+        row_columns=grouped.row_columns(interface),
         variables=variables,
         schema=columns,
+        clock=_clock(template, origins, where) if mode == "eventTime" else None,
         time_zone=str(template.sparkSession.conf.get("spark.sql.session.timeZone")),
         where=where,
     )
@@ -135,16 +135,25 @@ class _GroupedColumns:
     def _other_columns(self, plan: Any) -> list[Any]:
         """Return the columns of the rows that are no grouping value."""
         keys = {expression_id(key) for key in self._keys if class_of(key) == "AttributeReference"}
-        others = [column for column in sequence(plan.child().output()) if expression_id(column) not in keys]
+        self._columns = sequence(plan.child().output())
+        others = [column for column in self._columns if expression_id(column) not in keys]
         for column in others:
             self._check_carried(column)
         return others
 
-    @property
-    def row_columns(self) -> tuple[tuple[str, str], ...]:
-        """The columns that the processor sees: grouping values first, as Spark passes them."""
-        keys = [(name, f"g{at}") for at, name in enumerate(self.names)]
-        return (*keys, *((str(column.name()), f"i{at}") for at, column in enumerate(self._inputs)))
+    def row_columns(self, interface: ProcessorInterface) -> tuple[tuple[str, str], ...]:
+        """Return the columns that the processor sees, as Spark passes them.
+
+        Rows have the grouping values first. DataFrames have the columns of the stream, and no computed values.
+        """
+        inputs = {expression_id(column): f"i{at}" for at, column in enumerate(self._inputs)}
+        if interface == "row":
+            keys = [(name, f"g{at}") for at, name in enumerate(self.names)]
+            return (*keys, *((str(column.name()), inputs[expression_id(column)]) for column in self._inputs))
+        keyed = {
+            expression_id(key): f"g{at}" for at, key in enumerate(self._keys) if class_of(key) == "AttributeReference"
+        }
+        return tuple((str(column.name()), (keyed | inputs)[expression_id(column)]) for column in self._columns)
 
     def projection(self, *, bare: bool) -> ProjectForGroup:
         """Return the rows that the operator takes. `bare`: whether no call stands in front."""
@@ -195,6 +204,20 @@ class _GroupedColumns:
 
     def _refuse(self, message: str, fix: str) -> TopologyError:
         return refusal("not-supported-here", message, fix, self._where)
+
+
+def _clock(template: DataFrame, origins: Sequence[StreamSource], where: str) -> ClosingWindows:
+    """Return the watermark that timers of event time follow."""
+    if not has_watermark(template):
+        raise refusal(
+            "not-supported-here",
+            'timeMode="EventTime" needs a watermark: without one no timer is ever due',
+            'write withWatermark("time", "10 minutes") before groupBy',
+            where,
+        )
+    # No watermark comes through a join or another processor, so these rows come from topics.
+    ways = [(one.source, one.calls) for one in origins if isinstance(one.source, TopicSource)]
+    return closing_windows(template, ways, where)
 
 
 def _pickled(processor: StatefulProcessor, where: str) -> bytes:

@@ -200,7 +200,8 @@ class TopologyTest:
             raise
 
     def advance(self, ms: int) -> None:
-        """Move the processing time: the timestamps of records that are pushed and written from now on.
+        """Move the processing time: the timestamps of records that are pushed and written from now on, and the time
+        that timers of stateful processors wait for.
 
         Event time comes from the records alone: push later ones.
         """

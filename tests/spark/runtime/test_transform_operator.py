@@ -38,7 +38,7 @@ class Reference:
             return repr((exists, self.value, self.elements, sorted(self.entries.items())))
         if does == "entry":
             found = self.entries.get((arguments[0],))
-            return repr((found, found is not None))
+            return repr((found and Row(n=found[0]), found is not None))
         if does == "set":
             self.value = (int(arguments[0]), arguments[0] * 2)
         elif does == "clear":

@@ -22,6 +22,7 @@ from headrace.spark.runtime.batch_commit import BatchCommit, reached_offsets
 from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.batch_outcome import complete, measure
 from headrace.spark.runtime.batch_recovery import BatchRecovery
+from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.executor import Executor
 from headrace.spark.runtime.job_runner import BatchFailed
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
@@ -102,6 +103,12 @@ class CommandExecutor:
         self._name, self._tasks, self.progress = subtopology.subtopology_id, tasks, progress
         self._silence = SilenceLog(self._name)
         self.inputs, self._commit, self.limits = inputs, commit, limits
+        self._timed_topics = [
+            topic
+            for branch in subtopology.branches
+            if branch.transform is not None and branch.transform.time_mode == "processingTime"
+            for topic in source_topics(subtopology.sources[branch.source_index])
+        ]
         self._losses = 0  # of brokers, as far as they are known
         self._batch_ids = itertools.count()
         self._reopen: set[int] = set()  # found by the recovery
@@ -199,6 +206,7 @@ class CommandExecutor:
             self.tables.roll(self._tasks)
             # Not with the next batch only: readers of committed records may be held up until then.
             self._commit.resolve_unknown()
+            self._start_due_batches()
             recreated = self._find_input()
         except (CannotConnect, BrokerError) as error:
             yield self._failed(error)
@@ -209,6 +217,18 @@ class CommandExecutor:
             self.inputs.purge(self._tasks.values())
         ready = frozenset(task.partition for slot in planned for task in slot.tasks)
         yield events.EndsSeen(ready=ready, recreated=recreated)
+
+    def _start_due_batches(self) -> None:
+        """Give input to tasks without records whose next timer of processing time is due.
+
+        A micro-batch without input is not possible: whether it was committed is known by offsets that moved.
+        """
+        now_ms = self._runtime.plan_factory.now_ms()
+        for topic in self._timed_topics:
+            for task in self._tasks.values():
+                if task.due_ms is not None and task.due_ms <= now_ms:
+                    self.inputs.start_batch(topic, task.partition)
+                    task.due_ms = None  # until the micro-batch reports the next one
 
     def _find_input(self) -> frozenset[int]:
         """Look up the ends of all inputs. Return tasks with an input topic that was deleted and created again."""

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from headrace.client.admin_results import CommittedOffset
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import HeadraceError
@@ -25,7 +27,7 @@ from headrace.spark.runtime.batch_limits import BatchMeasure
 from headrace.spark.runtime.chains import ChainBuilder, input_topics
 from headrace.spark.runtime.command_executor import CommandExecutor
 from headrace.spark.runtime.in_process import SLOT, InProcessExecutor, in_process_session
-from headrace.spark.runtime.memory_topics import MemoryTopics
+from headrace.spark.runtime.memory_topics import MemoryTopics, MemoryWriter
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskReport
 from headrace.spark.runtime.plan_factory import PlanFactory
 from headrace.spark.runtime.progress import SubtopologyProgress
@@ -34,6 +36,7 @@ from headrace.spark.runtime.store import StoreIdentity, TaskStore
 from headrace.spark.runtime.store_restorer import restore_slots, take_restored
 from headrace.spark.runtime.table_sinks import metadata_of
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
+from headrace.spark.runtime.watermark_records import WATERMARK_KEY
 from headrace.spark.runtime.worker_process import close_stores, store_for, store_path
 
 if TYPE_CHECKING:
@@ -87,6 +90,7 @@ class InProcessApplication:
             incarnation=incarnation,
             state_dir=str(state_dir),
             client=topics,
+            now_ms=topics.now_ms,
         )
         self.subtopologies = {
             subtopology.subtopology_id: _InProcessSubtopology(self, subtopology)
@@ -257,6 +261,10 @@ class _MemoryInputs:
 
     def find_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {name: str(found.topic_id) for name, found in self._topics.known_topics(topics).topics.items()}
+
+    def start_batch(self, topic: str, partition: int) -> None:
+        keys, values = pa.array([WATERMARK_KEY], pa.binary()), pa.nulls(1, pa.binary())
+        MemoryWriter(self._topics).send(topic, partition, keys, values, timestamps_ms=self._topics.now_ms())
 
     def purge(self, tasks: Iterable[RunningTask]) -> None:
         """Keep all rows: a test may look at them."""

@@ -29,6 +29,7 @@ from headrace.spark.runtime.state_directory import StateDirectory
 from headrace.spark.runtime.store import BatchKey
 from headrace.spark.runtime.stored_schemas import StoredSchemas
 from headrace.spark.runtime.tasks import RunningTask
+from headrace.spark.runtime.topic_access import now_ms
 from headrace.spark.spark_internals import jvm_process
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
@@ -152,7 +153,11 @@ class RunningInstance:
         self.directory = StateDirectory(settings.state_dir, self.group_id)
         self._client = self.network_client()
         self.plan_factory = PlanFactory(
-            settings, incarnation=self.incarnation, state_dir=str(self.directory.path), client=self._client
+            settings,
+            incarnation=self.incarnation,
+            state_dir=str(self.directory.path),
+            client=self._client,
+            now_ms=now_ms,
         )
         self.schemas = StoredSchemas(self.group_id, compiled)
         self._lock = threading.Lock()

@@ -89,6 +89,7 @@ class MicroBatchPlan:
     transaction_version: int = 2
     transaction_timeout_ms: int = 10_000
     shared_topics: tuple[str, ...] = ()  # written by more than one stage of a slot
+    time_ms: int = 0  # processing time of the whole micro-batch
     probe: bool = False  # only find out whether SQL digests the input: no store, no produce
 
     @property
@@ -144,6 +145,7 @@ class TaskReport:
     announced: dict[str, int] = field(default_factory=dict)  # watermark in µs to send on, by the operator's store
     upstream: list[list[Any]] = field(default_factory=list)  # watermarks read from a repartition topic, in log order
     silent: list[list[Any]] = field(default_factory=list)  # (source, upstream task, ms) of those that hold back windows
+    next_due_ms: int | None = None  # when the next timer of processing time is due
     table_rows: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
@@ -156,6 +158,8 @@ class TaskReport:
         self.table_rows |= other.table_rows
         self.watermarks_ms |= other.watermarks_ms
         self.announced |= other.announced
+        if other.next_due_ms is not None:  # one operator at most has such timers
+            self.next_due_ms = other.next_due_ms
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -37,8 +37,17 @@ class TopicLookup(Protocol):
 class PlanFactory:
     """Common part of all micro-batches. Mutable: topic ids of changelogs, transactions, and number of chains."""
 
-    def __init__(self, settings: ApplicationSettings, *, incarnation: str, state_dir: str, client: TopicLookup) -> None:
-        """`client` asks for the ids of changelogs."""
+    def __init__(
+        self,
+        settings: ApplicationSettings,
+        *,
+        incarnation: str,
+        state_dir: str,
+        client: TopicLookup,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`client` asks for the ids of changelogs, `now_ms` is the processing time."""
+        self.now_ms = now_ms
         self._settings, self._config = settings, settings.config
         self._incarnation, self._state_dir, self._client = incarnation, state_dir, client
         self.exactly_once = settings.processing_guarantee == "exactly_once_v2"
@@ -82,6 +91,7 @@ class PlanFactory:
             # Several chains read the same range, and one offset is committed for it: none of them may stop before the
             # others.
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
+            time_ms=self.now_ms(),
             **(self._of_transactions(subtopology) if self.exactly_once else {}),
         )
 

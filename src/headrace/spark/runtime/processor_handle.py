@@ -61,15 +61,17 @@ class ProcessorHandle(StatefulProcessorHandle):
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """As in PySpark."""
         self._check_timers("register_timer")
+        self._stored.timers.register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """As in PySpark."""
         self._check_timers("delete_timer")
+        self._stored.timers.delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
         """As in PySpark."""
         self._check_timers("list_timers")
-        return iter(())
+        return self._stored.timers.times()
 
     def deleteIfExists(self, stateName: str) -> None:
         """As in PySpark: only within `init`. A variable of another version is not there: see `row_schema`."""
@@ -106,6 +108,11 @@ class ProcessorHandle(StatefulProcessorHandle):
             raise PySparkRuntimeError(
                 "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform stateful "
                 f"processor operation={operation} with invalid timeMode=NoTime"
+            )
+        if self.state not in ("INITIALIZED", "DATA_PROCESSED"):
+            raise PySparkRuntimeError(
+                "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
+                f"processor operation={operation} with invalid handle state={self.state}."
             )
 
 

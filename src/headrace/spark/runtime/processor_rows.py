@@ -18,7 +18,7 @@ from headrace.spark.runtime.rows import decode_key
 from headrace.spark.runtime.state_rows import python_column
 from headrace.spark.topology.nodes import KEY_COLUMN, Transform
 
-__all__ = ["ROWS_AT_ONCE", "GroupedRows", "key_values", "output_schema"]
+__all__ = ["ROWS_AT_ONCE", "GroupedRows", "key_values", "output_schema", "record_keys"]
 
 ROWS_AT_ONCE = 8192  # that become Python objects together, whatever the number of their keys
 
@@ -84,6 +84,16 @@ def key_values(transform: Transform, keys: list[bytes]) -> list[tuple[Any, ...]]
     """Return keys of groups as the processor sees them."""
     columns = decode_key(pa.array(keys, pa.binary()), [arrow_type(kind) for _, kind in transform.group_columns])
     return list(zip(*(python_column(column, transform.time_zone) for column in columns), strict=True))
+
+
+def record_keys(transform: Transform, keys: list[bytes]) -> pa.Array:
+    """Return the keys that records of some groups have where the sink names none: those of an aggregate."""
+    from headrace.spark import formats
+
+    types = [arrow_type(kind) for _, kind in transform.group_columns]
+    names = [name for name, _ in transform.group_columns]
+    batch = pa.RecordBatch.from_arrays(decode_key(pa.array(keys, pa.binary()), types), names=names)
+    return formats.encode_key(batch, names)
 
 
 def output_schema(struct: StructType) -> pa.Schema:

@@ -3,6 +3,7 @@
 The store of a processor has these entries. `place` is the variable's name, its length in front, and the key of the
 group, its length in two bytes in front, so no place begins with another one:
 
+    00 · source/task                 → the watermark of an upstream task (`upstream_clock`)
     01 · place                       → a value
     02 · place                       → of a list: numbers of its first element and behind its last one
     03 · place · number (8 bytes)    → an element of a list
@@ -21,7 +22,6 @@ the next `AHEAD` keys at once. Entries of maps are read one by one, because a ma
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,34 +29,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.types import Row
 
 from headrace.spark.runtime.bulk_load import order_of_keys
+from headrace.spark.runtime.processor_timers import Timers
 from headrace.spark.runtime.rows import empty_row
 from headrace.spark.runtime.state_rows import StateRows, Values
+from headrace.spark.runtime.store_names import (
+    ELEMENT,
+    ENTRY,
+    EVERY,
+    EXPIRY,
+    LONGEST_KEY,
+    RANGE,
+    VALUE,
+    short_key,
+    sortable,
+)
 from headrace.spark.topology.nodes import StateVariable
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import StoreReader
 
-__all__ = ["AHEAD", "LONGEST_VARIABLE", "ListVariable", "MapVariable", "ProcessorState", "ValueVariable", "short_key"]
+__all__ = ["AHEAD", "LONGEST_VARIABLE", "ListVariable", "MapVariable", "ProcessorState", "ValueVariable"]
 
-VALUE, RANGE, ELEMENT, ENTRY, TIMER, TIMERS, EXPIRY = (bytes([kind]) for kind in range(1, 8))
 AHEAD = 1000  # keys that are read at once
 LONGEST_VARIABLE = 60  # bytes of a name
-_LONGEST_KEY = 180  # longer keys are digests: with a variable, a map's key and a time they fit the store's 480 bytes
-_DIGEST = b"\xfe"  # begins no other key: see `time_keys`
 _RANGE = (("first", '"long"'), ("end", '"long"'))
-_ALL = 1 << 62
-
-
-def short_key(key: bytes) -> bytes:
-    """Return the form in which a key is part of names in the store."""
-    return key if len(key) <= _LONGEST_KEY else _DIGEST + hashlib.blake2b(key, digest_size=32).digest()
-
-
-def sortable(number: int) -> bytes:
-    """Return a number of 64 bits as bytes in the order of numbers."""
-    return struct.pack(">Q", number + (1 << 63))
 
 
 @dataclass(slots=True)
@@ -93,6 +92,8 @@ class ProcessorState:
         self._keys = [short_key(key) for key in keys]
         self._turns = {key: turn for turn, key in enumerate(self._keys)}
         self._key: bytes | None = None
+        self.whole_key = b""  # of `key`, which has a digest in place of a long one
+        self.timers = Timers(self)
         self._names = {variable.name for variable in variables}
         self.variables: dict[str, Variable] = {
             variable.name: _KINDS[variable.kind](variable, self) for variable in variables
@@ -101,6 +102,7 @@ class ProcessorState:
     def turn_to(self, key: bytes | None) -> None:
         """Let the following calls be about this key; None: about no key."""
         self._key = None if key is None else short_key(key)
+        self.whole_key = key or b""
 
     @property
     def key(self) -> bytes:
@@ -123,18 +125,19 @@ class ProcessorState:
         return bool(row[-1] > self.now_ms)
 
     def writes(self) -> dict[bytes, bytes | None]:
-        """Return all changes of the variables, expired entries included."""
+        """Return all changes of variables and timers, expired entries included."""
         writes = _Writes()
         for variable in self.variables.values():
             variable.write(writes)
         if any(variable.expires for variable in self.variables.values()):
             self._delete_expired(writes)
+        self.timers.write(writes.entries)
         return writes.entries
 
     def _delete_expired(self, writes: _Writes) -> None:
         # All of them at once: numbers of a list begin again when it has expired, and then none of its elements may be
         # left that a later micro-batch would delete.
-        found = self.reader.keys_between(EXPIRY, EXPIRY + sortable(self.now_ms + 1), _ALL).to_pylist()
+        found = self.reader.keys_between(EXPIRY, EXPIRY + sortable(self.now_ms + 1), EVERY).to_pylist()
         for name in found:
             # An entry that this micro-batch wrote anew has another time of expiry; it took the old one back itself.
             if name not in writes.entries:
@@ -307,7 +310,7 @@ class ListVariable(_Variable):
             writes.entries.update(dict.fromkeys((place + sortable(n) for n in range(found.first, found.end)), None))
             return
         # Elements that have expired may be gone: what is there has to be looked up, with its time of expiry.
-        names = self._state.reader.keys_between(place, place + b"\xff" * 9, _ALL).to_pylist()
+        names = self._state.reader.keys_between(place, place + b"\xff" * 9, EVERY).to_pylist()
         for name, row in zip(names, self._rows.decode(self._state.read(names)) if names else (), strict=True):
             self._delete(writes, name, row)
 
@@ -359,15 +362,18 @@ class MapVariable(_Variable):
         super().__init__(variable, state)
         self._keys = StateRows(variable.key_columns)
         self._width = len(variable.key_columns)
+        self._new_row = Row(*(name for name, _ in variable.columns))
         columns = (*variable.key_columns, *variable.columns)
         self._entries = StateRows(columns, state.fingerprint, expires=self.expires)
         self._maps: dict[bytes, _Map] = {}
 
-    def get(self, key: Any) -> Values | None:
-        return self._shown(self._entry(self._name(key)[0]))
+    def get(self, key: Any) -> Row | None:
+        """Return a value with the names of its columns: of all that PySpark reads from state only this is a `Row`."""
+        found = self._shown(self._entry(self._name(key)[0]))
+        return None if found is None else self._new_row(*found)
 
     def contains(self, key: Any) -> bool:
-        return self.get(key) is not None
+        return self._shown(self._entry(self._name(key)[0])) is not None
 
     def update(self, key: Any, value: Any) -> None:
         name, columns = self._name(key)
@@ -435,7 +441,7 @@ class MapVariable(_Variable):
     def _whole(self, found: _Map, key: bytes | None = None) -> dict[bytes, Values | None]:
         if not found.is_whole:
             place = self.name_of(ENTRY, self._state.key if key is None else key)
-            names = self._state.reader.keys_between(place, place + b"\xff" * (_LONGEST_KEY + 1), _ALL).to_pylist()
+            names = self._state.reader.keys_between(place, place + b"\xff" * (LONGEST_KEY + 1), EVERY).to_pylist()
             rows = self._entries.decode(self._state.read(names)) if names else []
             found.stored = {name[len(place) :]: row for name, row in zip(names, rows, strict=True)}
             found.is_whole = True

@@ -42,6 +42,7 @@ __all__ = [
     "StatefulStep",
     "StoreChange",
     "StoreUpdate",
+    "TakesProcessingTime",
     "TakesWatermarks",
     "TaskChanges",
     "by_task",
@@ -118,6 +119,14 @@ class TakesWatermarks(Protocol):
         """
 
 
+@runtime_checkable
+class TakesProcessingTime(Protocol):
+    """A running operator that needs to know what time it is."""
+
+    def on_processing_time(self, time_ms: int) -> None:
+        """Take the time of the micro-batch, which its plan names: all tasks and attempts have the same."""
+
+
 class StatefulOperator(Protocol):
     """The pickled description of an operator with state."""
 
@@ -149,6 +158,8 @@ class _Stateful:
         self._kind, self._stores = step.operator.name, step.operator.stores
         self._operator = step.operator.start()
         self._operator.begin(context.plan.batch)
+        if isinstance(self._operator, TakesProcessingTime):
+            self._operator.on_processing_time(context.plan.time_ms)
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()
@@ -238,6 +249,8 @@ class _Stateful:
         report.late_rows += writes.late_rows
         if writes.watermark_ms is not None:
             report.watermarks_ms[change.store.name] = writes.watermark_ms
+        if writes.next_due_ms is not None:
+            report.next_due_ms = writes.next_due_ms
         if writes.announced_us is not None:
             report.announced[change.store.name] = writes.announced_us
         report.silent += [list(one) for one in writes.silent]

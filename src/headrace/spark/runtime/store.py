@@ -419,6 +419,7 @@ class StoreWrites:
     watermark_ms: int | None = None
     announced_us: int | None = None  # watermark that the next step sends on
     silent: tuple[tuple[str, int, int], ...] = ()  # (source, upstream task, ms): those that hold back windows
+    next_due_ms: int | None = None  # when the next timer of processing time is due
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

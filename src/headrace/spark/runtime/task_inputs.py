@@ -10,9 +10,11 @@ from typing import Protocol
 
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 from headrace.spark.runtime.input_poller import InputPoller
 from headrace.spark.runtime.repartition_purge import RepartitionPurge
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
+from headrace.spark.runtime.watermark_records import WATERMARK_KEY
 
 __all__ = ["BrokerInputs", "TaskInputs"]
 
@@ -29,6 +31,9 @@ class TaskInputs(Protocol):
 
     def find_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the present id of each topic. Raises CannotConnect, BrokerError."""
+
+    def start_batch(self, topic: str, partition: int) -> None:
+        """Append a record without a row to a repartition topic. Raises CannotConnect, BrokerError."""
 
     def purge(self, tasks: Iterable[RunningTask]) -> None:
         """Delete rows of repartition topics that these tasks have committed, if it is time to."""
@@ -72,6 +77,9 @@ class BrokerInputs:
     def find_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         found = self._client.known_topics(sorted(topics), refresh=True).topics
         return {name: str(topic.topic_id) for name, topic in found.items()}
+
+    def start_batch(self, topic: str, partition: int) -> None:
+        produce(self._client, topic, [PlainRecord(key=WATERMARK_KEY, value=None)], partition=partition)
 
     def purge(self, tasks: Iterable[RunningTask]) -> None:
         self._purge.purge_if_due(tasks)

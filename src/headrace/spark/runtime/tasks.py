@@ -30,6 +30,7 @@ class RunningTask:
     ahead: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     state_keys: int = 0
     state_bytes: int = 0
+    due_ms: int | None = 0  # when its next timer of processing time is due; None: it has none. 0 until it is known
 
     @property
     def lag(self) -> int:
@@ -84,6 +85,7 @@ class RunningTask:
                 self.skipped[where] = {at: why for at, why in known.items() if at >= self.positions[where]}
         self.committed = batch
         self.state_keys, self.state_bytes = report.state_keys, report.state_bytes
+        self.due_ms = report.next_due_ms
 
 
 def plan_slots(tasks: Iterable[RunningTask], max_records: int) -> tuple[SlotPlan, ...]:

@@ -86,9 +86,14 @@ def is_watermark(keys: pa.Array) -> pa.Array:
 
 
 def read_watermarks(values: Iterable[bytes | None]) -> list[UpstreamWatermark]:
-    """Return the newest watermark of each upstream task among the values of watermark records, in log order."""
+    """Return the newest watermark of each upstream task among the values of watermark records, in log order.
+
+    A record without a value is no watermark: it starts a micro-batch (`CommandExecutor`).
+    """
     newest: dict[bytes, UpstreamWatermark] = {}
     for value in values:
+        if value is None:
+            continue
         found = UpstreamWatermark.from_value(value)
         newest[found.key] = found.after(newest.get(found.key))
     return list(newest.values())

@@ -544,6 +544,8 @@ class Transform:
     changelog_topic: str
     time_zone: str = "UTC"  # of the timestamps that the processor sees: the session's
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
+    watermark_sources: tuple[str, ...] = ()  # by whose watermarks timers of event time are due
+    idle_timeout_ms: int = 0  # as in `WindowedAggregate`
     where: str = ""
 
     @property
