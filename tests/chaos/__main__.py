@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from tests.chaos.chaos import broker_of, chaos, new_directory
+from tests.chaos.chaos import PROGRAMS, broker_of, chaos, new_directory
 from tests.chaos.segments import faults
 
 
@@ -27,6 +27,9 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=3)
     parser.add_argument(
         "--execution", choices=("auto", "resident", "micro-batch"), default="auto", help="of the instances"
+    )
+    parser.add_argument(
+        "--program", choices=tuple(PROGRAMS), default="flights", help="event-time: windows, ranks, sessions and a join"
     )
     parser.add_argument("--keep", action="store_true", help="logs and data stay, also when nothing was wrong")
     arguments = parser.parse_args()
@@ -48,6 +51,7 @@ def main() -> int:
             instances=arguments.instances,
             goes_on=goes_on,
             execution=arguments.execution,
+            program=arguments.program,
         )
     for name, times in sorted(outcome.disasters.items(), key=lambda pair: -pair[1]):
         print(f"{times:4d}  {name}")

@@ -1,7 +1,8 @@
 """Kills and restarts of everything at random, under exactly once; at the end the result is what a batch makes of it.
 
 A run has three parts: disasters while flights flow; quiet, until everything is committed; judgement. Judged are every
-single flight (counted once, copied once, as readers of committed records see it), `headrace verify` (a recomputation by
+single flight (counted once, copied once, as readers of committed records see it) or every row of the program in event
+time, `headrace verify` (a recomputation by
 Spark), and, in a long run, the state itself: an instance goes on from its stores, another from the changelogs alone,
 and both must still be right.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.disasters import DISASTERS, SESSION_S, strike
+from tests.chaos.event_time_judgement import wrong_in_event_time
 from tests.chaos.world import GROUP, PROGRAM, World
 from tests.harness.brokers import RunningBroker
 from tests.spark.application.judgement import flights_in, wrong_sums, wrongly_counted
@@ -26,12 +28,13 @@ from tests.spark.application.processes import Application, BrokerProcess, caught
 
 from headrace.client.admin import Admin
 
-__all__ = ["Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
+__all__ = ["PROGRAMS", "Outcome", "broker_of", "chaos", "judge", "new_directory", "settle"]
 
 FLIGHTS_PER_SECOND = 60
 LEAST_RESIDENT = 0.9  # of the micro-batches of a subtopology
 WORK_BETWEEN = 150  # offsets committed before the next disaster
 MORE = 200  # flights for each proof of the state
+PROGRAMS = {"flights": PROGRAM, "event-time": PROGRAM.with_name("chaos_windows_app.py")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +88,23 @@ def chaos(
     disasters: Sequence[str] = (),
     proves_state: bool = True,
     execution: str = "auto",
+    program: str = "flights",
 ) -> Outcome:
     """`goes_on(n)`: whether there is an n-th disaster. `disasters`: these in turn, instead of a random choice.
 
     `execution`: as `headrace.execution`; "auto" fails if a subtopology has run jobs instead of resident slots.
+    `program`: a name of `PROGRAMS`.
     """
     settings = {"EXECUTION": execution}
-    world = World(broker, directory, instances=instances, feed_per_second=FLIGHTS_PER_SECOND, environment=settings)
+    path = PROGRAMS[program]
+    world = World(
+        broker,
+        directory,
+        instances=instances,
+        feed_per_second=FLIGHTS_PER_SECOND,
+        environment=settings,
+        program=path,
+    )
     struck: Counter[str] = Counter()
     sent = 0
     try:
@@ -116,11 +129,11 @@ def chaos(
             if execution != "micro-batch" and resident < count * LEAST_RESIDENT:
                 world.fail(f"{name}: {resident} of {count} micro-batches ran in resident slots")
         if not world.failures:
-            for found in judge(broker, sent):
+            for found in judge(broker, sent, path):
                 world.fail(found)
             world.note("judged, and recomputed by Spark" + (": right" if not world.failures else ""))
         if proves_state and not world.failures:
-            for found in _state_is_right(broker, directory, sent):
+            for found in _state_is_right(broker, directory, sent, path):
                 world.fail(found)
             world.note("more was counted on top of the stores, and of the changelogs alone")
     except AssertionError as error:
@@ -153,18 +166,21 @@ def settle(world: World) -> int:
     return sent
 
 
-def judge(broker: RunningBroker, sent: int) -> list[str]:
+def judge(broker: RunningBroker, sent: int, program: Path = PROGRAM) -> list[str]:
     servers = broker.bootstrap_servers
     stored = flights_in(servers)
     found = []
     if sorted(stored) != list(range(sent)):
         found.append(f"{sent} flights were sent, the topic holds {len(stored)}, {len(set(stored))} different ones")
-    found += wrongly_counted(servers, "chaos-counted", set(stored))
-    found += wrongly_counted(servers, "chaos-copied", set(stored), name="flight")
-    found += wrong_sums(servers, "chaos-origins", stored)
+    if program == PROGRAM:
+        found += wrongly_counted(servers, "chaos-counted", set(stored))
+        found += wrongly_counted(servers, "chaos-copied", set(stored), name="flight")
+        found += wrong_sums(servers, "chaos-origins", stored)
+    else:
+        found += wrong_in_event_time(servers, set(stored))
     if found:
         return found  # the recomputation would say it again, in fewer words
-    out = headrace("verify", str(PROGRAM), "--bootstrap-server", servers, "--json", timeout=3600)
+    out = headrace("verify", str(program), "--bootstrap-server", servers, "--json", timeout=3600)
     if out.returncode != 0:
         found.append(f"verify ended with {out.returncode}: {out.stdout.decode()[-3000:]}{out.stderr.decode()[-1000:]}")
         return found
@@ -174,11 +190,11 @@ def judge(broker: RunningBroker, sent: int) -> list[str]:
     return found
 
 
-def _state_is_right(broker: RunningBroker, directory: Path, sent: int) -> list[str]:
+def _state_is_right(broker: RunningBroker, directory: Path, sent: int, program: Path) -> list[str]:
     """More flights, counted on top of the stores as they lie there, then on top of a state restored from changelogs."""
     found: list[str] = []
     for place in ("a", "restored"):
-        application = Application(str(PROGRAM), broker.bootstrap_servers, directory / place)
+        application = Application(str(program), broker.bootstrap_servers, directory / place)
         application.start()
         try:
             send_flights(broker.bootstrap_servers, range(sent, sent + MORE), 4)
@@ -193,7 +209,7 @@ def _state_is_right(broker: RunningBroker, directory: Path, sent: int) -> list[s
                 found.append(f"{place} ended with {code}")
         finally:
             application.end()
-        found += [f"state of {place}: {what}" for what in judge(broker, sent)]
+        found += [f"state of {place}: {what}" for what in judge(broker, sent, program)]
     return found
 
 

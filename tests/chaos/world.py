@@ -98,13 +98,14 @@ class World:
         feed_per_second: int,
         are_static: bool = False,
         environment: Mapping[str, str] | None = None,
+        program: Path = PROGRAM,
     ) -> None:
         self.broker, self.directory = broker, directory
         self.nodes: Sequence[Broker] = getattr(broker, "brokers", None) or [cast("Broker", broker)]
         self.instances = [
             Instance(
                 name,
-                Application(str(PROGRAM), broker.bootstrap_servers, directory / name, **env, **(environment or {})),
+                Application(str(program), broker.bootstrap_servers, directory / name, **env, **(environment or {})),
             )
             for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in "abcdefgh"[:instances])
         ]
