@@ -32,7 +32,8 @@ __all__ = ["PROGRAMS", "Outcome", "broker_of", "chaos", "judge", "new_directory"
 
 FLIGHTS_PER_SECOND = 60
 LEAST_RESIDENT = 0.9  # of the micro-batches of a subtopology
-WORK_BETWEEN = 150  # offsets committed before the next disaster
+# Offsets committed before the next disaster: about 150 flights, each of which is several records behind repartitioning.
+WORK_BETWEEN = {"flights": 150, "event-time": 900}
 MORE = 200  # flights for each proof of the state
 PROGRAMS = {"flights": PROGRAM, "event-time": PROGRAM.with_name("chaos_windows_app.py")}
 
@@ -110,7 +111,7 @@ def chaos(
     try:
         world.start()
         world.note(f"{instances} instances at work")
-        world.await_work(WORK_BETWEEN)
+        world.await_work(WORK_BETWEEN[program])
         number = 0
         while goes_on(number) and not world.failures:
             rng = random.Random(f"{seed}/{number}")
@@ -120,7 +121,7 @@ def chaos(
                 struck[name] += 1
             number += 1
             if disasters or rng.random() < 0.75:
-                world.await_work(WORK_BETWEEN)
+                world.await_work(WORK_BETWEEN[program])
             else:
                 world.rest(rng.uniform(0, 2))  # the next one strikes while this one is mended
         sent = settle(world)
