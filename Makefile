@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HEADRACE_CACHE_DIR ?= $(CURDIR)/.build/cache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks coverage capacity
+.PHONY: help setup demo test check format lint types types-src types-tests contracts fast interop prepared jars simulate crash disk soak fuzz chaos cluster soak-app bench pause docs image image-check recordings requirements clean hostile mutants structure walks coverage capacity
 
 help:           ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -91,6 +91,9 @@ soak: $(STAMP)   ## run mixed load and watch memory, files and latency: make soa
 
 chaos: $(STAMP)  ## kill instances, workers, guardians and the broker at random and recompute the result: make chaos MINUTES=10 SEED=1 BROKER=kafka (or kafka-cluster: three brokers)
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),headrace) --instances $(or $(INSTANCES),3) $(ARGS)
+
+cluster: $(STAMP) ## kill, stop and cut off executors, workers, hosts and drivers of Spark clusters, 25 minutes: make cluster ONLY=standalone
+	HEADRACE_LONG=1 $(PYTEST) -n 0 -s tests/spark/runtime/test_clusters.py $(if $(ONLY),-k $(ONLY))
 
 soak-app: $(STAMP) ## run an application for many micro-batches and watch the memory of every process: make soak-app BATCHES=50000
 	@$(BIN)/python -m tests.chaos.soak --batches $(or $(BATCHES),50000)

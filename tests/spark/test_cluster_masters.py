@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.errors import ConfigError
@@ -50,12 +52,20 @@ def test_settings_that_do_not_fit_slots_are_refused(name: str, value: str) -> No
     assert refused.value.code == "cluster-setting"
 
 
-@pytest.mark.parametrize(("guarantee", "execution"), [("at_least_once", "auto"), ("exactly_once_v2", "micro-batch")])
-def test_at_least_once_and_jobs_are_refused(guarantee: str, execution: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("guarantee", "at_least_once"), ("execution", "micro-batch"), ("transaction_timeout_ms", 5_000)],
+)
+def test_what_would_not_be_fenced_in_time_is_refused(name: str, value: object) -> None:
+    fitting: dict[str, Any] = {
+        "guarantee": "exactly_once_v2",
+        "execution": "auto",
+        "transaction_timeout_ms": 10_000,
+    }
+    refuse_on_cluster(NOTHING, **fitting)
     with pytest.raises(ConfigError) as refused:
-        refuse_on_cluster(NOTHING, guarantee=guarantee, execution=execution)
+        refuse_on_cluster(NOTHING, **fitting | {name: value})
     assert refused.value.code == "cluster-unsupported"
-    refuse_on_cluster(NOTHING, guarantee="exactly_once_v2", execution="auto")
 
 
 def test_cores_are_those_that_are_asked_for() -> None:

@@ -280,7 +280,10 @@ def _executors(app: ApplicationDeclaration, compiled: CompiledTopology) -> Itera
         return
     for look in (
         lambda: refuse_on_cluster(
-            compiled, guarantee=app.processing_guarantee, execution=str(app.config["headrace.execution"])
+            compiled,
+            guarantee=app.processing_guarantee,
+            execution=str(app.config["headrace.execution"]),
+            transaction_timeout_ms=int(app.config["transaction.timeout.ms"]),
         ),
         lambda: cores_for_each(slots_on_cluster(app._settings()), len(compiled.subtopologies)),
         lambda: [cluster_chains(app.spark, part, 1, {}) for part in compiled.subtopologies],

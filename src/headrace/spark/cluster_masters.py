@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLUSTER_SETTINGS",
+    "LEASE_S",
     "cluster_cores",
     "cores_for_each",
     "is_cluster",
@@ -28,6 +29,8 @@ __all__ = [
 
 # `local-cluster[2,2,1024]` is no local master: it has executors in processes of their own.
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]|spark://.+")
+# A slot is lost after this silence. Shorter than transaction.timeout.ms, which is shorter than the group's session.
+LEASE_S = 5.0
 # What slots on executors need: setting → (wanted, Spark's default, why)
 CLUSTER_SETTINGS: Mapping[str, tuple[str, str, str]] = {
     "spark.speculation": ("false", "false", "a second attempt of a running slot would write its rows twice"),
@@ -61,13 +64,16 @@ def refuse_settings(conf: Mapping[str, str]) -> None:
             )
 
 
-def refuse_on_cluster(compiled: CompiledTopology, *, guarantee: str, execution: str) -> None:
+def refuse_on_cluster(
+    compiled: CompiledTopology, *, guarantee: str, execution: str, transaction_timeout_ms: int
+) -> None:
     """Raise what keeps an application from running on the executors of a cluster.
 
     Args:
         compiled: The program.
         guarantee: `processing_guarantee`.
         execution: The setting `headrace.execution`.
+        transaction_timeout_ms: `transaction.timeout.ms`.
 
     Raises:
         ConfigError: `cluster-unsupported` for a setting.
@@ -86,6 +92,14 @@ def refuse_on_cluster(compiled: CompiledTopology, *, guarantee: str, execution: 
             'headrace.execution "micro-batch" on a Spark cluster: the tasks of a Spark job may run where the stores '
             "are not",
             'set headrace.execution to "auto", or ' + _FIX,
+        )
+    if transaction_timeout_ms <= LEASE_S * 1000:
+        # The other slots of a micro-batch wait for the lease of one that is cut off, with their transactions open.
+        raise ConfigError(
+            "cluster-unsupported",
+            f"Invalid transaction.timeout.ms '{transaction_timeout_ms}' on a Spark cluster: expected more than "
+            f"{LEASE_S * 1000:.0f}, the time after which a silent executor is given up",
+            "set transaction.timeout.ms to 10000 or more, and below the session timeout of the group",
         )
     for part in compiled.subtopologies:
         for branch in part.branches:

@@ -1,16 +1,19 @@
-"""A count on a Spark cluster, with executors that are killed and stopped: `python cluster_program.py OUT MASTER STEP…`.
+"""A count on a Spark cluster whose processes are killed and stopped: `python cluster_program.py OUT MASTER STEP…`.
 
-A process of its own, because a process has one Spark session. Steps:
+The broker and the producer are in this process, and the application is in a child (`drive`), which can be killed.
+Steps, each while records come:
 
-- `kill`: kill an executor with SIGKILL while records come.
-- `stop`: stop an executor with all its processes beyond the lease, and let it go on.
-- `worker`: kill the Python workers of an executor.
+- `kill`: kill an executor with SIGKILL.
+- `worker`: kill the Python workers of an executor, and its restore processes.
+- `stop`: stop an executor with all its processes beyond the lease, and let it go on. `long-stop`: beyond the session.
 - `replace`: kill the executors one after the other.
+- `daemon`: kill the worker of a standalone cluster, and start it again. `host`: with all processes below it.
+- `driver`: kill the driver, and start it again. `freeze`: stop it beyond its session, and let it go on.
 - `cut`: drop all packets of one executor's links, in both directions, for longer than the lease; `deaf`: those of the
   driver only. They need root, `iptables` and `ss`.
 
-Writes a JSON document to OUT: what was counted and what should be, where the stores are, the verdict of `verify`, and
-the seconds from each step until everything was counted again.
+Writes a JSON document to OUT: what was counted and what should be, counts that were repeated, where the stores are, the
+verdict of `verify`, and the seconds from each step until everything was counted again.
 """
 
 import collections
@@ -26,14 +29,43 @@ import tempfile
 import time
 from pathlib import Path
 
-from pyspark.sql import functions as F
-
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.spark.spark_session import session
-from headrace.spark.streams_app import StreamsApp
+from headrace.broker.metadata.topic_administration import TopicRefused
 
 WORDS = 40
-PATIENCE_S = float(os.environ.get("CLUSTER_PATIENCE_S", "180"))
+SESSION_S = 45  # Kafka's default
+PATIENCE_S = float(os.environ.get("CLUSTER_PATIENCE_S", "240"))
+WORKER, AGENT = "org.apache.spark.deploy.worker.Worker", "headrace.spark.runtime.restore_agent"
+
+
+# -- the application ---------------------------------------------------------------------------------------------------
+
+
+def drive(bootstrap, directory, master, *options):
+    """Run the application until stdin ends, then compare its results with a batch; a line of JSON at each."""
+    from pyspark.sql import functions as F
+
+    from headrace.spark.spark_session import session
+    from headrace.spark.streams_app import StreamsApp
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("headrace").setLevel(logging.INFO)
+    spark = session("cluster", master=master, settings=json.loads(os.environ.get("CLUSTER_SETTINGS", "{}")))
+    app = StreamsApp("words-on-cluster", spark=spark, bootstrap_servers=bootstrap, state_dir=directory)
+    # By another key than the records': two subtopologies, of which the first one has Spark SQL in its slots.
+    key = None if "sql" in options else "w"
+    rows = app.stream("words", schema="w string, n bigint", key=key)
+    if "sql" in options:
+        rows = rows.where("n >= 0").withColumn("n", F.col("n") % 1000)
+    rows.groupBy("w").agg(F.count("*").alias("c"), F.max("n").alias("last")).to_topic("counts", partitions=2)
+    with app.start():
+        print(json.dumps(spark.sparkContext.applicationId), flush=True)
+        sys.stdin.read()
+    print(json.dumps(app.verify().passed), flush=True)
+    spark.stop()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 def parent_of(pid: int) -> int:
@@ -50,22 +82,67 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def send_signal(pids, number):
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def words_of(pid: int, file: str = "cmdline") -> list[str]:
+    return Path(f"/proc/{pid}/{file}").read_text().rstrip("\0").split("\0")
+
+
 def executors(application_id: str) -> dict[str, int]:
     """Return the process of each executor."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (path / "cmdline").read_text().split("\0")
+            words = words_of(int(path.name))
             if "--executor-id" in words and application_id in words and words[0].endswith("java"):
                 found[words[words.index("--executor-id") + 1]] = int(path.name)
     return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
 
+def state_directory(pid: int) -> Path:
+    """Return the state directory of an executor."""
+    environment = dict(word.split("=", 1) for word in words_of(pid, "environ") if "=" in word)
+    given = environment.get("HEADRACE_EXECUTOR_STATE_DIR")
+    return Path(given) if given else Path(f"/proc/{pid}/cwd").resolve() / "headrace-state"
+
+
+# -- the steps ---------------------------------------------------------------------------------------------------------
+
+
 class Program:
-    def __init__(self, broker, running, application_id):
-        self.broker, self.running, self.application_id = broker, running, application_id
+    def __init__(self, broker, stack, master, options):
+        self.broker, self.stack = broker, stack
+        self.directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster-"))
+        self.command = [broker.bootstrap_servers, self.directory, master, *options]
         self.sent: collections.Counter[str] = collections.Counter()
         self.seconds = {}
+        self.start()
+
+    def start(self):
+        self.driver = subprocess.Popen(
+            [sys.executable, __file__, "--drive", *self.command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.stack.callback(send_signal, [self.driver.pid], signal.SIGKILL)
+        self.application_id = self.line()
+
+    def line(self):
+        """Return what the driver says next."""
+        assert self.driver.stdout is not None
+        text = self.driver.stdout.readline()
+        assert text, "the driver ended"
+        return json.loads(text)
+
+    def end(self):
+        """End the application, and return the verdict of `verify`."""
+        assert self.driver.stdin is not None
+        self.driver.stdin.close()
+        verdict = self.line()
+        self.driver.wait(60)
+        return verdict
 
     def send(self, number=200):
         first = sum(self.sent.values())
@@ -73,46 +150,113 @@ class Program:
         self.broker.produce("words", values, key=lambda value: json.loads(value)["w"])
         self.sent.update(f"w{n % WORDS}" for n in range(first, first + number))
 
-    def count_all(self):
-        self.running.wait_until("caught-up", timeout=PATIENCE_S)
+    def rows(self):
+        with contextlib.suppress(TopicRefused):
+            return [json.loads(record.value) for record in self.broker.records("counts")]
+        return []
 
     def counted(self):
-        rows = [json.loads(record.value) for record in self.broker.records("counts")]
-        return {row["w"]: row["c"] for row in rows}
+        return {row["w"]: row["c"] for row in self.rows()}
+
+    def repeated(self):
+        """Return counts that do not follow a smaller one of their word: rows that were committed twice."""
+        last: dict[str, int] = {}
+        found = []
+        for row in self.rows():
+            if row["c"] <= last.get(row["w"], 0):
+                found.append(row)
+            last[row["w"]] = row["c"]
+        return found
 
     def one_executor(self):
         return next(iter(executors(self.application_id).items()))
 
-    def await_executors(self, number=2):
+    def await_slots(self, number=2):
+        """Wait until as many executors have a slot each: its restore process runs."""
         deadline = time.monotonic() + PATIENCE_S
-        while len(executors(self.application_id)) < number and time.monotonic() < deadline:
-            time.sleep(0.2)
+        while time.monotonic() < deadline:
+            found = [pid for executor in executors(self.application_id).values() for pid in descendants(executor)]
+            with contextlib.suppress(OSError):
+                if sum(AGENT in words_of(pid) for pid in found) >= number:
+                    break
+            time.sleep(0.5)
+        time.sleep(5)  # for its hello
 
     def measure(self, step):
         began = time.monotonic()
         self.send()
-        self.count_all()
+        while (counted := self.counted()) != dict(self.sent) and time.monotonic() < began + PATIENCE_S:
+            time.sleep(0.05)
         self.seconds.setdefault(step, []).append(round(time.monotonic() - began, 2))
-        print(step, self.seconds[step], self.counted() == dict(self.sent), flush=True)
+        print(time.strftime("%H:%M:%S"), step, self.seconds[step], counted == dict(self.sent), file=sys.stderr)
 
     def kill(self, step="kill"):
         self.send()
-        os.kill(self.one_executor()[1], signal.SIGKILL)
+        send_signal([self.one_executor()[1]], signal.SIGKILL)
         self.measure(step)
 
     def worker(self):
         self.send()
-        for pid in descendants(self.one_executor()[1])[1:]:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        send_signal(descendants(self.one_executor()[1])[1:], signal.SIGKILL)
         self.measure("worker")
 
     def replace(self):
         for _ in range(2):
             self.kill("replace")
-            self.await_executors()
-            time.sleep(5)
+            self.await_slots()
             self.measure("replaced")
+
+    def daemon(self):
+        self._worker_again("daemon", lambda pid: [pid])
+
+    def host(self):
+        self._worker_again("host", descendants)
+
+    def _worker_again(self, step, victims):
+        worker = parent_of(self.one_executor()[1])
+        command, environment = words_of(worker), words_of(worker, "environ")
+        directory = Path(f"/proc/{worker}/cwd").resolve()
+        assert WORKER in command
+        self.send()
+        send_signal(victims(worker), signal.SIGKILL)
+        self.measure(step)
+        again = subprocess.Popen(
+            command, env=dict(word.split("=", 1) for word in environment if "=" in word), cwd=directory
+        )
+        self.stack.callback(send_signal, [again.pid], signal.SIGTERM)
+        self.await_slots()
+        self.measure(f"{step} again")
+
+    def driver_killed(self):
+        self.send()
+        send_signal([self.driver.pid], signal.SIGKILL)
+        self.driver.wait()
+        self.start()
+        self.measure("driver")
+
+    def freeze(self):
+        self.send()
+        stopped = descendants(self.driver.pid)
+        in_executors = {pid for each in executors(self.application_id).values() for pid in descendants(each)}
+        stopped = [pid for pid in stopped if pid not in in_executors]  # of a local cluster
+        send_signal(stopped, signal.SIGSTOP)
+        time.sleep(SESSION_S + 10)
+        send_signal(stopped, signal.SIGCONT)
+        self.measure("freeze")
+
+    def stop(self, step="stop", further_s=0):
+        self.send()
+        stopped = descendants(self.one_executor()[1])
+        send_signal(stopped, signal.SIGSTOP)
+        self.measure(step)
+        time.sleep(further_s)
+        self.measure(step)
+        send_signal(stopped, signal.SIGCONT)
+        self.await_slots()
+        self.measure("continued")
+
+    def long_stop(self):
+        self.stop("long-stop", SESSION_S)
 
     def cut(self):
         self._cut("cut", ["--dport", "--sport"])
@@ -122,18 +266,17 @@ class Program:
 
     def _cut(self, step, ends):
         """Drop packets of the links of one executor: `--sport` those that the driver sends, `--dport` those to it."""
-        (jobs,) = self.app_jobs()
-        port = jobs._slots._address[1]
         pids = set(descendants(self.one_executor()[1]))
         lines = subprocess.run(["ss", "-Htnp"], capture_output=True, text=True, check=True).stdout.splitlines()
+        connections = [(line.split(), {int(pid) for pid in re.findall(r"pid=(\d+)", line)}) for line in lines]
+        of_driver = {words[3] for words, owners in connections if self.driver.pid in owners}
         rules = []
-        for line in lines:
-            words, owners = line.split(), {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
-            if words[4].endswith(f":{port}") and owners & pids:
-                own = words[3].rpartition(":")[2]
+        for words, owners in connections:
+            if owners & pids and words[4] in of_driver:
+                own, port = words[3].rpartition(":")[2], words[4].rpartition(":")[2]
                 for end in ends:
                     other = "--sport" if end == "--dport" else "--dport"
-                    rules.append(["INPUT", "-p", "tcp", end, str(port), other, own, "-j", "DROP"])
+                    rules.append(["INPUT", "-p", "tcp", end, port, other, own, "-j", "DROP"])
         assert rules, "the executor has links"
         self.send()
         for rule in rules:
@@ -147,65 +290,46 @@ class Program:
                 subprocess.run(["iptables", "-D", *rule], check=True)
         self.measure(f"after {step}")
 
-    def app_jobs(self):
-        # The port of the links is nobody else's business.
-        return [runner._jobs for runner in self.running._runtime.runners.values()]
 
-    def stop(self):
-        self.send()
-        stopped = descendants(self.one_executor()[1])
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        self.measure("stop")
-        for pid in stopped:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGCONT)
-        time.sleep(3)
-        self.measure("continued")
+STEPS = {
+    "kill": Program.kill,
+    "worker": Program.worker,
+    "stop": Program.stop,
+    "long-stop": Program.long_stop,
+    "replace": Program.replace,
+    "daemon": Program.daemon,
+    "host": Program.host,
+    "driver": Program.driver_killed,
+    "freeze": Program.freeze,
+    "cut": Program.cut,
+    "deaf": Program.deaf,
+}
 
 
 def main(out, master, *steps):
-    logging.basicConfig(level=logging.WARNING, format="%(relativeCreated)d %(name)s %(message)s")
-    logging.getLogger("headrace").setLevel(logging.INFO)
     config = {"group.streams.initial.rebalance.delay.ms": 0}
-    directory = tempfile.mkdtemp(prefix="cluster-")
-    with EmbeddedBroker({"words": 4}, config=config) as broker:
-        spark = session("cluster", master=master, settings=json.loads(os.environ.get("CLUSTER_SETTINGS", "{}")))
-        application_id = spark.sparkContext.applicationId
-        print("session", application_id, flush=True)
-        app = StreamsApp(
-            "words-on-cluster", spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=directory
-        )
-        # By another key than the records': two subtopologies, of which the first one has Spark SQL in its slots.
-        key = None if "sql" in steps else "w"
-        rows = app.stream("words", schema="w string, n bigint", key=key)
-        if "sql" in steps:
-            rows = rows.where("n >= 0").withColumn("n", F.col("n") % 1000)
-        rows.groupBy("w").agg(F.count("*").alias("c"), F.max("n").alias("last")).to_topic("counts", partitions=2)
-        with app.start() as running:
-            program = Program(broker, running, application_id)
-            for _ in range(3):
-                program.measure("plain")
-            homes = {}
-            for executor, pid in executors(application_id).items():
-                stores = Path(f"/proc/{pid}/cwd").resolve() / "headrace-state"
-                homes[executor] = sorted(path.parent.name for path in stores.glob("*/*/*/*") if path.is_dir())
-            for step in steps:
-                if step != "sql":
-                    getattr(program, step)()
-        verdict = app.verify()
+    with EmbeddedBroker({"words": 4}, config=config) as broker, contextlib.ExitStack() as stack:
+        program = Program(broker, stack, master, ["sql"] if "sql" in steps else [])
+        for _ in range(3):
+            program.measure("plain")
+        homes = {}
+        for executor, pid in executors(program.application_id).items():
+            found = state_directory(pid).glob("*/*/*/*")
+            homes[executor] = sorted(path.parent.name for path in found if path.is_dir())
+        for step in steps:
+            if step != "sql":
+                STEPS[step](program)
         result = {
+            "verdict": program.end(),
             "expected": dict(program.sent),
             "counted": program.counted(),
+            "repeated": program.repeated(),
             "homes": homes,
-            "verdict": verdict.passed,
-            "in_driver": sorted(path.name for path in Path(directory).glob("*_[0-9]*")),
+            "in_driver": sorted(path.name for path in Path(program.directory).glob("*_[0-9]*")),
             "seconds": program.seconds,
         }
-        Path(out).write_text(json.dumps(result))
-        print(program.seconds, result["homes"], verdict, flush=True)
-        spark.stop()
+    Path(out).write_text(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    drive(*sys.argv[2:]) if sys.argv[1] == "--drive" else main(*sys.argv[1:])

@@ -84,9 +84,12 @@ class ApplicationRuntime(RunningInstance):
         try:
             # 1. Everything that may be refused, before anything is written.
             if is_cluster(str(self.spark.sparkContext.master)):
-                execution = str(self.settings.config["headrace.execution"])
-                guarantee = self.settings.processing_guarantee
-                refuse_on_cluster(self.compiled, guarantee=guarantee, execution=execution)
+                refuse_on_cluster(
+                    self.compiled,
+                    guarantee=self.settings.processing_guarantee,
+                    execution=str(self.settings.config["headrace.execution"]),
+                    transaction_timeout_ms=self.plan_factory.transaction_timeout_ms,
+                )
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])

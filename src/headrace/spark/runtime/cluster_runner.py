@@ -283,15 +283,21 @@ class ClusterRunner:
 
 
 def _failure(lost: Iterable[Seat]) -> BatchFailed:
-    """Return the failure of a micro-batch whose slots are lost, with Spark's reason as soon as Spark knows it."""
+    """Return the failure of a micro-batch whose slots are lost.
+
+    Spark is asked for the reason only if a stage reported an error, since the other slots are idle meanwhile: Spark may
+    need seconds to notice that an executor is gone. A slot without a last message was killed or cut off. Spark SQL,
+    whose errors only Spark knows, is refused on clusters (`cluster_chains`).
+    """
     deadline = time.monotonic() + REASON_S
     said: list[HeadraceError] = []
     errors: list[BaseException] = []
     for seat in lost:
         # In the words of a job whose worker is gone (`spark_errors.kind_of`).
         errors.append(SlotLost(f"Python worker exited unexpectedly: slot {seat.slot} on {seat.describe()} is lost"))
-        if seat.job_ended.wait(max(0.0, deadline - time.monotonic())) and seat.error is not None:
+        if seat.said and seat.job_ended.wait(max(0.0, deadline - time.monotonic())) and seat.error is not None:
             errors[-1] = seat.error
         said += seat.said
-    # Several slots may be lost because of one: an error of Spark SQL is the reason, the end of a worker may follow.
+    # Several slots may be lost because of one: the error that a stage reported is the reason, the end of a worker may
+    # follow.
     return BatchFailed(next((error for error in errors if kind_of(error) == "sql"), errors[0]), said)

@@ -22,6 +22,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headrace.errors import HeadraceError
+from headrace.spark.cluster_masters import LEASE_S
 from headrace.spark.machine.events import SlotHello, SlotLost
 from headrace.spark.runtime.executor_site import ExecutorSite
 from headrace.spark.runtime.resident_chains import ResidentChains
@@ -30,11 +31,10 @@ from headrace.spark.runtime.slot_link import BEAT_S, LinkAddress, LinkClosed, Sl
 from headrace.spark.runtime.spark_errors import reason_of
 from headrace.spark.runtime.stage_reports import error_of
 
-__all__ = ["LEASE_S", "ClusterSlots", "Seat"]
+__all__ = ["ClusterSlots", "Seat"]
 
 log = logging.getLogger("headrace.spark")
 
-LEASE_S = 5.0  # of silence: then a slot is lost. Below every sensible transaction timeout, which is below the session's
 SILENCE_S = 3 * LEASE_S  # then a slot ends by itself: later than the driver gives it up
 GRACE_S = 3.0  # for Spark to end the job of a lost slot with its reason
 ENDING_S = 10.0

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from headrace.child_process import python_module
+from headrace.spark.runtime.daemon import preload
 from headrace.spark.runtime.executor_site import OpenSite
 from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
 from headrace.spark.runtime.slot_link import LinkAddress, LinkClosed, SlotLink
@@ -115,6 +116,8 @@ def main() -> None:
         os._exit(0)
 
     threading.Thread(target=follow_worker, daemon=True).start()
+    # Before its hello: a task that is restored would stand still meanwhile, and tasks come to a slot after the hello.
+    preload()
     with suppress(LinkClosed, OSError):
         serve(serving)
     os._exit(0)
