@@ -25,7 +25,7 @@ class RoundTranscript:
         self.verbs: dict[str, Callable[[Command], object]] = {
             "round": self.begin,
             "answer": self.answer,
-            "unanswered": lambda command: self.round.unanswered(command.word(0)),
+            "unanswered": lambda command: self.round.note_disconnect(command.word(0)),
             "found": lambda command: self.round.moved.discard(command.word(0)),
             "give-up": lambda _: self.round.give_up(CannotConnect("broker-unreachable", "no answer")),
         }
@@ -51,7 +51,7 @@ class RoundTranscript:
 
     def answer(self, command: Command) -> None:
         tid, code = command.word(0), ErrorCode[command.word(1).lower()]
-        self.round.answered(tid, code, f"answer to {tid}")
+        self.round.apply_answer(tid, code, f"answer to {tid}")
 
     def due_text(self, tid: str) -> str:
         reason = self.round.reasons.get(tid)

@@ -99,14 +99,14 @@ def test_a_broker_that_is_away_makes_the_outcome_unknown(txn_client, transaction
 
 def test_a_round_ends_with_an_outcome_for_each():
     round_: Round[int] = Round(what="to commit", api="EndTxn", ids=("a", "b", "c", "d"))
-    round_.answered("a", ErrorCode.none, 1)
-    round_.answered("b", ErrorCode.concurrent_transactions, 2)
-    round_.answered("c", ErrorCode.producer_fenced, 3)
-    round_.unanswered("d")
+    round_.apply_answer("a", ErrorCode.none, 1)
+    round_.apply_answer("b", ErrorCode.concurrent_transactions, 2)
+    round_.apply_answer("c", ErrorCode.producer_fenced, 3)
+    round_.note_disconnect("d")
     assert round_.due == ("b", "d")
     assert round_.moved == {"d"}
-    round_.answered("d", ErrorCode.not_coordinator, 4)
-    round_.unanswered("d")
+    round_.apply_answer("d", ErrorCode.not_coordinator, 4)
+    round_.note_disconnect("d")
     round_.give_up(CannotConnect("broker-unreachable", "no answer"))
     assert round_.due == ()
     assert round_.outcomes["a"] == 1

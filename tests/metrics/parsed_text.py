@@ -82,9 +82,9 @@ def parsed(text: str) -> dict[str, float]:
 
 def all_families() -> list[Family]:
     metrics = BrokerMetrics()
-    metrics.requests.answered(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, object(), seconds=0.002)
+    metrics.requests.record_response(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, object(), seconds=0.002)
     metrics.server.connection_opened("PLAINTEXT")
     metrics.server.connection_closed("PLAINTEXT", "idle")
-    metrics.server.login("PLAINTEXT", "failed-authentication")
-    metrics.server.flushed(0.01, False)
+    metrics.server.record_login("PLAINTEXT", "failed-authentication")
+    metrics.server.record_flush(0.01, False)
     return list(metrics.families(Sizes()))

@@ -162,7 +162,7 @@ def test_an_unreadable_record_fails(app, broker, spark):
     assert app.verify().status == "differs"
 
 
-def test_without_a_count_repeats_and_errors_look_alike(app, broker, spark):
+def test_without_a_count_requests_and_errors_look_alike(app, broker, spark):
     rows = expected_rows(spark)
     topic = f"{app.name}-out"
     grouped = app.stream("flights", schema=SCHEMA).where("distance > 150").groupBy("origin")

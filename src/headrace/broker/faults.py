@@ -117,7 +117,7 @@ class Fault:
         self.hits += 1
         return True
 
-    async def released(self, seconds: float | None) -> None:
+    async def wait_until_released(self, seconds: float | None) -> None:
         """End after so long, or when the fault is removed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -141,7 +141,7 @@ class Fault:
                 loop.call_soon_threadsafe(_settle, future)
 
 
-@checked_api(internal=("arrived", "repeated"))
+@checked_api(internal=("intercept", "count_requests"))
 class Faults:
     """All faults of one broker, and what it was asked. Mutable; any thread may use it."""
 
@@ -259,11 +259,11 @@ class Faults:
 
     # --- the broker's side ---
 
-    def arrived(
+    def intercept(
         self, header: RequestHeader, request: object, topics: Callable[[object], frozenset[str]]
     ) -> tuple[Fault, ...]:
         """Counts a request; the faults that take it, delays first. `topics` finds the topics' names in it."""
-        self.repeated(header.api_key, header.client_id or "", 1)
+        self.count_requests(header.api_key, header.client_id or "", 1)
         if not self._faults:
             return ()
         with self._changed:
@@ -272,8 +272,8 @@ class Faults:
                 self._changed.notify_all()
         return taken
 
-    def repeated(self, api_key: int, client_id: str, count: int) -> None:
-        """Counts requests that were answered without being decoded."""
+    def count_requests(self, api_key: int, client_id: str, count: int) -> None:
+        """Count requests that were answered without being decoded."""
         key = api_key, client_id
         with self._lock:
             self._seen[key] = self._seen.get(key, 0) + count
@@ -333,7 +333,7 @@ async def answer_with(
     # 1. Delays first: what else happens to the request happens after them.
     for fault in faults:
         if fault.kind == "delay":
-            await fault.released(fault.seconds)
+            await fault.wait_until_released(fault.seconds)
     end = next((fault for fault in faults if fault.kind not in ("delay", "rewrite")), None)
     # 2. Failing means that the request takes no effect.
     if end is not None and end.kind == "fail":
@@ -350,7 +350,7 @@ async def answer_with(
         response = await response
     if end is not None:
         if end.kind == "drop":
-            await end.released(None)
+            await end.wait_until_released(None)
         raise ConnectionLost
     for fault in faults:
         if fault.change is not None and response is not None:

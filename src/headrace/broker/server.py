@@ -162,7 +162,7 @@ class Server:
     def forget(self, connection: ClientConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self.limits.left(connection.peer[0])
+            self.limits.release(connection.peer[0])
             self.metrics.server.connection_closed(connection.listener_name, connection.close_reason)
         if not self._connections and self._everybody_left is not None:
             self._everybody_left.set()
@@ -235,7 +235,7 @@ class Server:
             metrics=self.metrics,
             clock=self.clock,
             address_of=self.listeners.address,
-            forget_responses=self.cache_generation.changed,
+            forget_responses=self.cache_generation.advance,
             metadata_changed=self._metadata_changed,
             settings_changed=self._settings_changed,
         )
@@ -300,7 +300,7 @@ class Server:
 
     async def _measure_lag(self) -> None:
         while True:
-            self.metrics.server.loop_was_late(self.loop_lag.beat(self.loop_time()))
+            self.metrics.server.record_loop_lag(self.loop_lag.beat(self.loop_time()))
             await asyncio.sleep(LAG_BEAT_SECONDS)
 
     def _start_background_task(self, coroutine: Coroutine[None, None, None]) -> None:

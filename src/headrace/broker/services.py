@@ -131,7 +131,7 @@ def open_services(
 ) -> Services:
     """`metadata_changed` and `settings_changed` are called from now on, also before this has returned;
     `forget_responses` whenever access rules, quotas or features change."""
-    flusher, delayed_fetches = Flusher(metrics.server.flushed), DelayedFetches()
+    flusher, delayed_fetches = Flusher(metrics.server.record_flush), DelayedFetches()
     try:
         settings = DynamicSettings(directory, configuration, settings_changed)
         authorizer = Authorizer(configuration, directory, forget_responses)
@@ -181,7 +181,7 @@ def open_services(
 
         def opened(log: PartitionLog) -> None:
             log.bound_producers(budget)
-            hanging.opened(log)
+            hanging.check_opened_log(log)
 
         # Logs open lazily, so both the later ones and those that recovery opened are looked at.
         directory.on_log_opened = opened

@@ -101,7 +101,7 @@ class Round(Generic[Answer]):
         """The ids without an outcome."""
         return tuple(tid for tid in self.ids if tid not in self.outcomes)
 
-    def answered(self, tid: str, code: ErrorCode, answer: Answer) -> None:
+    def apply_answer(self, tid: str, code: ErrorCode, answer: Answer) -> None:
         """Apply an answer."""
         match ruling(code):
             case "done":
@@ -113,7 +113,7 @@ class Round(Generic[Answer]):
             case _:
                 self.outcomes[tid] = refused(code, f"{self.what} {tid}", api=self.api, transactional_id=tid)
 
-    def unanswered(self, tid: str) -> None:
+    def note_disconnect(self, tid: str) -> None:
         """Note a broken connection. The request may be sent twice: all of these requests are idempotent."""
         self.moved.add(tid)
         self.reasons.pop(tid, None)

@@ -320,9 +320,9 @@ class Transactions:
             for tid, reply in sent:
                 response = _result_or_none(reply)
                 if response is None:
-                    round_.unanswered(tid)
+                    round_.note_disconnect(tid)
                 else:
-                    round_.answered(tid, *read(tid, response))
+                    round_.apply_answer(tid, *read(tid, response))
             # Refused by a node that does not coordinate the id, or not answered: looked up again before the next
             # attempt.
             for tid in round_.moved:

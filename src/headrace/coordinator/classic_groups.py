@@ -18,7 +18,7 @@ from headrace.coordinator.classic.rebalance import (
     sync_timed_out,
     timers_after_load,
 )
-from headrace.coordinator.classic.requests import answered, heartbeat, join_group, leave_group, sync_group
+from headrace.coordinator.classic.requests import heartbeat, join_group, leave_group, leave_member_response, sync_group
 from headrace.coordinator.classic.transition import (
     JOIN,
     SESSION,
@@ -123,7 +123,7 @@ class ClassicGroups:
         group = self._group(request.group_id)
         if group is None:
             # Per member, not for the whole request: a client that leaves a group which is gone has what it wanted.
-            members = tuple(answered(each, ErrorCode.unknown_member_id) for each in request.members)
+            members = tuple(leave_member_response(each, ErrorCode.unknown_member_id) for each in request.members)
             return CoordinatorResult(replies=(Reply(token=context.token, response=leave_reply(members)),))
         transition = self._transition(group, now_ms)
         leave_group(transition, request, context)

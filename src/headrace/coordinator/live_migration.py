@@ -24,7 +24,7 @@ from uuid import UUID
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
 from headrace.coordinator.classic.group import CONSUMER_PROTOCOL_TYPE, identity_error
-from headrace.coordinator.classic.requests import MEMBER_ID_REQUIRED_SINCE, answered, rebalance_timeout_ms
+from headrace.coordinator.classic.requests import MEMBER_ID_REQUIRED_SINCE, leave_member_response, rebalance_timeout_ms
 from headrace.coordinator.classic.transition import (
     follower_join_reply,
     heartbeat_reply,
@@ -320,7 +320,7 @@ def classic_leave(
         codes.append(identity_error(group, member_id, instance_id))
         if codes[-1] is ErrorCode.none:
             leaving[member_id] = None
-    members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
+    members = tuple(leave_member_response(each, code) for each, code in zip(request.members, codes, strict=True))
     answer = CoordinatorResult(replies=(Reply(token=context.token, response=leave_reply(members)),))
     if not leaving:
         return answer

@@ -225,11 +225,11 @@ class StreamsGroups:
     def invalidate(self, group_id: str) -> None:
         soft = self._soft.get(group_id)
         if soft is not None:
-            soft.changed()
+            soft.invalidate_replies()
 
     def invalidate_all(self) -> None:
         for soft in self._soft.values():
-            soft.changed()
+            soft.invalidate_replies()
 
     def on_replayed(self, record: CoordinatorRecord) -> None:
         group_id = getattr(record.key, "group_id", None)

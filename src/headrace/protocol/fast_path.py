@@ -26,10 +26,10 @@ __all__ = [
     "ProduceFrame",
     "ProducedBatch",
     "ProducedTopic",
+    "encode_produce_response",
     "fetch_response",
     "produce_request",
     "produce_response",
-    "produced",
 ]
 
 
@@ -203,10 +203,14 @@ def produce_response(
     return b"".join(parts)
 
 
-def produced(correlation_id: int, topics: Sequence[tuple[bytes, Sequence[tuple[int, int, int]]]]) -> bytes:
-    """The whole frame, length included, of the answer to what `request_fast_path` read, when all of it was appended.
+def encode_produce_response(
+    correlation_id: int, topics: Sequence[tuple[bytes, Sequence[tuple[int, int, int]]]]
+) -> bytes:
+    """Encode the frame, length included, of the response to a Produce of the fast path that was appended whole.
 
-    Of each topic its key in the request, of each partition its number, base offset and log start offset.
+    Args:
+        correlation_id: of the request.
+        topics: the topic's bytes in the request, and (partition, base offset, log start offset) of each partition.
     """
     parts = [_length(len(topics))]
     for key, partitions in topics:

@@ -26,10 +26,10 @@ class Logs:
     def open(self, partition: int) -> RefusingLog:
         return self.log
 
-    def wait_for_flush(self, partition: int) -> bool:
+    def requires_flush(self, partition: int) -> bool:
         return False
 
-    def flushed(self, partition: int) -> Awaitable[None]:
+    def wait_until_flushed(self, partition: int) -> Awaitable[None]:
         raise AssertionError("nobody waits for a flush")
 
 

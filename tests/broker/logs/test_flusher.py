@@ -41,9 +41,9 @@ async def flusher() -> AsyncIterator[Flusher]:
 async def test_waiters_that_come_during_a_flush_share_the_next_one(flusher: Flusher) -> None:
     log = SlowLog()
     log.may_flush.clear()
-    first = flusher.flushed(log)
+    first = flusher.wait_until_flushed(log)
     await asyncio.to_thread(log.began.wait, 20)
-    others = [flusher.flushed(log) for _ in range(1000)]
+    others = [flusher.wait_until_flushed(log) for _ in range(1000)]
     assert not first.done()
     log.may_flush.set()
     await asyncio.gather(first, *others)
@@ -55,7 +55,10 @@ async def test_a_refusing_disk_is_told_to_every_waiter_of_that_log_only(flusher:
     broken, sound = SlowLog(), SlowLog()
     broken.error = OSError(5, "Input/output error")
     outcomes = await asyncio.gather(
-        flusher.flushed(broken), flusher.flushed(broken), flusher.flushed(sound), return_exceptions=True
+        flusher.wait_until_flushed(broken),
+        flusher.wait_until_flushed(broken),
+        flusher.wait_until_flushed(sound),
+        return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [FlushFailed, FlushFailed, type(None)]
 
@@ -74,7 +77,7 @@ async def test_dirty_logs_wait_for_the_interval(flusher: Flusher) -> None:
 async def test_after_flush_is_called_only_when_the_disk_took_it(flusher: Flusher) -> None:
     log, told = SlowLog(), []
     flusher.after_flush(log, lambda: told.append("first"))
-    await flusher.flushed(log)
+    await flusher.wait_until_flushed(log)
     log.error = OSError(5, "Input/output error")
     flusher.after_flush(log, lambda: told.append("second"))
     await flusher.settle()

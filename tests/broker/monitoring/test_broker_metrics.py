@@ -66,11 +66,13 @@ def test_requests_counted_together_are_told_as_those_counted_one_by_one() -> Non
     for number in range(700):
         version = 12 if number % 300 < 20 else 13
         seconds, queued = chance.choice((0.0, 1e-7, 2e-4, chance.random())), chance.choice((0.0, 1e-5, 0.003))
-        apart.answered(ApiKey.PRODUCE, version, None, seconds=seconds, queue_seconds=queued)
-        together.answered_without_error(ApiKey.PRODUCE, version, seconds, queued)
+        apart.record_response(ApiKey.PRODUCE, version, None, seconds=seconds, queue_seconds=queued)
+        together.record_success(ApiKey.PRODUCE, version, seconds, queued)
         if number % 100 == 0:
             for each in (apart, together):
-                each.answered(ApiKey.FETCH, 12, SimpleNamespace(error_code=ErrorCode.unknown_topic_id), seconds=0.1)
+                each.record_response(
+                    ApiKey.FETCH, 12, SimpleNamespace(error_code=ErrorCode.unknown_topic_id), seconds=0.1
+                )
     first, second = (parsed(prometheus_text(each.families())) for each in (apart, together))
     assert first == pytest.approx(second)
     errors = {name: value for name, value in second.items() if "ErrorsPerSec" in name}

@@ -16,7 +16,7 @@ def test_slow_requests_are_logged_and_waiting_ones_are_not(caplog: pytest.LogCap
     def log_lines(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
         caplog.clear()
         header = RequestHeader(api_key=api_key, api_version=3, correlation_id=1, client_id="app\n")
-        RequestLog(RequestMetrics(), lambda: slow_ms).answered(
+        RequestLog(RequestMetrics(), lambda: slow_ms).log_response(
             header, object(), ("10.0.0.1", 5), seconds=seconds, queue_seconds=0.0, remote_seconds=remote
         )
         return len(caplog.records)

@@ -95,7 +95,7 @@ def test_one_turn_at_a_time() -> None:
             async with queue.turn(client):
                 inside += 1
                 most = max(most, inside)
-                await queue.beside(sum, range(1000))
+                await queue.run_in_thread(sum, range(1000))
                 inside -= 1
 
         await asyncio.gather(*(request(f"client-{number % 3}") for number in range(30)))

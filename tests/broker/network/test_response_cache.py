@@ -66,11 +66,11 @@ def test_another_frame_or_a_part_of_one_is_left_to_the_rules(other: bytes) -> No
 
 
 def test_a_change_at_the_door_takes_every_answer_out_of_use() -> None:
-    door = CacheGeneration()
-    answers = ResponseCache(door)
+    generation = CacheGeneration()
+    answers = ResponseCache(generation)
     frame = framed(heartbeat("m", 3))
     answers.keep(frame[4:], b"12345678tail", steady())
-    door.changed()
+    generation.advance()
     assert answers.repeat(frame, 5) == ([], 0)
 
 
@@ -289,21 +289,21 @@ def test_streams_switched_off_reaches_a_member_whose_answer_was_kept(connect: Co
 
 def test_cached_bytes_are_counted_per_connection_and_in_total() -> None:
     """Unknown tagged fields make many keys of one heartbeat: 4.2 MB of each connection, counted nowhere."""
-    door = CacheGeneration(most_bytes=700_000)
-    connections = [ResponseCache(door) for _ in range(5)]
+    generation = CacheGeneration(most_bytes=700_000)
+    connections = [ResponseCache(generation) for _ in range(5)]
     for number in range(1000):
         for answers in connections:
             answers.keep(number.to_bytes(4, "big") + bytes(3000), bytes(100), steady())
-            assert door.kept_bytes <= 700_000
+            assert generation.kept_bytes <= 700_000
     assert all(len(answers) * 3100 < fast_paths.MOST_BYTES for answers in connections)
     for answers in connections:
         answers.clear()
-    assert door.kept_bytes == 0
+    assert generation.kept_bytes == 0
     one = connections[0]
     frame = framed(heartbeat("m", 3))
     one.keep(frame[4:], b"12345678tail", steady())
     one.keep(frame[4:], b"12345678tail", steady())
-    kept = door.kept_bytes
-    door.changed()
+    kept = generation.kept_bytes
+    generation.advance()
     one.keep(frame[4:], b"12345678tail", steady())
-    assert door.kept_bytes == kept
+    assert generation.kept_bytes == kept

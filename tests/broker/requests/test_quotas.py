@@ -104,7 +104,7 @@ def test_connections_of_one_address_and_in_all(tmp_path: Path) -> None:
     assert not limits.admit("10.0.0.8", 0, None)
     assert [limits.admit("10.0.0.9", 0, None) for _ in range(2)] == [True, False]
     assert not limits.admit("10.0.0.2", 0, None)
-    limits.left("10.0.0.1")
+    limits.release("10.0.0.1")
     assert limits.admit("10.0.0.2", 0, None)
 
 

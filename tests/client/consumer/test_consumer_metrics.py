@@ -82,8 +82,8 @@ def test_polls_heartbeats_commits_and_lags() -> None:
         clock.now += 3.0
     metrics.records_returned(40)
     metrics.heartbeat_answered(12.0)
-    metrics.committed(4.0)
-    metrics.committed(8.0)
+    metrics.record_commit(4.0)
+    metrics.record_commit(8.0)
     metrics.record_callback("on_revoked", 30)
     clock.now += 2.0
     found = metrics.values()

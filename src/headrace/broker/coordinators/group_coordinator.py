@@ -45,8 +45,8 @@ class ShardLogs(Protocol):
 
     def existing(self) -> Iterable[int]: ...
     def open(self, partition: int) -> RecordLog: ...
-    def wait_for_flush(self, partition: int) -> bool: ...
-    def flushed(self, partition: int) -> Awaitable[None]: ...
+    def requires_flush(self, partition: int) -> bool: ...
+    def wait_until_flushed(self, partition: int) -> Awaitable[None]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class GroupCoordinator:
             return refuse(error.code, str(error))
         # An answer waits for all that the log of its shard holds, not only for what its own request wrote: it may
         # report what another request wrote a moment before, and must not be known to a client and lost by the broker.
-        if isinstance(written.response, asyncio.Future) or self._logs.wait_for_flush(partition):
+        if isinstance(written.response, asyncio.Future) or self._logs.requires_flush(partition):
             return self._answer_when_flushed(partition, context.token, written.response, refuse)
         context.repeatable = written.repeatable
         response: Answer = written.response
@@ -178,8 +178,8 @@ class GroupCoordinator:
     ) -> Answer:
         try:
             answer = await response if isinstance(response, asyncio.Future) else response
-            if self._logs.wait_for_flush(partition):
-                await self._logs.flushed(partition)
+            if self._logs.requires_flush(partition):
+                await self._logs.wait_until_flushed(partition)
         except FlushFailed as error:
             return refuse(ErrorCode.coordinator_not_available, str(error))
         else:

@@ -49,8 +49,8 @@ class HangingTransactions:
         self._waiting: dict[PartitionLog, None] = {}
         self._stopped = False
 
-    def opened(self, log: PartitionLog) -> None:
-        """A log was opened. Checked in a later turn of the loop: the caller is in the midst of an operation."""
+    def check_opened_log(self, log: PartitionLog) -> None:
+        """Check a log that was opened, in a later iteration of the event loop."""
         # Called inside of an operation on the log, so only noted here.
         if not self._stopped and any(True for _ in log.producers.open_transactions()):
             # One look for all logs that are opened in this turn: a start opens many, and each look searches all

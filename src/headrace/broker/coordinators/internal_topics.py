@@ -41,11 +41,11 @@ class GroupMetadataLogs:
 
         return GroupMetadataLog(self._logs, self._topic, partition)
 
-    def wait_for_flush(self, partition: int) -> bool:
-        return self._logs.wait_for_flush(self._topic, partition)
+    def requires_flush(self, partition: int) -> bool:
+        return self._logs.requires_flush(self._topic, partition)
 
-    def flushed(self, partition: int) -> Awaitable[None]:
-        return self._logs.flushed(self._topic, partition)
+    def wait_until_flushed(self, partition: int) -> Awaitable[None]:
+        return self._logs.wait_until_flushed(self._topic, partition)
 
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"

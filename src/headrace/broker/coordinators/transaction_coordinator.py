@@ -229,15 +229,15 @@ class TransactionCoordinator:
         topic = self._topic.existing()
         return None if topic is None else (topic, _partition_of(transactional_id, topic))
 
-    def wait_for_flush(self, transactional_id: str) -> bool:
+    def requires_flush(self, transactional_id: str) -> bool:
         """Whether an answer about it has to wait for the disk."""
         topic = self._topic.existing()
-        return topic is not None and self._logs.wait_for_flush(topic, _partition_of(transactional_id, topic))
+        return topic is not None and self._logs.requires_flush(topic, _partition_of(transactional_id, topic))
 
-    def flushed(self, transactional_id: str) -> Awaitable[None]:
+    def wait_until_flushed(self, transactional_id: str) -> Awaitable[None]:
         """Wait until what was written about it is on the disk. Raises FlushFailed."""
         topic = self._topic.made()
-        return self._logs.flushed(topic, _partition_of(transactional_id, topic))
+        return self._logs.wait_until_flushed(topic, _partition_of(transactional_id, topic))
 
     # --- shards ---
 

@@ -91,8 +91,8 @@ class MarkerWriter(Protocol):
 class Coordinator(Protocol):
     """The part of `TransactionCoordinator` that the completion of transactions uses."""
 
-    def wait_for_flush(self, transactional_id: str) -> bool: ...
-    def flushed(self, transactional_id: str) -> Awaitable[None]: ...
+    def requires_flush(self, transactional_id: str) -> bool: ...
+    def wait_until_flushed(self, transactional_id: str) -> Awaitable[None]: ...
     def complete(self, transactional_id: str) -> None:
         """Write the end. Raises CoordinatorError."""
 
@@ -127,7 +127,7 @@ class TransactionCompletion:
             unflushed: Unflushed = {}
             # 3. Nothing waits for the disk: markers and Complete in this call, so no reader meets a half-ended
             #    transaction.
-            if not self._coordinator.wait_for_flush(transactional_id):
+            if not self._coordinator.requires_flush(transactional_id):
                 self._write_markers(value, left, unflushed)
                 if not left and not unflushed and self._complete(transactional_id):
                     continue
@@ -155,13 +155,13 @@ class TransactionCompletion:
         self, transactional_id: str, value: TransactionLogValue, left: Partitions, unflushed: Unflushed
     ) -> bool:
         # 1. The decision first: a marker that survives a power loss which the decision did not would commit for ever.
-        if self._coordinator.wait_for_flush(transactional_id):
-            await self._coordinator.flushed(transactional_id)
+        if self._coordinator.requires_flush(transactional_id):
+            await self._coordinator.wait_until_flushed(transactional_id)
         self._write_markers(value, left, unflushed)
         # 2. All markers are on the disk before Complete, since Complete is what forgets them.
         for (name, partition), topic in tuple(unflushed.items()):
-            if self._logs.exists(topic, partition) and self._logs.wait_for_flush(topic, partition):
-                await self._logs.flushed(topic, partition)
+            if self._logs.exists(topic, partition) and self._logs.requires_flush(topic, partition):
+                await self._logs.wait_until_flushed(topic, partition)
             del unflushed[name, partition]
         return not left and self._complete(transactional_id)
 
@@ -185,7 +185,7 @@ class TransactionCompletion:
                 del left[name, partition]
             else:
                 logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
-            if code is ErrorCode.none and self._logs.wait_for_flush(topic, partition):
+            if code is ErrorCode.none and self._logs.requires_flush(topic, partition):
                 unflushed[name, partition] = topic
 
     def _complete(self, transactional_id: str) -> bool:

@@ -201,7 +201,7 @@ async def when_flushed(
     """The answer when these partitions are on the disk, or that they are not."""
     try:
         # One round of the flusher serves all of them.
-        await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in appended))
+        await asyncio.gather(*(broker.logs.wait_until_flushed(topic, partition) for topic, partition in appended))
     except FlushFailed as error:
         return _all_failed(response, str(error))
     return response
@@ -310,7 +310,7 @@ class _Appending:
             # too.
             appended.extend(filter(None, (broker.transactions.log_of(request.transactional_id),)))
         # acks=1 and acks=all are the same on one broker: both wait where the flush policy is `always`.
-        waiting = [(topic, partition) for topic, partition in appended if broker.logs.wait_for_flush(topic, partition)]
+        waiting = [(topic, partition) for topic, partition in appended if broker.logs.requires_flush(topic, partition)]
         return when_flushed(response, waiting, broker) if waiting else response
 
 

@@ -226,7 +226,7 @@ def handle_write_txn_markers(
         markers=tuple(_write_marker(each, broker, written) for each in request.markers)
     )
     # Only partitions whose flush policy demands it; elsewhere an appended marker is answered at once.
-    waiting = [(topic, partition) for topic, partition in written if broker.logs.wait_for_flush(topic, partition)]
+    waiting = [(topic, partition) for topic, partition in written if broker.logs.requires_flush(topic, partition)]
     return _answer_when_flushed(response, waiting, broker) if waiting else response
 
 
@@ -237,7 +237,7 @@ async def _answer_when_flushed(
     # The outcome on the disk is unknown, so no marker is reported: the tool asks again, and a marker written twice
     # changes nothing.
     try:
-        await asyncio.gather(*(broker.logs.flushed(topic, partition) for topic, partition in waiting))
+        await asyncio.gather(*(broker.logs.wait_until_flushed(topic, partition) for topic, partition in waiting))
     except FlushFailed:
         return m.write_txn_markers_response.WriteTxnMarkersResponse(markers=())
     return response

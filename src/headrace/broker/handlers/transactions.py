@@ -57,7 +57,7 @@ def answer_durably(
     except CoordinatorError as error:
         return respond(Answer(code=error.code))
     # Only success waits: a refusal tells of nothing that a power loss could take back.
-    if answer.code is ErrorCode.none and broker.transactions.wait_for_flush(transactional_id):
+    if answer.code is ErrorCode.none and broker.transactions.requires_flush(transactional_id):
         return _answer_when_flushed(broker, transactional_id, answer, respond)
     return respond(answer)
 
@@ -68,7 +68,7 @@ async def _answer_when_flushed(
     try:
         # The record may or may not be on the disk. COORDINATOR_NOT_AVAILABLE makes the client ask again, and the rules
         # recognise the repetition.
-        await broker.transactions.flushed(transactional_id)
+        await broker.transactions.wait_until_flushed(transactional_id)
     except FlushFailed:
         return respond(Answer(code=ErrorCode.coordinator_not_available))
     return respond(answer)

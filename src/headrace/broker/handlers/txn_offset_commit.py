@@ -69,7 +69,7 @@ def handle_txn_offset_commit(
     # 3. Both logs have to be on the disk where the flush policy asks for it.
     # The coordinator's answer waits for the offsets' log; this waits for the transaction's. An answer before both would
     # let a client commit offsets of a transaction that a power loss has taken the partition from.
-    if isinstance(answer, Awaitable) or broker.transactions.wait_for_flush(request.transactional_id):
+    if isinstance(answer, Awaitable) or broker.transactions.requires_flush(request.transactional_id):
         return _complete_later(answer, request.transactional_id, known, unknown, context, broker)
     return _response([*answer.topics, *unknown])
 
@@ -87,8 +87,8 @@ async def _complete_later(
     if isinstance(answer, Awaitable):
         answer = await answer
     try:
-        if broker.transactions.wait_for_flush(transactional_id):
-            await broker.transactions.flushed(transactional_id)
+        if broker.transactions.requires_flush(transactional_id):
+            await broker.transactions.wait_until_flushed(transactional_id)
     except FlushFailed:
         code = _code_for_client(ErrorCode.coordinator_not_available, context.api_version)
         return _response([*(_refuse_partitions(asked, code) for asked in known), *unknown])

@@ -20,13 +20,15 @@ class DelayedFetch:
         self._missing_bytes = missing_bytes
         self._woken = woken
 
-    def arrived(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
+        """Count appended bytes. Wakes the fetch once it has enough of them."""
         self._missing_bytes -= size
         # min_bytes over all partitions together, as in Kafka's DelayedFetch.
         if self._missing_bytes <= 0:
             self.wake(arrived=True)
 
     def wake(self, *, arrived: bool = False) -> None:
+        """End the wait. `arrived`: by enough bytes."""
         if not self._woken.done():
             self._woken.set_result(arrived)
 
@@ -66,7 +68,7 @@ class DelayedFetches:
 
     @property
     def parked_count(self) -> int:
-        """How many fetches wait."""
+        """Number of parked fetches."""
         return len({fetch for waiting in self.parked.values() for fetch in waiting})
 
     def appended(self, topic: str, partition: int, size: int) -> None:
@@ -74,7 +76,7 @@ class DelayedFetches:
         if waiting:
             # A copy, because a woken fetch may be taken out of the dictionary before the loop ends.
             for fetch in tuple(waiting):
-                fetch.arrived(size)
+                fetch.add_bytes(size)
 
     def partition_removed(self, topic: str, partition: int) -> None:
         for fetch in tuple(self.parked.get((topic, partition), ())):

@@ -1,7 +1,7 @@
 """fsync, in a thread and never on the event loop: group commit.
 
-A caller that needs durability awaits `flushed(log)`. All logs that became dirty while the thread was busy are flushed
-in the next round together, so a thousand waiting producers cost one fsync per log and round.
+A caller that needs durability awaits `wait_until_flushed(log)`. All logs that became dirty while the thread was busy
+are flushed in the next round together, so a thousand waiting producers cost one fsync per log and round.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Flusher:
         self._round: asyncio.Task[None] | None = None
 
     def dirty(self, log: Flushable) -> None:
-        """To be flushed in the next round, whenever that begins."""
+        """Add a log to the next round."""
         self._dirty.setdefault(log, [])
 
     def after_flush(self, log: Flushable, done: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Flusher:
         self._dirty.setdefault(log, []).append(lambda error: done() if error is None else None)
         self.start_round()
 
-    def flushed(self, log: Flushable) -> asyncio.Future[None]:
+    def wait_until_flushed(self, log: Flushable) -> asyncio.Future[None]:
         """Resolved when everything appended to `log` so far is on the disk; raises FlushFailed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -130,7 +130,7 @@ class PartitionLogs:
         self._delayed_fetches = delayed_fetches
         self._noted: dict[tuple[str, int], tuple[int, int]] = {}
         self.now_ms = clock_ms
-        self.some_wait = False  # whether there was an append whose answer had to wait for the disk
+        self.some_require_flush = False  # whether there was an append whose answer had to wait for the disk
         self.no_room: str | None = None  # what the disk had no room for, until an append succeeds again
 
     def topic_removed(self, topic: TopicDescription) -> None:
@@ -234,20 +234,20 @@ class PartitionLogs:
         if log.fsync != "never":
             self._flusher.dirty(log)
         if log.fsync == "always":
-            self.some_wait = True
+            self.some_require_flush = True
             # Readers see records once they are on the disk, so they are woken then.
             self._flusher.after_flush(log, lambda: self._delayed_fetches.appended(topic, partition, size))
         elif self._delayed_fetches.parked:
             self._delayed_fetches.appended(topic, partition, size)
 
-    def flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
+    def wait_until_flushed(self, topic: TopicDescription, partition: int) -> Awaitable[None]:
         """Wait until everything appended to the partition is on the disk. Raises FlushFailed."""
         log = self._open_logs.get((topic.name, partition))
         if log is None:
             raise FlushFailed(f"The log of partition {topic.name}-{partition} is gone: the topic was deleted.")
-        return self._flusher.flushed(log)
+        return self._flusher.wait_until_flushed(log)
 
-    def wait_for_flush(self, topic: TopicDescription, partition: int) -> bool:
+    def requires_flush(self, topic: TopicDescription, partition: int) -> bool:
         """Whether an answer about what the partition holds now has to wait for the disk."""
         # Under `always` readers and clients see only what survives a power loss; under the other policies nothing
         # waits.

@@ -44,7 +44,7 @@ _LEAST_SECONDS = 0.00005  # a shorter stay in the queue is the parsing itself
 class _Times:
     """The times of one API."""
 
-    __slots__ = ("local", "noughts", "queue", "remote", "throttle", "total")
+    __slots__ = ("local", "queue", "remote", "throttle", "total", "zeros")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.total = Distribution(clock)
@@ -52,14 +52,14 @@ class _Times:
         self.local = Distribution(clock)
         self.remote = Distribution(clock)
         self.throttle = Distribution(clock)
-        self.noughts = [0, 0, 0]  # of queue, remote, throttle
+        self.zeros = [0, 0, 0]  # of queue, remote, throttle
 
     def distributions(self) -> Iterator[tuple[str, Distribution]]:
         # Zeros that were only counted are booked now, all at once.
         for index, found in enumerate((self.queue, self.remote, self.throttle)):
-            if self.noughts[index]:
-                found.add(0.0, self.noughts[index])
-                self.noughts[index] = 0
+            if self.zeros[index]:
+                found.add(0.0, self.zeros[index])
+                self.zeros[index] = 0
         yield "TotalTimeMs", self.total
         yield "RequestQueueTimeMs", self.queue
         yield "LocalTimeMs", self.local
@@ -68,21 +68,21 @@ class _Times:
 
 
 class RequestMetrics:
-    """Mutable: fed by the connections, from the broker's event loop only."""
+    """Counts and times of requests by API (Kafka: RequestMetrics). Mutable; used by the event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._requests: dict[tuple[int, int], int] = {}
         self._times: dict[int, _Times] = {}
         self._errors: dict[tuple[int, ErrorCode], int] = {}  # without NONE, which all others had
-        self._well_api = (0, 0)
-        self._well: list[float] = []
-        self._well_queued: list[float] = []
+        self._success_api = (0, 0)
+        self._success_seconds: list[float] = []
+        self._success_queue_seconds: list[float] = []
         self._repeated_api = (0, 0)
         self._repeated = 0
         self._repeated_seconds = 0.0
 
-    def answered(
+    def record_response(
         self,
         api_key: int,
         api_version: int,
@@ -92,7 +92,16 @@ class RequestMetrics:
         queue_seconds: float = 0.0,
         remote_seconds: float = 0.0,
     ) -> None:
-        """`seconds`: from the first look at the request to its answer; what it was parked of that is `remote`."""
+        """Count a response and its times.
+
+        Args:
+            api_key: API of the request.
+            api_version: version of the request.
+            response: the response; its `error_code` and `throttle_time` are counted if it has them.
+            seconds: from the begin of decoding to the response, `remote_seconds` included.
+            queue_seconds: in the queue of the connection, before that.
+            remote_seconds: parked, for example a Fetch that waits for records.
+        """
         times = self._count(api_key, api_version, 1)
         # Only the error of the whole response: Kafka also counts those of partitions (AbstractResponse.errorCounts),
         # which would cost a walk through every response.
@@ -101,47 +110,51 @@ class RequestMetrics:
             self._errors[api_key, code] = self._errors.get((api_key, code), 0) + 1
         times.total.add((seconds + queue_seconds) * 1000)
         times.local.add((seconds - remote_seconds) * 1000)
-        noughts = times.noughts
+        zeros = times.zeros
         if queue_seconds > _LEAST_SECONDS:
             times.queue.add(queue_seconds * 1000)
         else:
-            noughts[0] += 1
+            zeros[0] += 1
         if remote_seconds > 0:
             times.remote.add(remote_seconds * 1000)
         else:
-            noughts[1] += 1
+            zeros[1] += 1
         throttle = getattr(response, "throttle_time", None)
         if throttle:
             times.throttle.add(throttle.total_seconds() * 1000)
         else:
-            noughts[2] += 1
+            zeros[2] += 1
 
-    def answered_without_error(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
-        """Count a response without an error or a wait, as `answered`.
+    def record_success(self, api_key: int, api_version: int, seconds: float, queue_seconds: float) -> None:
+        """Count a response without an error or a wait, as `record_response`.
 
         Counted some hundreds at a time, each with its own times.
         """
-        if api_key != self._well_api[0] or api_version != self._well_api[1] or len(self._well) >= MOST_UNCOUNTED:
-            self._count_well()
-            self._well_api = api_key, api_version
-        self._well.append(seconds)
-        self._well_queued.append(queue_seconds)
+        if (
+            api_key != self._success_api[0]
+            or api_version != self._success_api[1]
+            or len(self._success_seconds) >= MOST_UNCOUNTED
+        ):
+            self._flush_successes()
+            self._success_api = api_key, api_version
+        self._success_seconds.append(seconds)
+        self._success_queue_seconds.append(queue_seconds)
 
-    def repeated(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
+    def record_repeats(self, api_key: int, api_version: int, count: int, seconds: float) -> None:
         """Count heartbeats answered from the memo, in `seconds` together.
 
         Counted some hundreds at a time: counting each would cost as much as answering it.
         """
         api = api_key, api_version
         if api != self._repeated_api or self._repeated >= MOST_UNCOUNTED:
-            self._count_repeated()
+            self._flush_repeats()
             self._repeated_api = api
         self._repeated += count
         self._repeated_seconds += seconds
 
     def families(self) -> Iterator[Family]:
-        self._count_repeated()
-        self._count_well()
+        self._flush_repeats()
+        self._flush_successes()
         times = [
             (distribution, {"name": name, "request": _name(key)})
             for key, each in sorted(self._times.items())
@@ -160,21 +173,21 @@ class RequestMetrics:
         what = "TotalTimeMs: from the request's last byte to its answer, ms; and its parts"
         yield from times_of(REQUESTS, what, times)
 
-    def _count_well(self) -> None:
-        if self._well:
-            count = len(self._well)
-            times = self._count(*self._well_api, count)
-            times.local.add_all([seconds * 1000 for seconds in self._well])
-            both = zip(self._well, self._well_queued, strict=True)
+    def _flush_successes(self) -> None:
+        if self._success_seconds:
+            count = len(self._success_seconds)
+            times = self._count(*self._success_api, count)
+            times.local.add_all([seconds * 1000 for seconds in self._success_seconds])
+            both = zip(self._success_seconds, self._success_queue_seconds, strict=True)
             times.total.add_all([(seconds + queued) * 1000 for seconds, queued in both])
             # A queue time below the threshold is the parsing itself; those are counted as zeros below.
-            queued = [seconds * 1000 for seconds in self._well_queued if seconds > _LEAST_SECONDS]
+            queued = [seconds * 1000 for seconds in self._success_queue_seconds if seconds > _LEAST_SECONDS]
             times.queue.add_all(queued)
-            for index, noughts in enumerate((count - len(queued), count, count)):
-                times.noughts[index] += noughts
-            self._well, self._well_queued = [], []
+            for index, zeros in enumerate((count - len(queued), count, count)):
+                times.zeros[index] += zeros
+            self._success_seconds, self._success_queue_seconds = [], []
 
-    def _count_repeated(self) -> None:
+    def _flush_repeats(self) -> None:
         if self._repeated:
             times = self._count(*self._repeated_api, self._repeated)
             # Heartbeats of one write share their time evenly; measuring each would cost as much as answering it.
@@ -182,7 +195,7 @@ class RequestMetrics:
             times.total.add(each_ms, self._repeated)
             times.local.add(each_ms, self._repeated)
             for index in range(3):
-                times.noughts[index] += self._repeated
+                times.zeros[index] += self._repeated
             self._repeated, self._repeated_seconds = 0, 0.0
 
     def _count(self, api_key: int, api_version: int, count: int) -> _Times:
@@ -243,7 +256,7 @@ class RequestLog:
         self._slow_ms = slow_ms
         self._each = request_logger.isEnabledFor(logging.DEBUG)
 
-    def answered(
+    def log_response(
         self,
         header: RequestHeader,
         response: object,
@@ -253,8 +266,8 @@ class RequestLog:
         queue_seconds: float,
         remote_seconds: float,
     ) -> None:
-        """Times as in RequestMetrics.answered."""
-        self._metrics.answered(
+        """Log a slow request, and count the response. Times as in RequestMetrics.record_response."""
+        self._metrics.record_response(
             header.api_key,
             header.api_version,
             response,
@@ -285,12 +298,14 @@ class RequestLog:
     def answered_on_fast_path(
         self, request: ProduceFrame, peer: tuple[str, int], seconds: float, queue_seconds: float
     ) -> None:
-        """Count a Produce request of the fast path, without an error or a wait, as `answered`."""
+        """Count a Produce request of the fast path, without an error or a wait, as `record_response`."""
         # A debug log has a line for this request too, and a slow one its warning; both are the general way.
         if self._each or seconds > _NEVER_SLOW_SECONDS:
-            self.answered(request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0)
+            self.log_response(
+                request.header, None, peer, seconds=seconds, queue_seconds=queue_seconds, remote_seconds=0.0
+            )
         else:
-            self._metrics.answered_without_error(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
+            self._metrics.record_success(ApiKey.PRODUCE, request.api_version, seconds, queue_seconds)
 
 
 # The threshold is never set lower in practice, and looking it up costs more than comparing with this.

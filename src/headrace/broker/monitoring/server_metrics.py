@@ -100,19 +100,21 @@ class ServerMetrics:
         self._meter(self._closed, listener).add()
         self._closed_because[listener, reason] += 1
 
-    def login(self, listener: str, login: Login) -> None:
-        """A TLS handshake or a SASL login came to its end; SASL_SSL counts once, as in Kafka."""
+    def record_login(self, listener: str, login: Login) -> None:
+        """Count the end of a TLS handshake or of a SASL login; SASL_SSL counts once, as in Kafka."""
         self._meter(self._logins[login], listener).add()
 
-    def session_expired(self, listener: str) -> None:
-        """A connection ended because its client did not log in again in time."""
+    def record_expired_session(self, listener: str) -> None:
+        """Count a connection that ended because its client did not log in again in time."""
         self._expired[listener] += 1
 
-    def flushed(self, seconds: float, failed: bool) -> None:
+    def record_flush(self, seconds: float, failed: bool) -> None:
+        """Count a round of fsync."""
         self._flushes.add(seconds * 1000)
         self._flush_failures += failed
 
-    def loop_was_late(self, seconds: float) -> None:
+    def record_loop_lag(self, seconds: float) -> None:
+        """Count a delay of the event loop."""
         self._lag.add(seconds * 1000)
 
     # --- exposition ---

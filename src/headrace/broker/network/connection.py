@@ -121,7 +121,7 @@ class ClientConnection(ClientSocket):
         self._authentication: Authentication | None = None
         self._principal = ANONYMOUS
         self._response_cache = ResponseCache(server.cache_generation)
-        self._at_work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._context: RequestContext | None = None
         self._request_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -140,15 +140,15 @@ class ClientConnection(ClientSocket):
             self._take_certificate(secured.getpeercert(binary_form=True))
             return
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if peer is None or local is None or not self.arrived(peer, local):
+        if peer is None or local is None or not self.accept_peer(peer, local):
             # The peer left before it was looked at, or a connection limit is reached.
             self._transport.abort()
             self._transport = None
             return
         self._begin()
 
-    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
-        """Whether it may stay; `peer` and `local` are addresses."""
+    def accept_peer(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+        """Take the addresses of a new connection. Returns False if a limit of connections refuses it."""
         # Limits and quotas of connections are asked before anything is allocated for the client.
         if not self._server.accept(self, peer[0]):
             return False
@@ -188,9 +188,9 @@ class ClientConnection(ClientSocket):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         if self._authentication is not None:
-            self._authentication.over()
-        if self._at_work is not None:
-            self._at_work.cancel()
+            self._authentication.stop()
+        if self._task is not None:
+            self._task.cancel()
         if self._muted is not None:
             self._muted.cancel()
         self._response_cache.clear()
@@ -230,18 +230,18 @@ class ClientConnection(ClientSocket):
         self.close_reason = "broker-stopping"
         # Requests that are not begun get no response: their clients retry on another connection.
         self._waiting.clear()
-        if self._at_work is None:
+        if self._task is None:
             self.close()
 
-    # What the SASL gate asks of the connection.
+    # Interface of the SASL session.
 
-    def authenticated_as(self, principal: Principal) -> None:
-        """The client has shown who it is; from now on everything is asked under that name."""
+    def set_principal(self, principal: Principal) -> None:
+        """Set the principal of an authenticated client. It applies to all further requests."""
         self._principal = principal
         self._frames.max_frame_bytes = self._server.configuration.integer("socket.request.max.bytes")
 
     def count_login(self, login: Login) -> None:
-        self._server.metrics.server.login(self.listener_name, login)
+        self._server.metrics.server.record_login(self.listener_name, login)
 
     def forget_answers(self) -> None:
         """Drop the cached answers: they were given to the previous principal."""
@@ -260,13 +260,13 @@ class ClientConnection(ClientSocket):
 
     @property
     def idle(self) -> bool:
-        return self._at_work is None and not self._waiting and self._muted is None
+        return self._task is None and not self._waiting and self._muted is None
 
     @property
     def ready(self) -> bool:
         """Whether the next request may be looked at."""
         sending = self._files is not None and self._files.is_sending
-        return self._at_work is None and self._writable and self._muted is None and not sending
+        return self._task is None and self._writable and self._muted is None and not sending
 
     def _advance(self) -> None:
         """Answer what can be answered at once, until a request has to wait or the client stops reading."""
@@ -298,9 +298,9 @@ class ClientConnection(ClientSocket):
             # A client speaks one version of an API, so the first request stands for all.
             api_key, api_version = _API.unpack_from(data, 4)
             seconds = time.monotonic() - self.last_active
-            self._server.metrics.requests.repeated(api_key, api_version, len(pieces) // 3, seconds)
+            self._server.metrics.requests.record_repeats(api_key, api_version, len(pieces) // 3, seconds)
             if faults is not None:
-                faults.repeated(api_key, client_id_in(data), len(pieces) // 3)
+                faults.count_requests(api_key, client_id_in(data), len(pieces) // 3)
         return data[position:]
 
     def _answer(self, arrived: float, frame: bytes) -> None:
@@ -330,7 +330,7 @@ class ClientConnection(ClientSocket):
             most = most_items(peek_api_key(frame), self._most_items)
             decoded = None if self._expensive else decode_cheap_request(frame, most)
             if decoded is None:
-                self._at_work = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
+                self._task = asyncio.get_running_loop().create_task(self._answer_in_turn(arrived, frame))
                 return
             header, request = decoded
             # 6. The handler runs on the loop, without a lock, because only this thread changes state.
@@ -361,7 +361,7 @@ class ClientConnection(ClientSocket):
                 self._queued_seconds = self._began - arrived
                 most = most_items(peek_api_key(frame), self._most_items)
                 # 2. Pure work runs in the queue's one thread. The handler below runs on the loop again.
-                known, request = await queue.beside(decode_request, frame, most)
+                known, request = await queue.run_in_thread(decode_request, frame, most)
                 header = known
                 # 3. The broker may have stopped while this request waited for its turn.
                 if self._server.services is None:
@@ -369,37 +369,37 @@ class ClientConnection(ClientSocket):
                 outcome = self._handle(known, request, len(frame))
                 # 4. Encoding belongs to the turn: responses are what makes small requests expensive.
                 if not isinstance(outcome, Awaitable):
-                    encoded = await self._encode_beside(known, outcome)
+                    encoded = await self._encode_in_thread(known, outcome)
             # 5. A parked request gives its turn back while it waits, or one long poll would hold up all expensive
             #    requests.
             if isinstance(outcome, Awaitable):
                 self._parked_at = time.monotonic()
                 outcome = await outcome
                 async with queue.turn(client):
-                    encoded = await self._encode_beside(known, outcome)
+                    encoded = await self._encode_in_thread(known, outcome)
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
             # 6. The connection is free before anything is written, because writing may advance it.
-            self._at_work = None
+            self._task = None
             self._refuse_request(header, error)
         else:
-            self._at_work = None
+            self._task = None
             if encoded is not None:
                 self._keep(frame, self._send(*encoded))
         self._go_on()
 
-    async def _encode_beside(
+    async def _encode_in_thread(
         self, header: RequestHeader, response: object | None
     ) -> tuple[RequestHeader, object, list[Sized]] | None:
         """Return the arguments of `_send`; None for a request that asked for no answer (acks=0)."""
         if response is None:
             self._metered(header, None, 0)
             return None
-        beside = self._server.fair_queue.beside
-        encoded = await beside(encode_pieces, header, response)
+        run_in_thread = self._server.fair_queue.run_in_thread
+        encoded = await run_in_thread(encode_pieces, header, response)
         told = self._metered(header, response, sum(map(len, encoded)))
-        return header, told, encoded if told is response else await beside(encode_pieces, header, told)
+        return header, told, encoded if told is response else await run_in_thread(encode_pieces, header, told)
 
     def _handle(self, header: RequestHeader, request: object, request_bytes: int) -> object:
         """The answer, or what it is awaited from."""
@@ -411,7 +411,7 @@ class ClientConnection(ClientSocket):
         self._request_bytes = request_bytes
         faults = self._server.faults
         # Faults look at decoded requests; `headrace broker` has none.
-        taken = faults.arrived(header, request, self._server.topics_in) if faults is not None else ()
+        taken = faults.intercept(header, request, self._server.topics_in) if faults is not None else ()
         return (
             answer_with(taken, header, request, partial(handler, request, context))
             if taken
@@ -439,7 +439,7 @@ class ClientConnection(ClientSocket):
         if outcome is None:
             return False
         if faults is not None:
-            faults.repeated(ApiKey.PRODUCE, request.client_id or "", 1)
+            faults.count_requests(ApiKey.PRODUCE, request.client_id or "", 1)
         self._context = None
         # 3. A finished frame is gathered with those of the same read; a message goes the way of every response.
         if isinstance(outcome, bytes):
@@ -458,7 +458,7 @@ class ClientConnection(ClientSocket):
 
     def _park(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
         self._parked_at = time.monotonic()
-        self._at_work = asyncio.get_running_loop().create_task(self._finish(header, outcome))
+        self._task = asyncio.get_running_loop().create_task(self._finish(header, outcome))
 
     async def _finish(self, header: RequestHeader, outcome: Awaitable[object]) -> None:
         try:
@@ -467,10 +467,10 @@ class ClientConnection(ClientSocket):
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - one request's fault must not reach the others; it is logged
-            self._at_work = None
+            self._task = None
             self._refuse_request(header, error)
             return
-        self._at_work = None
+        self._task = None
         self._reply(header, response)
         self._go_on()
 
@@ -515,7 +515,7 @@ class ClientConnection(ClientSocket):
 
     def _log_response(self, header: RequestHeader, response: object) -> None:
         self.last_active = time.monotonic()
-        self._server.request_log.answered(
+        self._server.request_log.log_response(
             header,
             response,
             self.peer,

@@ -95,10 +95,10 @@ class FairQueue:
         finally:
             self._end(client, self._now_s() - began_s)
 
-    async def beside(
+    async def run_in_thread(
         self, work: Callable[_Arguments, _Result], *arguments: _Arguments.args, **named: _Arguments.kwargs
     ) -> _Result:
-        """Run pure work in the thread beside the event loop."""
+        """Run a pure function in the worker thread, and return its result."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-codec")
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments, **named))

@@ -108,7 +108,8 @@ class CacheGeneration:
         self.kept_bytes = 0
         self.most_bytes = most_bytes
 
-    def changed(self) -> None:
+    def advance(self) -> None:
+        """Invalidate all cached responses."""
         self.version += 1
 
 
@@ -259,9 +260,9 @@ def append_produce(
     if not request.acks:
         return NO_ANSWER
     # 5. The usual response is written by hand. Errors, append timestamps and flushes that have to be awaited take the
-    #    handler's messages. `some_wait` spares a look at each log where the flush policy is never `always`.
-    if all_is_well and not (logs.some_wait and _waiting(topics, appended, broker)):
-        return fast_path.produced(request.correlation_id, told)
+    #    handler's messages. `some_require_flush` spares a look at each log where the flush policy is never `always`.
+    if all_is_well and not (logs.some_require_flush and _waiting(topics, appended, broker)):
+        return fast_path.encode_produce_response(request.correlation_id, told)
     return _answer(request, topics, appended, broker)
 
 
@@ -319,5 +320,5 @@ def _waiting(
         (topic, partition)
         for topic, outcomes in zip(topics, appended, strict=True)
         for partition, outcome in outcomes
-        if isinstance(outcome, AppendResult) and broker.logs.wait_for_flush(topic, partition)
+        if isinstance(outcome, AppendResult) and broker.logs.requires_flush(topic, partition)
     ]

@@ -204,7 +204,7 @@ class AcceptedConnection(Protocol):
     peer: tuple[str, int]
     close_reason: CloseReason
 
-    def arrived(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
+    def accept_peer(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
         """Count the connection; False if a limit refuses it."""
 
     def count_login(self, login: Login) -> None:
@@ -263,7 +263,7 @@ class TlsAcceptor:
             accepted.close()
             return
         # Limits count the connection before its handshake, which is the expensive part of it.
-        if not connection.arrived(peer, local):
+        if not connection.accept_peer(peer, local):
             accepted.close()
             return
         done = False
@@ -309,7 +309,13 @@ class ConnectionLimits:
         self.unsent_bytes = 0
 
     def admit(self, address: str, now_ms: float, rate_of_address: float | None) -> bool:
-        """Whether one more from there may stay; it is counted then until `left`."""
+        """Return whether one more connection of an address is allowed; if so, count it until `release`.
+
+        Args:
+            address: host of the client.
+            now_ms: time of a steady clock.
+            rate_of_address: allowed new connections per second of this address; None: no quota.
+        """
         configuration = self._configuration
         there = self._by_address.get(address, 0)
         if self._total >= configuration.integer("max.connections") or there >= self._most(address):
@@ -322,7 +328,8 @@ class ConnectionLimits:
         self._total += 1
         return True
 
-    def left(self, address: str) -> None:
+    def release(self, address: str) -> None:
+        """Forget a connection that was admitted."""
         self._total -= 1
         there = self._by_address[address] - 1
         if there:

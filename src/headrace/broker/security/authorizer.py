@@ -84,10 +84,17 @@ class Authorizer:
     def acls(self) -> frozenset[Acl]:
         return self._index.acls
 
-    def allowed(
+    def is_allowed(
         self, context: RequestContext, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
-        """Whether this client may. Without a name: the cluster."""
+        """Return whether the client of a request may perform an operation.
+
+        Args:
+            context: names the principal and the host.
+            operation: Kafka's AclOperation.
+            kind: type of the resource.
+            name: name of the resource; of the cluster by default.
+        """
         if not self.enabled:
             return True
         # Rules name addresses as text; Java prints an InetAddress with a slash in front, which group descriptions keep.
@@ -101,20 +108,20 @@ class Authorizer:
         return decision
 
     def on_cluster(self, context: RequestContext, operation: Operation) -> bool:
-        return self.allowed(context, operation, ResourceType.CLUSTER)
+        return self.is_allowed(context, operation, ResourceType.CLUSTER)
 
     def on_topic(self, context: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(context, operation, ResourceType.TOPIC, name)
+        return self.is_allowed(context, operation, ResourceType.TOPIC, name)
 
     def on_group(self, context: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(context, operation, ResourceType.GROUP, name)
+        return self.is_allowed(context, operation, ResourceType.GROUP, name)
 
     def on_transactional_id(self, context: RequestContext, operation: Operation, name: str) -> bool:
-        return self.allowed(context, operation, ResourceType.TRANSACTIONAL_ID, name)
+        return self.is_allowed(context, operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def allowed_on_any(self, context: RequestContext, operation: Operation, kind: ResourceType) -> bool:
         """Whether there is a name at all on which this client may."""
-        if not self.enabled or self.allowed(
+        if not self.enabled or self.is_allowed(
             context, operation, kind, "hardcode"
         ):  # as Kafka: super users get in by this
             return True
@@ -124,7 +131,7 @@ class Authorizer:
         """Return what this client may do with a resource: a bit for each operation, numbered as Kafka's
         AclOperation."""
         # Kafka's Authorized Operations (KIP-430): a bit per AclOperation code.
-        return i32(sum(1 << each for each in OPERATIONS[kind] if self.allowed(context, each, kind, name)))
+        return i32(sum(1 << each for each in OPERATIONS[kind] if self.is_allowed(context, each, kind, name)))
 
     def add(self, acls: Iterable[Acl]) -> None:
         """Add rules. Raises StorageError, OSError; nothing has changed then."""

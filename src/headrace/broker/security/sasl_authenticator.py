@@ -249,7 +249,7 @@ class AuthenticatedConnection(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def request_context(self, header: RequestHeader) -> RequestContext: ...
-    def authenticated_as(self, principal: Principal) -> None:
+    def set_principal(self, principal: Principal) -> None:
         """Answer everything from now on under this principal."""
 
     def forget_answers(self) -> None:
@@ -299,8 +299,8 @@ class Authentication:
     def principal(self) -> Principal:
         return self._session.principal
 
-    def over(self) -> None:
-        """The connection is gone."""
+    def stop(self) -> None:
+        """Cancel the timer, when the connection has ended."""
         self._timer.cancel()
 
     def expired(self) -> bool:
@@ -308,13 +308,13 @@ class Authentication:
         return self._session_ends_ms is not None and self._server.now_ms() >= self._session_ends_ms
 
     def take(self, frame: bytes) -> bool:
-        """Whether the frame was the gate's business: answered, or the connection is being closed."""
+        """Return whether the frame belongs to authentication: it is answered, or the connection is being closed."""
         if self._session.open:
             if self._begins_again(frame):
                 self._session.close_again()
                 self._connection.forget_answers()
             elif self.expired():
-                self._server.metrics.server.session_expired(self._connection.listener_name)
+                self._server.metrics.server.record_expired_session(self._connection.listener_name)
                 self._connection.refuse("its session is over and it did not log in again")
                 return True
             else:
@@ -344,7 +344,7 @@ class Authentication:
             # 0: no end. Otherwise the client has logged in again by then, or the connection ends (KIP-368).
             lifetime_ms = self._session.session_lifetime_ms
             self._session_ends_ms = self._server.now_ms() + lifetime_ms if lifetime_ms else None
-            self._connection.authenticated_as(self._session.principal)
+            self._connection.set_principal(self._session.principal)
             self._count("successful-reauthentication" if self._again else "successful-authentication")
             self._again = True
 
@@ -372,7 +372,7 @@ class Authentication:
         self._timer = asyncio.get_running_loop().call_later(delay_s, end)
 
     def _count(self, login: Login) -> None:
-        self._server.metrics.server.login(self._connection.listener_name, login)
+        self._server.metrics.server.record_login(self._connection.listener_name, login)
 
     def _too_late(self) -> None:
         self._count("failed-authentication")

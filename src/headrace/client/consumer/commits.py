@@ -127,7 +127,7 @@ class OffsetCommits:
                     raise
                 identity = retry
             else:
-                self._metrics.committed((time.monotonic() - began) * 1000)
+                self._metrics.record_commit((time.monotonic() - began) * 1000)
                 return
 
     def _identity_or_error(self) -> GroupIdentity | Fenced:

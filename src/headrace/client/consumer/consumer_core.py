@@ -237,7 +237,7 @@ class ConsumerCore:
                 while True:
                     # 1. Rebalance events first: what is revoked must not be fetched, returned or committed afterwards.
                     if self._runner is not None:
-                        self._runner.polled()
+                        self._runner.note_poll()
                         self._run_group_callbacks()
                     # 2. Automatic commits cover what earlier polls returned, hence before new rows are taken (Kafka's
                     #    at-least-once rule of ConsumerCoordinator.maybeAutoCommitOffsetsAsync).
@@ -266,7 +266,7 @@ class ConsumerCore:
                 self.metrics.poll_ended()
                 self._woken = False
                 if self._runner is not None:
-                    self._runner.polled()
+                    self._runner.note_poll()
 
     def wakeup(self) -> None:
         """Make the waiting `poll`, or the next one, return at once. From any thread."""

@@ -92,7 +92,7 @@ class ConsumerMetrics:
             self._heartbeat_ms.add(took_ms)
             self._last_heartbeat = self._clock()
 
-    def committed(self, took_ms: float) -> None:
+    def record_commit(self, took_ms: float) -> None:
         """Report the latency of a commit."""
         with self._lock:
             self._commits.add()

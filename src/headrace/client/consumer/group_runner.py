@@ -108,7 +108,7 @@ class GroupRunner:
 
     def subscribe(self, wanted: SubscribedTopics) -> None:
         """Join, or change the subscription."""
-        self.polled()
+        self.note_poll()
 
         def command(now_ms: int) -> None:
             self._wanted = wanted
@@ -120,7 +120,7 @@ class GroupRunner:
 
         self._command(command)
 
-    def polled(self) -> None:
+    def note_poll(self) -> None:
         """Note that the application polls."""
         self._polled_ms = lease_clock_ms()
 

@@ -57,10 +57,10 @@ from headrace.protocol.messages import sync_group_request as sync_request
 
 __all__ = [
     "MEMBER_ID_REQUIRED_SINCE",
-    "answered",
     "heartbeat",
     "join_group",
     "leave_group",
+    "leave_member_response",
     "rebalance_timeout_ms",
     "replace_static_member",
     "sync_group",
@@ -378,11 +378,11 @@ def leave_group(
     ]
     if gone and not group.is_empty:
         prepare_or_complete_rebalance(transition, f"members left: {', '.join(gone)}")
-    members = tuple(answered(each, code) for each, code in zip(request.members, codes, strict=True))
+    members = tuple(leave_member_response(each, code) for each, code in zip(request.members, codes, strict=True))
     transition.reply(context.token, leave_reply(members))
 
 
-def answered(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_response.MemberResponse:
+def leave_member_response(identity: leave_request.MemberIdentity, code: ErrorCode) -> leave_response.MemberResponse:
     """Return the result for one member of a LeaveGroup request."""
     return leave_response.MemberResponse(
         member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code

@@ -192,7 +192,7 @@ class StreamsGroupSoftState:
 
     `version` rises with everything that may change the reply to a heartbeat, soft or hard: a repeatable reply is valid
     for one version (`heartbeat.RepeatableHeartbeat`). Code that adds soft state on which replies depend must call
-    `changed`.
+    `invalidate_replies`.
     """
 
     version: int = 0
@@ -202,7 +202,7 @@ class StreamsGroupSoftState:
     task_offsets: dict[str, MemberTaskOffsets] = field(default_factory=dict)
     _configured: _Configured | None = None
 
-    def changed(self) -> None:
+    def invalidate_replies(self) -> None:
         """Invalidate repeatable replies."""
         self.version += 1
 
@@ -213,12 +213,12 @@ class StreamsGroupSoftState:
         """
         if self.shutdown_requested_by is None:
             self.shutdown_requested_by = member_id
-            self.changed()
+            self.invalidate_replies()
 
     def bump_endpoint_epoch(self) -> None:
         """Make every member ask for endpoint information anew."""
         self.endpoint_epoch += 1
-        self.changed()
+        self.invalidate_replies()
 
     def update(
         self,
@@ -245,7 +245,7 @@ class StreamsGroupSoftState:
         if had_endpoint:
             self.bump_endpoint_epoch()
         self.task_offsets.pop(member_id, None)
-        self.changed()
+        self.invalidate_replies()
 
     def task_offsets_of(self, member_id: str) -> MemberTaskOffsets:
         return self.task_offsets.get(member_id, NO_OFFSETS)
@@ -259,7 +259,7 @@ class StreamsGroupSoftState:
         """Store reported offsets. A repeated reply would not store them, so repeatable replies become invalid."""
         if offsets is not self.task_offsets_of(member_id):
             self.task_offsets[member_id] = offsets
-            self.changed()
+            self.invalidate_replies()
 
     def configured_topology(
         self, group: StreamsGroup, topology: StreamsGroupTopologyValue, image: MetadataImage
