@@ -129,8 +129,18 @@ def open_services(
     metadata_changed: Callable[[], None],
     settings_changed: Callable[[], None],
 ) -> Services:
-    """`metadata_changed` and `settings_changed` are called from now on, also before this has returned;
-    `forget_responses` whenever access rules, quotas or features change."""
+    """Open the parts of a broker on a data directory.
+
+    Args:
+        configuration: settings of the broker.
+        directory: the data directory, locked by this broker.
+        metrics: counters that the parts update.
+        clock: time of the broker.
+        address_of: host and port at which the client of a request reaches this broker.
+        forget_responses: called whenever access rules, quotas or features change.
+        metadata_changed: called when topics change. May be called before this function returns.
+        settings_changed: called when settings change. May be called before this function returns.
+    """
     flusher, delayed_fetches = Flusher(metrics.server.record_flush), DelayedFetches()
     try:
         settings = DynamicSettings(directory, configuration, settings_changed)

@@ -325,7 +325,17 @@ def print_reset(
     columns: Sequence[Column],
     grow: tuple[str, ...] = (),
 ) -> int:
-    """Print all resets; return the exit code. `columns`: of Kafka's table, GROUP TOPIC PARTITION NEW-OFFSET."""
+    """Print the resets of all groups, and return the exit code.
+
+    Args:
+        results: outcome for each group.
+        executed: False for a dry run.
+        as_csv: print Kafka's CSV format.
+        as_json: print JSON.
+        with_group: CSV has a column with the group.
+        columns: of Kafka's table: GROUP TOPIC PARTITION NEW-OFFSET.
+        grow: names of columns that take the remaining width.
+    """
     if as_json:
         print_json([_reset_document(result, executed) for result in results])
     else:

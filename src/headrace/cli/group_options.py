@@ -110,13 +110,13 @@ def reset_options(function: Function) -> Function:
 
 
 def connection_options(function: Function) -> Function:
-    """How the brokers are reached, and how to answer."""
+    """Add the options of connection and output."""
     return _taken(function, _CONNECTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """As click hands them over; None where nothing was given. `state` is "" for a bare `--state`."""
+    """Values of the options of group commands; None where an option is missing. `state` is "" for a bare `--state`."""
 
     list_: bool
     describe: bool
@@ -184,8 +184,13 @@ class GroupOptions:
         return "members" if self.members else "state" if self.state is not None else "offsets"
 
     def check_action(self, own: Mapping[str, tuple[bool, tuple[str, ...]]]) -> None:
-        """That what was given goes with the action. `own`: a tool's own options, whether they were given, and with
-        which actions they go. Raises click.UsageError.
+        """Check that all given options belong to the action.
+
+        Args:
+            own: options of one tool: whether they were given, and the actions that they belong to.
+
+        Raises:
+            click.UsageError: an option does not belong to the action.
         """
         views = {"--members": self.members, "--offsets": self.offsets, "--verbose": self.verbose}
         reset = {"--dry-run": self.dry_run, "--execute": self.execute, "--export": self.export, **self.scenarios()}
@@ -203,8 +208,13 @@ class GroupOptions:
                 raise click.UsageError(f"{name} goes with {' or '.join(actions)}, not with {self.action}.")
 
     def check_groups(self, alone: Mapping[str, str]) -> None:
-        """That groups are named where they must be. `alone`: actions without groups, and what to say then. Raises
-        click.UsageError.
+        """Check that groups are named where the action needs them.
+
+        Args:
+            alone: actions without groups, with the message for a group that was named.
+
+        Raises:
+            click.UsageError: a group is missing, or must not be named.
         """
         if self.groups and self.all_groups:
             raise click.UsageError("Give --group or --all-groups, not both.")

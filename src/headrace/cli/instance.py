@@ -136,7 +136,7 @@ def _report(report: Path, document: dict[str, object]) -> None:
 
 
 def _send_access(settings: Mapping[str, str]) -> None:
-    """How brokers are reached, to the parent alone, which watches the group: no file and no log has it."""
+    """Send the connection settings to the parent only, which watches the group. No file and no log has them."""
     with contextlib.suppress(OSError):  # no socket: started by hand
         socket.socket(fileno=os.dup(0)).sendall(json.dumps(settings).encode() + b"\n")
 

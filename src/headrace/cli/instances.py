@@ -133,7 +133,7 @@ class Instance:
         return _read_json(self._report)
 
     def access(self) -> dict[str, str] | None:
-        """How it reaches its brokers: client settings, with their secrets. None before it has said so."""
+        """Return the connection settings of the instance, with their secrets; None until it has sent them."""
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
                 # One line of JSON over a non-blocking socket: what has arrived is kept until the line is whole, and

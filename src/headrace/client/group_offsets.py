@@ -167,7 +167,7 @@ def fetch_offsets_and_metadata(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """Like `fetch_offsets`, with each commit's metadata string."""
+    """Fetch committed offsets as (offset, metadata). Arguments as of `fetch_committed`."""
     found = fetch_committed(
         client,
         group_id,
@@ -190,7 +190,20 @@ def fetch_committed(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Like `fetch_offsets`, with everything that was committed."""
+    """Fetch committed offsets with leader epoch and metadata.
+
+    Args:
+        client: connection to the cluster.
+        group_id: of the group.
+        partitions: None: all partitions of the group.
+        member_id: id of the asking member; None outside the group.
+        member_epoch: its epoch; -1 outside the group.
+        require_stable: wait until no transaction has pending offsets.
+        timeout_ms: None: the client's default.
+
+    Raises:
+        BrokerError: the group refuses, or the coordinator was not reachable in time.
+    """
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
     if wanted == []:
         return {}

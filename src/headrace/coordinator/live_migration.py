@@ -89,7 +89,20 @@ def join_consumer_group(
     *,
     fresh_id: str,
 ) -> CoordinatorResult:
-    """Join a consumer group with the classic protocol. Raises CoordinatorError; the answer has then no member id."""
+    """Join a consumer group with the classic protocol (JoinGroup).
+
+    Args:
+        group: a group of the consumer protocol.
+        soft: its state that is not recorded.
+        request: JoinGroup of a new or known member.
+        context: the caller.
+        group_context: settings, topics and time.
+        downgrades: decides whether the group becomes a classic group again.
+        fresh_id: member id for a member without one.
+
+    Raises:
+        CoordinatorError: the join is refused. The response has no member id.
+    """
     # 1. May it join? Policy, size, a protocol in common with the other classic members: a downgrade must remain
     #    possible.
     is_new = not request.member_id

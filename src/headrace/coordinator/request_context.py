@@ -14,7 +14,15 @@ __all__ = ["CoordinatorError", "CorruptRecord", "RequestContext"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """`token` names the request for `Reply`; `client_host` is Kafka's form, "/127.0.0.1"."""
+    """Caller of a request, as the rules see it.
+
+    Attributes:
+        token: identifies the request in `Reply`.
+        client_id: of the request header.
+        client_host: address in Kafka's form, "/127.0.0.1".
+        api_version: version of the request.
+        principal: "User:NAME".
+    """
 
     token: int
     client_id: str

@@ -81,12 +81,23 @@ def decode_to_arrow(
     columns: Sequence[str] = ALL_COLUMNS,
     max_bytes: int = MAX_DECODED_BYTES,
 ) -> DecodedBatches:
-    """The records of a Fetch answer with offsets in [start_offset, end_offset).
+    """Decode the records of a Fetch response with offsets in [start_offset, end_offset) to Arrow columns.
 
-    `columns` of key and value (binary), offset and timestamp (int64, ms), timestamp_type (int32: 0 create, 1 log
-    append time, as in Spark), headers (list of struct of key string, value binary), in the order asked for. Control
-    batches and those of aborted transactions are left out, a truncated last batch is ignored. Stops after the batch
-    with which the uncompressed records reach `max_bytes`: `next_offset` says where. Raises CorruptBatch.
+    Control batches and batches of aborted transactions are left out; a truncated last batch is ignored.
+
+    Args:
+        data: record batches.
+        start_offset: first offset.
+        end_offset: offset behind the last record; None: no limit.
+        aborted_transactions: of the Fetch response (read_committed).
+        columns: names in the order of the result: key and value (binary), offset and timestamp (int64, ms),
+            timestamp_type (int32: 0 create, 1 log append time, as in Spark), headers (list of struct of key string,
+            value binary).
+        max_bytes: bound of the uncompressed records. Decoding stops after the batch that reaches it, and
+            `next_offset` of the result is where to continue.
+
+    Raises:
+        CorruptBatch: a batch is damaged.
     """
     # 1. Headers: which batches count. `seen` keeps the last header that was looked at, also of a control or aborted
     #    batch, because the position has to move past those.

@@ -47,12 +47,27 @@ def encode_from_arrow(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> list[bytes]:
-    """Record batches of the rows, in order; each starts at offset 0 for the broker to number.
+    """Encode rows as record batches, in order. Each batch starts at offset 0: the broker assigns offsets.
 
-    `keys` and `values` are binary or string columns (keys None: all null; null values are tombstones). `timestamps_ms`
-    is one number for all or an int64 column. `headers` is a list<struct<key, value>> column. `indices` picks rows, for
-    example those of one partition. A batch has at most `max_batch_bytes` before compression, but always a record.
-    With a producer, `base_sequence` counts on from batch to batch. Raises ValueError for columns of different lengths.
+    Args:
+        keys: binary or string column; None: all keys are null.
+        values: binary or string column; a null value is a tombstone.
+        timestamps_ms: one number for all rows, or an int64 column.
+        headers: column of list<struct<key, value>>; None: no headers.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        max_batch_bytes: size of a batch before compression. A batch has at least one record.
+        indices: rows to encode, for example those of one partition; None: all.
+        producer_id: of an idempotent producer.
+        producer_epoch: of that producer.
+        base_sequence: sequence number of the first record; it continues from batch to batch.
+        transactional: the batches belong to a transaction.
+
+    Raises:
+        ValueError: the columns differ in length.
+
+    Example:
+        >>> values = pa.array([b"a", b"b"])
+        >>> [batch] = encode_from_arrow(None, values, timestamps_ms=1_700_000_000_000)
     """
     rows = _rows(len(values), indices)
     if not len(rows):

@@ -214,9 +214,26 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Build one batch around a section of encoded, uncompressed records, and compress it.
+    """Build one batch of format v2 around encoded, uncompressed records, and compress them.
 
-    `last_offset_delta` None: no gaps.
+    Args:
+        records: the records section, not compressed.
+        records_count: number of records.
+        base_timestamp: ms; deltas of the records' timestamps refer to it.
+        max_timestamp: ms.
+        compression_type: "none", "gzip", "snappy", "lz4" or "zstd".
+        base_offset: offset of the first record.
+        last_offset_delta: offset of the last record less `base_offset`; None: there are no gaps.
+        leader_epoch: partition leader epoch; -1: unknown.
+        append_time: the timestamps are log append time.
+        transactional: the batch belongs to a transaction.
+        control: the batch is a transaction marker.
+        producer_id: of an idempotent producer.
+        producer_epoch: of that producer.
+        base_sequence: sequence number of the first record.
+
+    Returns:
+        The batch with its CRC-32C.
     """
     # 1. The records section is compressed as a whole; the header never is.
     payload = records if compression_type == "none" else compression.compress(compression_type, records)
@@ -254,7 +271,17 @@ def control_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A transaction marker: one control record (version 0, type; EndTxnMarker version 0, coordinator epoch)."""
+    """Build a transaction marker: a batch with one control record.
+
+    Args:
+        control: type of the marker.
+        producer_id: producer of the transaction.
+        producer_epoch: its epoch.
+        timestamp_ms: time of the marker.
+        coordinator_epoch: leader epoch of the coordinator's partition, for EndTxnMarker version 0.
+        base_offset: offset of the record.
+        leader_epoch: partition leader epoch; -1: unknown.
+    """
     key = struct.pack(">hh", 0, 1 if control == "commit" else 0)
     value = struct.pack(">hi", 0, coordinator_epoch)
     # attributes, timestamp delta, offset delta; key and value with zigzag lengths; no headers

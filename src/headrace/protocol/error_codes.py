@@ -28,11 +28,11 @@ def is_retriable(code: ErrorCode) -> bool:
 
 
 def kafka_name(code: ErrorCode) -> str:
-    """`UNKNOWN_TOPIC_OR_PARTITION`, as Kafka's tools print it."""
+    """Return Kafka's name of a code, such as `UNKNOWN_TOPIC_OR_PARTITION`."""
     return code.name.upper()
 
 
 def describe(code: ErrorCode) -> str:
-    """One sentence, with Kafka's name in front: `NOT_COORDINATOR: The broker is not …`."""
+    """Return one sentence with Kafka's name in front: `NOT_COORDINATOR: The broker is not …`."""
     sentence = _SENTENCES.get(code)
     return f"{kafka_name(code)}: {sentence}" if sentence else kafka_name(code)

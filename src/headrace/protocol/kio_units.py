@@ -14,22 +14,22 @@ _UNIX_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def to_ms(duration: dt.timedelta) -> int:
-    """Whole milliseconds of a kio duration; -1 ms is -1."""
+    """Return the whole milliseconds of a duration; -1 ms is -1."""
     return duration // _MILLISECOND
 
 
 def from_ms(duration_ms: int) -> i32Timedelta:
-    """A duration field of 32 bits (`session_timeout`, `throttle_time`, …). Raises TypeError beyond 32 bits."""
+    """Return a duration field of 32 bits (`session_timeout`, `throttle_time`). Raises TypeError beyond 32 bits."""
     return i32Timedelta.parse(dt.timedelta(milliseconds=duration_ms))
 
 
 def from_ms_i64(duration_ms: int) -> i64Timedelta:
-    """A duration field of 64 bits (OffsetCommit's `retention_time`). Raises TypeError beyond 64 bits."""
+    """Return a duration field of 64 bits (`retention_time` of OffsetCommit). Raises TypeError beyond 64 bits."""
     return i64Timedelta.parse(dt.timedelta(milliseconds=duration_ms))
 
 
 def timestamp_from_ms(timestamp_ms: int | None) -> TZAware | None:
-    """A timestamp field; None and -1 mean that there is none."""
+    """Return a timestamp field; None for None and for -1."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
     # Not TZAware.parse: that refuses fractions of a second, which kio's writer carries well.
@@ -37,5 +37,5 @@ def timestamp_from_ms(timestamp_ms: int | None) -> TZAware | None:
 
 
 def timestamp_to_ms(timestamp: dt.datetime | None) -> int:
-    """Milliseconds since 1970, -1 for none."""
+    """Return milliseconds since 1970; -1 for None."""
     return -1 if timestamp is None else (timestamp - _UNIX_EPOCH) // _MILLISECOND

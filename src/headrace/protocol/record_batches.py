@@ -294,7 +294,19 @@ def encode_batch(
 ) -> bytes:
     """Encode one batch with all the records, at consecutive offsets from `base_offset`.
 
-    `append_time_ms` makes it a batch of log append time. Raises ValueError without records.
+    Args:
+        records: at least one.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        base_offset: offset of the first record.
+        leader_epoch: partition leader epoch; -1: unknown.
+        append_time_ms: timestamp of all records, as log append time; None: the records' own create time.
+        transactional: the batch belongs to a transaction.
+        producer_id: of an idempotent producer.
+        producer_epoch: of that producer.
+        base_sequence: sequence number of the first record.
+
+    Raises:
+        ValueError: there are no records.
     """
     records = list(records)
     # An empty batch is what compaction writes; a producer has no use for one.

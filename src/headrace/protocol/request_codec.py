@@ -196,6 +196,13 @@ def encode_request(
 ) -> bytes:
     """Encode a request as a frame with its length.
 
+    Args:
+        api_key: API of the request.
+        api_version: version to encode.
+        correlation_id: repeated in the response.
+        client_id: name of the client; None: null.
+        request: message object of the newest version.
+
     Raises:
         ValueError: the request uses a feature that `api_version` does not have.
     """

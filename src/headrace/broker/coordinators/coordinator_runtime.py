@@ -126,12 +126,12 @@ class ShardRunner:
             raise CoordinatorError(ErrorCode.coordinator_not_available, message) from failure
 
     def fire_timers(self, *, now_ms: int) -> Iterator[Outcome]:
-        """Each due timer takes effect before the next is asked for. Raises AppendFailed: then `catch_up` is due."""
+        """Fire due timers one by one, each applied before the next. Raises AppendFailed: then `catch_up` is due."""
         for result in self._shard.on_timers(now_ms=now_ms):
             yield self._apply(result, now_ms)
 
     def push_image(self, image: MetadataImage, *, now_ms: int) -> Iterator[Outcome]:
-        """Topics changed. What that means for the shard takes effect one group after the other."""
+        """Apply a new metadata image, one group after the other."""
         for result in self._shard.on_metadata_image(image, now_ms=now_ms):
             yield self._apply(result, now_ms)
 

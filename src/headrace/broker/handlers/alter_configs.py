@@ -90,7 +90,7 @@ def own_settings(resource_type: int, name: str, broker: Services) -> Mapping[str
 def replace_settings(
     resource_type: int, name: str, settings: Mapping[str, str], broker: Services, *, validate_only: bool
 ) -> None:
-    """These are all of the resource's own settings from now on. Raises SettingsRefused, TopicRefused."""
+    """Replace all own settings of a resource. Raises SettingsRefused, TopicRefused."""
     match resource_type:
         case 2:
             broker.topics.alter_configs(_topic(name, broker), settings, validate_only=validate_only)

@@ -55,7 +55,7 @@ def split_existing(asked: Iterable[_Part], count: int) -> tuple[tuple[_Part, ...
 
 
 def merge_topics(topics: Iterable[_Topic]) -> tuple[_Topic, ...]:
-    """Each topic once, with the partitions of all its appearances; told apart by name and id."""
+    """Merge entries of the same topic, by name and id, into one with all partitions."""
     first: dict[object, Any] = {}
     partitions: dict[object, list[object]] = {}
     # A request may name a topic twice, and answers and refusals of one topic come separately; clients expect it once.

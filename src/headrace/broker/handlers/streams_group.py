@@ -92,8 +92,10 @@ def _topic_names(
 def _without_unauthorized_topics(
     result: CoordinatorResult, context: RequestContext, broker: Services
 ) -> CoordinatorResult:
-    """Without CREATE of the cluster or of each missing topic, none is created, and the status names the reason, as in
-    Kafka."""
+    """Remove internal topics that the client may not create, and name the reason in the status, as in Kafka.
+
+    Required is CREATE of the cluster or of each missing topic.
+    """
     allow = broker.authorizer
     # CREATE on the cluster covers every topic; otherwise each missing one is asked.
     if not result.topics_to_create or allow.on_cluster(context, Operation.CREATE):

@@ -348,7 +348,7 @@ def _limit_mutations(
 
 
 def _partition_count(key: ApiKey, item: Message, broker: Services) -> int:
-    """How many partitions it makes or removes."""
+    """Return the number of partitions that the request creates or deletes."""
     if key is ApiKey.CREATE_TOPICS:
         default = broker.configuration.integer("num.partitions")
         return len(item.assignments) or (item.num_partitions if item.num_partitions > 0 else default)

@@ -167,7 +167,21 @@ class PartitionLogs:
         budget: DecompressionBudget | None = None,
         validated: ValidatedBatches | None = None,
     ) -> AppendResult:
-        """Append whole batches; arguments as of PartitionLog. Raises AppendRefused, DecompressionTooLarge."""
+        """Append whole batches to a partition.
+
+        Args:
+            topic: topic of the partition.
+            partition: its number.
+            batches: encoded record batches.
+            origin: who wrote them; decides what is validated (see `PartitionLog.append`).
+            transaction_version: transaction version of the client.
+            budget: bound of what is decompressed for validation.
+            validated: result of a validation that has already run in a thread.
+
+        Raises:
+            AppendRefused: the batches are invalid, or the disk refuses them.
+            DecompressionTooLarge: the budget is exhausted.
+        """
         try:
             log = self._directory.log(topic.name, partition)
             result = log.append(
@@ -205,9 +219,9 @@ class PartitionLogs:
     def append_fast_path(
         self, topic: TopicDescription, partition: int, frame: bytes, start: int, end: int
     ) -> AppendResult | None:
-        """As `append` for one batch that `is_candidate`; None, and nothing was done, where `append` has the word.
+        """Append one batch that `is_candidate`, with the same result as `append`.
 
-        Raises AppendRefused.
+        Returns None, without side effects, if the batch is not eligible. Raises AppendRefused.
         """
         # Only logs that are open: making directories belongs to the general path.
         log = self._open_logs.get((topic.name, partition))

@@ -255,7 +255,17 @@ def throttle_ms(
     seconds: float,
     now_ms: float,
 ) -> int:
-    """How long this client has to wait after this answer: for bytes or for time, whichever is longer."""
+    """Return how long a client is throttled after a response, in ms: the longer of the byte and the request-time quota.
+
+    Args:
+        quotas: quotas of users and clients.
+        context: names the user and the client id.
+        api_key: Produce and Fetch have byte quotas; all APIs have a quota of request time.
+        request_bytes: size of the request.
+        answer_bytes: size of the response.
+        seconds: time that the request took.
+        now_ms: time of a steady clock.
+    """
     user, client_id = context.principal.name, context.client_id
     waiting_ms = 0
     if api_key == ApiKey.PRODUCE:

@@ -101,7 +101,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """None and ANY fit everything. MATCH: all rules that speak of a resource of this name."""
+    """Filter of access rules. None and ANY match everything; MATCH: all rules that apply to a resource of this name."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -192,7 +192,16 @@ class AclIndex:
     def decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str, *, otherwise: bool
     ) -> bool:
-        """Whether it is allowed. `otherwise`: what holds for a resource that no rule speaks of."""
+        """Return whether an operation is allowed. Deny rules win over allow rules.
+
+        Args:
+            principal: "User:NAME".
+            host: address of the client.
+            operation: Kafka's AclOperation.
+            kind: type of the resource.
+            name: name of the resource.
+            otherwise: the result for a resource without rules (`allow.everyone.if.no.acl.found`).
+        """
         acls = self.of_resource(kind, name)
         # allow.everyone.if.no.acl.found: it speaks of resources without any rule, not of principals without one.
         if not acls:

@@ -36,11 +36,24 @@ def reconcile(
     subscription_changed: bool,
     owned: Partitions | None,
 ) -> ConsumerGroupMember:
-    """The member one step closer to its target; the same object when nothing may change.
+    """Move a member one step closer to its target: first it revokes, then it is assigned what others have released.
 
-    `readable`: the topics that it subscribes to now. What it has of others goes at once, before there is a new target.
-    `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
-    member whose recorded state is unknown and that still owns something.
+    Args:
+        group: current holders of all partitions.
+        member: the member with its recorded assignment.
+        target: partitions that it should have.
+        target_epoch: epoch of the target.
+        readable: ids of the topics that it subscribes to. Partitions of other topics are revoked at once, before
+            there is a new target.
+        subscription_changed: whether this request changed the subscription.
+        owned: partitions that the member reports; None if it did not report any.
+
+    Returns:
+        The changed member; the same object when nothing may change.
+
+    Raises:
+        CoordinatorError: FENCED_MEMBER_EPOCH for a member whose recorded state is unknown and that still owns
+            partitions.
     """
     # 1. Nothing to do towards the target. A changed subscription still takes partitions away at once: the client has
     #    dropped those topics already and would never confirm a later revocation of them.

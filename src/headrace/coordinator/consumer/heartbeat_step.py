@@ -58,7 +58,10 @@ ConsumerGroupAdmission: TypeAlias = Admission[ConsumerGroup, ConsumerGroupMember
 
 
 def with_static_leave(member: ConsumerGroupMember) -> ConsumerGroupMember:
-    """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
+    """Return the record of a static member that left with epoch -2.
+
+    It has nothing left to revoke, and its partitions count as assigned at epoch 0.
+    """
     return replace(
         member,
         member_epoch=STATIC_LEAVE_EPOCH,
@@ -235,10 +238,18 @@ def heartbeat_step(
     *,
     computes_target: bool = True,
 ) -> HeartbeatStep:
-    """Steps 4 to 7 of a heartbeat. `owned`: what the member says it has.
+    """Run steps 4 to 7 of a heartbeat: group epoch, target assignment, current assignment.
 
-    Without `computes_target` the target stays; a member whose group would need another is then not reconciled. Raises
-    CoordinatorError.
+    Args:
+        admission: the member as it is recorded, from `admit_member`.
+        updated: the member after the changes of the request.
+        owned: partitions that the member reports; None if it did not report any.
+        soft: state of the group that is not recorded.
+        group_context: settings, topics and time.
+        computes_target: False keeps the target. A member whose group requires another one is then not reconciled.
+
+    Raises:
+        CoordinatorError: the member is fenced, or its regular expression is invalid.
     """
     group, member = admission.group, admission.member
     # Step 4. `subscriptions` are the group's with this request; a copy, since only replay changes the group's own.

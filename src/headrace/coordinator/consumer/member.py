@@ -98,8 +98,10 @@ def partitions_from_records(records: Iterable[TopicPartitions]) -> Partitions:
 
 
 def partition_epochs_from_records(records: Iterable[CurrentTopicPartitions], *, member_epoch: int) -> PartitionEpochs:
-    """As the coordinator keeps them; where epochs lack or do not fit, the member's epoch stands in (0 for one that is
-    away)."""
+    """Return partitions with their assignment epochs.
+
+    Where epochs are missing or do not match, the member's epoch is used (0 for a member that is away).
+    """
     found: dict[UUID, dict[int, int]] = {}
     stand_in = max(member_epoch, 0)
     for each in records:

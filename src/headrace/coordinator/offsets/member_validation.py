@@ -74,8 +74,22 @@ def check_consumer_commit(
     api_version: int,
     transactional: bool = False,
 ) -> None:
-    """`partitions` by topic name. Raises CoordinatorError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH,
-    ILLEGAL_GENERATION (to classic members and in transactions)."""
+    """Check that a member of a consumer group may commit offsets of these partitions.
+
+    Args:
+        group: the group, with its state before the request.
+        member_id: of the request.
+        instance_id: of the request; None for a dynamic member.
+        epoch: member epoch of the request, or the generation of a member that speaks the classic protocol.
+        partitions: (topic name, partition).
+        image: resolves topic names to ids.
+        api_version: of the request. OffsetCommit below version 9 is refused for members of the consumer protocol.
+        transactional: the request is TxnOffsetCommit.
+
+    Raises:
+        CoordinatorError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION (to classic
+            members and in transactions).
+    """
     # 1. No members: admin clients and consumers without a group may commit.
     if epoch < 0 and group.is_empty:
         return

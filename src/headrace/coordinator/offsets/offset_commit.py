@@ -53,7 +53,22 @@ def offset_commit(
     metadata_max_bytes: int,
     now_ms: int,
 ) -> CoordinatorResult:
-    """Commit offsets. Raises CoordinatorError when the whole request is refused; else an error code per partition."""
+    """Commit offsets (OffsetCommit).
+
+    Args:
+        group: None if no group has this id: a consumer without a group may commit.
+        request: offsets by topic and partition.
+        context: the caller.
+        image: topics that exist.
+        metadata_max_bytes: `offset.metadata.max.bytes`.
+        now_ms: time of the commit.
+
+    Returns:
+        Records of the accepted offsets, and a response with an error code per partition.
+
+    Raises:
+        CoordinatorError: the whole request is refused.
+    """
     member = _committing_member(group, request, context.api_version, image)
     epoch = int(request.generation_id_or_member_epoch)
     records: list[CoordinatorRecord] = []

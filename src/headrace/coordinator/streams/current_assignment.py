@@ -31,10 +31,20 @@ def reconcile(
     target_epoch: int,
     owned: TasksTuple | None,
 ) -> StreamsGroupMember:
-    """The member one step closer to its target; the same object when nothing may change.
+    """Move a member one step closer to its target: first it revokes, then it is assigned what others have released.
 
-    `owned`: what the member says it has, None when it did not say. Raises CoordinatorError(FENCED_MEMBER_EPOCH) for a
-    member whose recorded state is unknown and that still owns something.
+    Args:
+        group: current holders of all tasks.
+        member: the member with its recorded assignment.
+        target: tasks that it should have.
+        target_epoch: epoch of the target.
+        owned: tasks that the member reports; None if it did not report any.
+
+    Returns:
+        The changed member; the same object when nothing may change.
+
+    Raises:
+        CoordinatorError: FENCED_MEMBER_EPOCH for a member whose recorded state is unknown and that still owns tasks.
     """
     # The states are those of Kafka's CurrentAssignmentBuilder.build: STABLE and UNRELEASED_TASKS take the same step,
     # since in both the member has confirmed everything it was asked to revoke.

@@ -112,9 +112,20 @@ def process_heartbeat(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """A member joins (epoch 0) or heartbeats (epoch > 0).
+    """Process a heartbeat of a member that joins (epoch 0) or is in the group (epoch > 0).
 
-    `group` is a new one if the group does not exist yet. Raises CoordinatorError.
+    Args:
+        group: the group; a new one if it does not exist yet.
+        soft: its state that is not recorded.
+        request: the heartbeat.
+        context: the caller.
+        group_context: settings, topics and time.
+
+    Returns:
+        Records to append, the reply, topics to create, timers and soft changes.
+
+    Raises:
+        CoordinatorError: the heartbeat is refused; nothing has changed.
     """
     # Steps 2 and 3. Everything that may refuse the request comes before the first record is built.
     owned = owned_tasks(request)
@@ -285,10 +296,10 @@ def target_assignment(
     group_context: GroupContext,
     task_offsets: Mapping[str, MemberTaskOffsets],
 ) -> _Target:
-    """Step 7: return the target of this member.
+    """Return the target of this member (step 7).
 
-    No member has a target during the initial delay. Then it is the stored one, a new one, or the stored one again until
-    the assignment interval is over.
+    During the initial delay no member has a target. After that it is the stored target, a new one, or the stored one
+    again until the assignment interval is over.
     """
     # 1. Initial delay (`group.streams.initial.rebalance.delay.ms`): when an application starts, its instances join
     #    within seconds of each other. Assigning to the first one alone would move nearly all tasks again at once.

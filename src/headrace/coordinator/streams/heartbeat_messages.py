@@ -209,10 +209,16 @@ def statuses(
     required_tags: tuple[str, ...],
     api_version: int,
 ) -> list[TopicStatus]:
-    """Return the statuses in Kafka's order.
+    """Return the statuses for a member, in Kafka's order.
 
-    `configured` may be of a newer topology than the member's. Missing client tags are reported from heartbeat version 1
-    on: clients of version 0 do not know that status.
+    Args:
+        member: metadata of the member.
+        configured: topology of the group on existing topics. It may be newer than the member's.
+        delay: status of a delayed assignment; None without a delay.
+        shutdown_requested_by: id of the member that requested a shutdown of the application; None without one.
+        required_tags: client tags that the group's rack awareness requires.
+        api_version: of the heartbeat. Missing client tags are reported from version 1 on: clients of version 0 do not
+            know that status.
     """
     # Kafka's order: STALE_TOPOLOGY, ASSIGNMENT_DELAYED, one status about topics, SHUTDOWN_APPLICATION,
     # MISSING_CLIENT_TAGS. None is an error, and any number may appear together.
@@ -268,7 +274,17 @@ def heartbeat_reply(
     endpoint_epoch: int,
     endpoints: tuple[replies.EndpointToPartitions, ...] | None,
 ) -> replies.StreamsGroupHeartbeatResponse:
-    """Return a reply. `tasks` None: unchanged. Every reply carries the task offset interval and the recovery lag."""
+    """Build the response of a heartbeat.
+
+    Args:
+        member_id: of the member.
+        member_epoch: its epoch after the request.
+        configuration: settings of the group. Every response has the interval of task offsets and the recovery lag.
+        statuses: conditions that the member has to know, in Kafka's order.
+        tasks: the assignment; None if it is unchanged.
+        endpoint_epoch: epoch of the endpoints; clients compare it with theirs.
+        endpoints: partitions by endpoint (interactive queries); None if they are unchanged.
+    """
     return replies.StreamsGroupHeartbeatResponse(
         throttle_time=_NO_TIME,
         error_code=ErrorCode.none,

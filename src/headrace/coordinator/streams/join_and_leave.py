@@ -59,7 +59,10 @@ StreamsGroupAdmission: TypeAlias = Admission[StreamsGroup, StreamsGroupMember]
 
 
 def with_static_leave(member: StreamsGroupMember) -> StreamsGroupMember:
-    """As it is recorded when it left with -2: what it had to revoke is revoked; what it has was assigned at epoch 0."""
+    """Return the record of a static member that left with epoch -2.
+
+    It has nothing left to revoke, and its tasks count as assigned at epoch 0.
+    """
     return replace(
         member,
         member_epoch=STATIC_LEAVE_EPOCH,
@@ -268,7 +271,16 @@ def remove_member(
     event: str,
     reason: str,
 ) -> CoordinatorResult:
-    """Return the member's tombstones and a new group epoch."""
+    """Remove a member that left or was fenced: its tombstones, a new group epoch, cancelled timers.
+
+    Args:
+        group: the group with the member.
+        soft: state of the group that is not recorded.
+        member_id: the member to remove.
+        group_context: settings, topics and time.
+        event: name of the event to log.
+        reason: why it is removed, for the log.
+    """
     group_id = group.group_id
     metadata = replace(group.metadata, epoch=group.group_epoch + 1)
     timers: list[SetTimer | CancelTimer] = [

@@ -92,9 +92,20 @@ def init_producer_id(
     new_producer_id: Callable[[], int],
     now_ms: int,
 ) -> Step:
-    """`expected`: what the producer says it has; `last_producer_epoch`: the epoch before the present one, if its owner
-    asked for the bump. `new_producer_id` gives an id that was never given before, and is called only when one is
-    needed."""
+    """Assign a producer id and an epoch to a transactional id (InitProducerId).
+
+    Args:
+        known: recorded state of the transactional id; None if there is none.
+        expected: producer id and epoch that the producer claims to have; None for a new producer.
+        last_producer_epoch: epoch before the present one, if its owner requested the last bump.
+        timeout_ms: `transaction.timeout.ms` of the producer.
+        transaction_version: level of the feature `transaction.version`.
+        new_producer_id: returns an id that was never used before. Called only when one is needed.
+        now_ms: current time.
+
+    Returns:
+        The error code or the producer to answer with, and the record to append, if any.
+    """
     # 1. Who asks? With an identity (KIP-360) the sender must be the present owner, or a retry after the producer id
     #    changed.
     value = known or created(new_producer_id(), timeout_ms=timeout_ms, now_ms=now_ms)
@@ -171,7 +182,20 @@ def end_transaction(
     new_producer_id: Callable[[], int],
     now_ms: int,
 ) -> Step:
-    """`client_version`: the transaction version the client speaks. `new_producer_id` as in InitProducerId."""
+    """Prepare the commit or abort of a transaction (EndTxn).
+
+    Args:
+        known: recorded state of the transactional id; None if there is none.
+        producer: producer id and epoch of the request.
+        committed: True for commit, False for abort.
+        client_version: transaction version of the client (2: KIP-890, part 2).
+        last_producer_epoch: epoch before the present one, if its owner requested the last bump.
+        new_producer_id: returns an id that was never used before. Called only when the epoch is exhausted.
+        now_ms: current time.
+
+    Returns:
+        The error code or the producer to answer with, and the record to append, if any.
+    """
     if known is None:
         return refusal(ErrorCode.invalid_producer_id_mapping)
     if client_version < EPOCH_BUMP_VERSION:
