@@ -41,7 +41,7 @@ class Clock(Protocol):
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         """Call back on this loop."""
 
-    async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
+    async def every(self, interval_ms: int, task: Callable[[], Awaitable[None] | None]) -> None:
         """Do a task repeatedly, with the interval between two runs, until it is cancelled."""
 
 
@@ -60,12 +60,12 @@ class SteadyClock:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         return asyncio.get_running_loop().call_later(max(0.0, delay_ms / 1000), callback)
 
-    async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
+    async def every(self, interval_ms: int, task: Callable[[], Awaitable[None] | None]) -> None:
         while True:
-            # The interval lies between two runs and not between two starts: a chore that takes longer than its interval
+            # The interval lies between two runs and not between two starts: a task that takes longer than its interval
             # must not follow itself without a pause.
             await asyncio.sleep(interval_ms / 1000)
-            under_way = chore()
+            under_way = task()
             if under_way is not None:
                 await under_way
 

@@ -104,20 +104,20 @@ class ManualClock:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Timer:
         return self._at(self._now_ms + max(0, math.ceil(delay_ms)), callback)
 
-    async def every(self, interval_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
+    async def every(self, interval_ms: int, task: Callable[[], Awaitable[None] | None]) -> None:
         """Do a task repeatedly, as `Clock.every`; of the repetitions that fall into one `advance`, the first and the
         last are done.
         """
         interval = max(1, interval_ms)
         deadline_ms = self._now_ms + interval
         while True:
-            await self._do_at(deadline_ms, chore)
+            await self._do_at(deadline_ms, task)
             # A day in one `advance` holds 288 retention checks, of which only the last finds anything new.
             within_advance = (self._target_ms - self._now_ms) // interval
             deadline_ms = self._now_ms + interval * max(1, within_advance)
 
-    async def _do_at(self, deadline_ms: int, chore: Callable[[], Awaitable[None] | None]) -> None:
-        """The chore is under way from the moment its time has come, so `advance` waits for what follows."""
+    async def _do_at(self, deadline_ms: int, task: Callable[[], Awaitable[None] | None]) -> None:
+        """Run a task. It counts as running from its deadline on, so `advance` waits for what follows."""
         due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def come() -> None:
@@ -130,7 +130,7 @@ class ManualClock:
         timer = self._at(deadline_ms, come)
         try:
             await due
-            under_way = chore()
+            under_way = task()
             if under_way is not None:
                 await under_way
         finally:

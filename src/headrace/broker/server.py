@@ -254,8 +254,8 @@ class Server:
     def _stop_listening(self) -> None:
         self._metrics_server.close()
         self.listeners.close()
-        for chore in self._background_tasks:
-            chore.cancel()
+        for task in self._background_tasks:
+            task.cancel()
 
     async def _log_stop(self) -> None:
         if not self._connections:
@@ -287,14 +287,16 @@ class Server:
         retention_ms = configuration.integer("log.retention.check.interval.ms")
         # On the broker's clock, so that tests can move retention and compaction; what protects the process itself stays
         # on real time.
-        self._start_background_task(self.clock.every(retention_ms, _told(services.logs.enforce_retention)))
+        self._start_background_task(self.clock.every(retention_ms, _log_failures(services.logs.enforce_retention)))
         if configuration.flag("log.cleaner.enable"):
             cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
-            self._start_background_task(self.clock.every(cleaning_ms, _told(services.logs.compact)))
+            self._start_background_task(self.clock.every(cleaning_ms, _log_failures(services.logs.compact)))
         self._start_background_task(self._measure_lag())
         steady = SteadyClock()
-        self._start_background_task(steady.every(CHECKPOINT_INTERVAL_MS, _told(services.logs.flush_closed_segments)))
-        self._start_background_task(steady.every(IDLE_CHECK_INTERVAL_MS, _told(self._close_idle_connections)))
+        self._start_background_task(
+            steady.every(CHECKPOINT_INTERVAL_MS, _log_failures(services.logs.flush_closed_segments))
+        )
+        self._start_background_task(steady.every(IDLE_CHECK_INTERVAL_MS, _log_failures(self._close_idle_connections)))
         if configuration.flush_policy == "interval":
             self._start_background_task(services.flusher.run_every(configuration.flush_interval_ms()))
 
@@ -314,23 +316,23 @@ class Server:
                 connection.close()
 
 
-def _told(chore: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
-    """The chore whose failures are logged and do not end it: it runs again."""
+def _log_failures(task: Callable[[], Awaitable[None] | None]) -> Callable[[], Awaitable[None]]:
+    """Wrap a background task: log its failures instead of ending it."""
 
     async def done() -> None:
         try:
-            under_way = chore()
+            under_way = task()
             if under_way is not None:
                 await under_way
-        # A full disk passes. Anything else is a defect, and ends the chore with its traceback.
+        # A full disk passes. Anything else is a defect, and ends the task with its traceback.
         except (OSError, HeadraceError) as error:
-            logger.error("A chore of the broker failed and is tried again later: %s", error)
+            logger.error("A background task of the broker failed (%s); it runs again at its next interval.", error)
 
     return done
 
 
 class ServerStats:
-    """BrokerSizes and HealthSource of one server; all noughts while it has no services."""
+    """BrokerSizes and HealthSource of one server; all zeros while it has no services."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

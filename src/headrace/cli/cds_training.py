@@ -73,8 +73,8 @@ def _train_apart(archive: Path, scratch: Path) -> None:
             # ends.
             training.kill()
     if training.returncode != 0 or not archive.exists():
-        told = said.decode(errors="replace").strip()[-2000:]
-        raise _not_prepared(f"the training ended with exit code {training.returncode} and this:\n{told}")
+        output = said.decode(errors="replace").strip()[-2000:]
+        raise _not_prepared(f"the training ended with exit code {training.returncode} and this:\n{output}")
 
 
 def _not_prepared(why: str) -> HeadraceError:

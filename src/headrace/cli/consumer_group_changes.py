@@ -56,8 +56,8 @@ def delete_groups(
         missing = error.code == "group-missing"
         listed = admin.list_groups() if missing else ()
         # Groups are listed only for an error, to name a near one.
-        told = unknown_group_error(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
-        report_error(told, as_json=as_json)
+        reported = unknown_group_error(group_id, listed, bootstrap_servers, kinds=kinds) if missing else error
+        report_error(reported, as_json=as_json)
     return 1 if outcomes.errors else 0
 
 

@@ -166,5 +166,5 @@ def described_users(admin: Admin, username: str | None) -> dict[str, dict[str, i
 def print_users(described: Mapping[str, Mapping[str, int]]) -> None:
     """Print the SCRAM mechanisms of each user as kafka-configs does."""
     for user, mechanisms in described.items():
-        told = ", ".join(f"{name}=iterations={iterations}" for name, iterations in mechanisms.items())
-        data(f"SCRAM credential configs for user-principal '{user}' are {told}")
+        shown = ", ".join(f"{name}=iterations={iterations}" for name, iterations in mechanisms.items())
+        data(f"SCRAM credential configs for user-principal '{user}' are {shown}")

@@ -47,7 +47,7 @@ def obstacles(
         return (
             Obstacle(
                 status="NO_TOPOLOGY",
-                why="no member has told the group its topology yet",
+                why="no member has sent its topology to the group yet",
                 do="start the application; the first member brings the topology",
             ),
         )
@@ -152,7 +152,7 @@ def _remedy(name: str, kind: str, present: int, count: int) -> str:
     if present < count:
         return f"headrace topics --alter --topic {name} --partitions {count}   (keys then move to other partitions)"
     lost = "the state in it is lost" if kind == "changelog" else "unread records in it are lost"
-    return f"stop the members, then  headrace topics --delete --topic {name}   ({lost}; the broker creates it anew)"
+    return f"stop the members, then  headrace topics --delete --topic {name}   ({lost}; the broker creates it again)"
 
 
 def _wrong_settings(topology: Topology, settings: Mapping[str, Mapping[str, str]]) -> list[Obstacle]:

@@ -236,8 +236,8 @@ class _Session:
         if self._watch is None:
             # The group's name and the brokers are known only to the application, so the watch starts when the first
             # instance has reported both. Until then the table shows the processes alone.
-            told = ((i.report(), i.access()) for i in self._instances)
-            report, access = next(((r, a) for r, a in told if "group" in r and a is not None), ({}, None))
+            reports = ((i.report(), i.access()) for i in self._instances)
+            report, access = next(((r, a) for r, a in reports if "group" in r and a is not None), ({}, None))
             if access is None:
                 return
             from headrace.client.admin import Admin

@@ -174,10 +174,10 @@ class StreamsMember:
             warmup: The warm-up tasks; None: as assigned.
         """
         if isinstance(change, Assigned | AssignmentChanged):
-            told = change.assignment
+            assignment = change.assignment
             # With the event's version, which may be older than the newest: tasks that came later still count as
             # possibly opened.
-            self._runner.acknowledge(told.active, standby=standby, warmup=warmup, version=told.version)
+            self._runner.acknowledge(assignment.active, standby=standby, warmup=warmup, version=assignment.version)
         elif isinstance(change, Mapping):
             self._runner.acknowledge(change, standby=standby, warmup=warmup, version=self._told_version)
 

@@ -166,8 +166,8 @@ def note_decisions(
                 code = ErrorCode.concurrent_transactions
                 failures[tid] = refused(code, f"{what} {tid}", api="EndTxn", transactional_id=tid)
             # Empty and Dead have no entry: nothing of this id can be open.
-            elif (told := _DECISIONS.get(found.state)) is not None:
-                committed[tid] = told
+            elif (decision := _DECISIONS.get(found.state)) is not None:
+                committed[tid] = decision
         if not ongoing:
             break
         ends.end(ongoing, commit=False, timeout_ms=timeout_ms)  # a refusal will do: the next description decides
@@ -237,5 +237,5 @@ def _finish(
     return failures | _failures(transactions.end(ready, commit=commit, timeout_ms=timeout_ms))
 
 
-def _failures(told: Mapping[str, object]) -> dict[str, HeadraceError]:
-    return {tid: outcome for tid, outcome in told.items() if isinstance(outcome, HeadraceError)}
+def _failures(outcomes: Mapping[str, object]) -> dict[str, HeadraceError]:
+    return {tid: outcome for tid, outcome in outcomes.items() if isinstance(outcome, HeadraceError)}

@@ -43,7 +43,7 @@ class LinearPattern:
 
     def walk(self, text: str) -> Generator[int, None, bool]:
         """Match like `matches`, in portions: yield the cost of each portion, return the result."""
-        told = self.cost
+        reported = self.cost
         # 1. All states that are reached before the first character, 2. one step per character, 3. the pattern matches
         #    if the last state is among those of the end. States are a set: a text costs at most (characters x states),
         #    where backtracking may cost 2 to the power of the characters.
@@ -52,9 +52,9 @@ class LinearPattern:
             current = self._step(current, character, self._kind(text, index + 1))
             if not current:
                 return False
-            if self.cost - told > _PAUSE_COST:
-                yield self.cost - told
-                told = self.cost
+            if self.cost - reported > _PAUSE_COST:
+                yield self.cost - reported
+                reported = self.cost
         return self._last in current
 
     def _kind(self, text: str, index: int) -> int:

@@ -174,7 +174,7 @@ def parse_addresses(setting: str, text: str) -> dict[str, Address]:
             raise _invalid(setting, f"`{entry}` is not understood", f"`{setting}=PLAINTEXT://127.0.0.1:9092`")
         name = found[1].upper()
         if name in addresses:
-            raise _invalid(setting, f"the listener {name} stands there twice", "one entry for each name")
+            raise _invalid(setting, f"the listener {name} occurs twice", "one entry for each name")
         # IPv6 addresses stand in brackets in a URL and without them in a socket call.
         addresses[name] = (found[2].strip("[]"), int(found[3]))
     if not addresses:

@@ -115,8 +115,8 @@ def _meaningless(names: Iterable[str]) -> list[str]:
         # By prefix, so that settings of later versions of Kafka fall under the same reasons.
         reason = next((reason for prefixes, reason in _REASONS if name.startswith(prefixes)), _OTHER)
         by_reason.setdefault(reason, []).append(name)
-    told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-    return [f"Settings of Apache Kafka that count for nothing here: {told}."] if told else []
+    ignored = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+    return [f"Ignored settings of Apache Kafka: {ignored}."] if ignored else []
 
 
 def _unknown(name: str) -> str:

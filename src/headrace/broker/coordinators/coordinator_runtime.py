@@ -342,7 +342,7 @@ class CoordinatorRuntime(Generic[ShardType]):
         try:
             self._load(partition)
         except CoordinatorError as error:
-            logger.error("%s", error.message)
+            logger.error("%s Retrying in %d ms.", error.message, READ_RETRY_MS)
 
     def _retry_reads_later(self) -> None:
         if self._unreadable and not self._retrying and not self._stopped:
@@ -356,7 +356,7 @@ class CoordinatorRuntime(Generic[ShardType]):
         for partition in tuple(self._unreadable):
             self._try_start(partition)
             if partition not in self._unreadable:
-                logger.info("The %ss of %s-%d are looked after again.", self._kind, self._topic, partition)
+                logger.info("Loaded the %ss of %s-%d after a failure.", self._kind, self._topic, partition)
         self._retry_reads_later()
 
     # --- what happens without a request ---
@@ -389,7 +389,9 @@ class CoordinatorRuntime(Generic[ShardType]):
         self._settled(shard)
 
     def _retry_append_later(self, runner: ShardRunner, failure: AppendFailed) -> None:
-        logger.error("The %s coordinator could not write its log, and tries again: %s", self._kind, failure)
+        logger.error(
+            "The %s coordinator could not write its log (%s); retrying in %d ms.", self._kind, failure, APPEND_RETRY_MS
+        )
         self._behind[runner] = None
         self._timer.arm(self._clock.now_ms() + APPEND_RETRY_MS)
 

@@ -117,14 +117,16 @@ class HangingTransactions:
                 transactional_id, producer, (partition,), client_version=EPOCH_BUMP_VERSION if bumps else 0
             )
         except CoordinatorError as error:
-            logger.error("%s-%d is not in the transaction %r yet: %s", *partition, transactional_id, error.message)
+            logger.error(
+                "Could not add %s-%d to transaction %r (%s); retrying.", *partition, transactional_id, error.message
+            )
             return False
         if answer.code is ErrorCode.none:
-            logger.warning("%s-%d is added to the transaction %r, to which it belongs.", *partition, transactional_id)
+            logger.warning("Added %s-%d to transaction %r, which wrote to it.", *partition, transactional_id)
         return answer.code is ErrorCode.none
 
     def _ended(self, partition: tuple[str, int], producer_id: int, producer_epoch: int, *, committed: bool) -> bool:
-        """The marker's epoch is the one after: what of the transaction comes late is refused."""
+        """Write a marker with the next epoch, so that late batches are refused. Returns False on failure."""
         topic = self._metadata.topic(partition[0])
         if topic is None or partition[1] >= topic.partitions:
             return True
@@ -138,7 +140,7 @@ class HangingTransactions:
         )
         code = self._markers.write_marker(topic, partition[1], marker)
         if code is not ErrorCode.none:
-            logger.error("%s-%d does not take the marker of producer %d: %s.", *partition, producer_id, code.name)
+            logger.error("Transaction marker of producer %d refused by %s-%d (%s).", producer_id, *partition, code.name)
         # A refusal by epoch means that someone else has ended it since, or that a newer instance of the producer
         # writes: nothing is left to do in both cases. Only a disk that refuses is tried again.
         return code in (ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)

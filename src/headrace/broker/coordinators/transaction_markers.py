@@ -146,7 +146,9 @@ class TransactionCompletion:
                     if await self._ended(transactional_id, value, left, unflushed):
                         return
                 except FlushFailed as error:
-                    logger.error("The transaction %r cannot end yet: %s", transactional_id, error)
+                    logger.error(
+                        "Transaction %r cannot end (%s); retrying in %d ms.", transactional_id, error, RETRY_MS
+                    )
                 await asyncio.sleep(RETRY_MS / 1000)
         finally:
             self._ending.pop(transactional_id, None)
@@ -184,7 +186,9 @@ class TransactionCompletion:
             if code in _SETTLED:
                 del left[name, partition]
             else:
-                logger.warning("A marker for %s-%d is refused (%s) and tried again.", name, partition, code.name)
+                logger.warning(
+                    "Transaction marker refused by %s-%d (%s); retrying in %d ms.", name, partition, code.name, RETRY_MS
+                )
             if code is ErrorCode.none and self._logs.requires_flush(topic, partition):
                 unflushed[name, partition] = topic
 
@@ -193,6 +197,8 @@ class TransactionCompletion:
         try:
             self._coordinator.complete(transactional_id)
         except CoordinatorError as error:
-            logger.error("The transaction %r cannot end yet: %s", transactional_id, error.message)
+            logger.error(
+                "Transaction %r cannot end (%s); retrying in %d ms.", transactional_id, error.message, RETRY_MS
+            )
             return False
         return True

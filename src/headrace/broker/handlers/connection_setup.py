@@ -54,7 +54,7 @@ def answer_versions(
     # KIP-511: a newer client learns from this one entry which version of ApiVersions to speak.
     if code is ErrorCode.unsupported_version:
         keys = (ApiKey.API_VERSIONS,)
-    told = features if code is ErrorCode.none and api_version >= 3 else None
+    shown = features if code is ErrorCode.none and api_version >= 3 else None
     return r.ApiVersionsResponse(
         error_code=code,
         api_keys=tuple(_version_range(key) for key in keys),
@@ -63,12 +63,12 @@ def answer_versions(
             r.SupportedFeatureKey(name=name, min_version=i16(levels.lowest), max_version=i16(levels.highest))
             for name, levels in SUPPORTED_FEATURES.items()
             # KAFKA-17011: clients of version 3 fail to parse a feature whose minimum is 0.
-            if told is not None and (levels.lowest > 0 or api_version >= 4)
+            if shown is not None and (levels.lowest > 0 or api_version >= 4)
         ),
-        finalized_features_epoch=i64(told.epoch if told is not None else -1),
+        finalized_features_epoch=i64(shown.epoch if shown is not None else -1),
         finalized_features=tuple(
             r.FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
-            for name, level in (told.finalized() if told is not None else {}).items()
+            for name, level in (shown.finalized() if shown is not None else {}).items()
         ),
     )
 

@@ -193,7 +193,11 @@ def handle_delete_records(
         broker.logs.checkpoint()
     except OSError as error:
         # The records are gone for every reader; only a crash before the next checkpoint brings them back.
-        logger.warning("The new log start offsets could not be noted: %s", error)
+        logger.warning(
+            "New log start offsets could not be checkpointed (%s); a crash before the next checkpoint restores the "
+            "deleted records.",
+            error,
+        )
     return r.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
 
 

@@ -233,7 +233,7 @@ def handle_write_txn_markers(
 async def _answer_when_flushed(
     response: m.write_txn_markers_response.WriteTxnMarkersResponse, waiting: _Written, broker: Services
 ) -> m.write_txn_markers_response.WriteTxnMarkersResponse:
-    """A marker whose fate on the disk is not known is not told: the operator's tool sends it again."""
+    """Leave out a marker that may not be on the disk: the operator's tool sends it again."""
     # The outcome on the disk is unknown, so no marker is reported: the tool asks again, and a marker written twice
     # changes nothing.
     try:
@@ -333,8 +333,10 @@ def authorize_describe_producers(guarded: GuardedRequest) -> object:
 
     def refuse(item: m.describe_producers_request.TopicRequest) -> m.describe_producers_response.TopicResponse:
         refused: m.describe_producers_response.TopicResponse = guarded.refuse(code, topics=(item,)).topics[0]
-        told = tuple(dataclasses.replace(each, error_message=MESSAGES[code]) for each in refused.partitions)
-        return dataclasses.replace(refused, partitions=told)
+        refused_partitions = tuple(
+            dataclasses.replace(each, error_message=MESSAGES[code]) for each in refused.partitions
+        )
+        return dataclasses.replace(refused, partitions=refused_partitions)
 
     def permitted(item: m.describe_producers_request.TopicRequest) -> bool:
         return guarded.allow.on_topic(guarded.context, Operation.READ, item.name)

@@ -104,7 +104,7 @@ class Flusher:
                 if self._told is not None:
                     self._told(seconds, error is not None)
                 if error is not None:
-                    logger.error("A log could not be flushed: %s", error)
+                    logger.error("Flush failed: %s", error)
                 for settle in waiting:
                     settle(error)
 

@@ -68,12 +68,19 @@ class LogCleaner:
                 break
             # Trying again would read the same bytes again; a restart checks the log.
             except CorruptBatch as error:
-                logger.error("%s-%d is not compacted any more: %s", log.topic, log.partition, error)
+                logger.error(
+                    "%s-%d is not compacted any more: %s Restart the broker to check the log.",
+                    log.topic,
+                    log.partition,
+                    error,
+                )
                 self._given_up.add(log)
             except (OSError, HeadraceError) as error:
                 # A log that failed has reported it; here only what the next round may change is worth a line.
                 if log.is_usable:
-                    logger.error("%s-%d could not be compacted now: %s", log.topic, log.partition, error)
+                    logger.error(
+                        "Compaction of %s-%d failed (%s); retrying in the next round.", log.topic, log.partition, error
+                    )
                 postponed.add(log)
         return count
 
@@ -98,7 +105,7 @@ class LogCleaner:
             # The thread writes new segments, the loop puts them in place: readers never see a half-written one.
             while (swap := await loop.run_in_executor(self._executor, self._next, swaps)) is not None:
                 if not log.is_usable or not log.swap_segments(swap):
-                    logger.info("%s-%d changed while it was compacted; it is left", log.topic, log.partition)
+                    logger.info("Compaction of %s-%d cancelled: the log changed meanwhile.", log.topic, log.partition)
                     return
                 before, after = before + swap.bytes_before, after + swap.bytes_after
         finally:

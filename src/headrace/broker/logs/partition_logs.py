@@ -303,7 +303,9 @@ class PartitionLogs:
             try:
                 log.apply_retention()
             except StorageError as error:
-                logger.error("Retention of %s-%d failed: %s", log.topic, log.partition, error)
+                logger.error(
+                    "Retention of %s-%d failed (%s); retrying with the next check.", log.topic, log.partition, error
+                )
 
     async def compact(self) -> None:
         """Clean the compacted logs that are dirty enough, without delaying other work."""

@@ -203,7 +203,9 @@ class TopicAdministration:
         known = self._creation_failures.pop(name, None)
         # Logged once per reason: heartbeats would repeat it every few seconds.
         if known is None or known.message != refusal.message:
-            logger.warning("The internal topic %s could not be created: %s", name, refusal.message)
+            logger.warning(
+                "Internal topic %s could not be created (%s); later heartbeats try again.", name, refusal.message
+            )
         self._creation_failures[name] = _CreationFailure(message=refusal.message, at_ms=self._logs.now_ms())
         while len(self._creation_failures) > FAILURES_KEPT:
             del self._creation_failures[next(iter(self._creation_failures))]

@@ -206,8 +206,8 @@ def _socket(listener: str) -> dict[str, str]:
 
 def _logs(sizes: list[LogSize]) -> Iterator[Family]:
     # A scrape of 100,000 partitions would be 40 MB of text; the totals below cover those that are left out.
-    told = sorted(sizes, key=lambda size: -size.size_bytes)[:MOST_PARTITIONS]
-    told.sort(key=lambda size: (size.topic, size.partition))
+    largest = sorted(sizes, key=lambda size: -size.size_bytes)[:MOST_PARTITIONS]
+    largest.sort(key=lambda size: (size.topic, size.partition))
     values = [
         (value, {"name": name, "topic": size.topic, "partition": str(size.partition)})
         for name, attribute in (
@@ -216,7 +216,7 @@ def _logs(sizes: list[LogSize]) -> Iterator[Family]:
             ("LogStartOffset", "log_start_offset"),
             ("LogEndOffset", "log_end_offset"),
         )
-        for size in told
+        for size in largest
         for value in [getattr(size, attribute)]
     ]
     what = f"Of open logs: bytes, segments, first and next offset; the {MOST_PARTITIONS} largest partitions."

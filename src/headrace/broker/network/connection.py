@@ -610,9 +610,9 @@ class ClientConnection(ClientSocket):
             self.write(answer)
 
     def _close_after_fault(self, header: RequestHeader | None, error: Exception) -> None:
-        """A fault of ours: the whole story goes to the log, and the client may come again."""
+        """Log an internal error with its traceback, and close the connection: the client may reconnect."""
         name = self._server.api_name(header.api_key) if header is not None else "a request"
-        logger.error("Closed the connection of %s:%s: %s failed here.", *self.peer, name, exc_info=error)
+        logger.error("Closed the connection of %s:%s: internal error in %s.", *self.peer, name, exc_info=error)
         self.close_reason = "request-failed"
         self._waiting.clear()
         self.close()

@@ -236,7 +236,7 @@ def append_produce(
     if topics is None or (broker.authorizer.enabled and not _permitted(topics, context(request.header), broker)):
         return None
     logs, all_is_well = broker.logs, True
-    appended, told = [], []
+    appended, responses = [], []
     for asked, topic in zip(request.topics, topics, strict=True):
         outcomes: list[Outcome] = []
         offsets: list[tuple[int, int, int]] = []
@@ -255,14 +255,14 @@ def append_produce(
                 outcomes.append((partition, refused))
                 all_is_well = False
         appended.append(outcomes)
-        told.append((asked.key, offsets))
+        responses.append((asked.key, offsets))
     # 4. acks=0: nothing is sent, not even for errors.
     if not request.acks:
         return NO_ANSWER
     # 5. The usual response is written by hand. Errors, append timestamps and flushes that have to be awaited take the
     #    handler's messages. `some_require_flush` spares a look at each log where the flush policy is never `always`.
     if all_is_well and not (logs.some_require_flush and _waiting(topics, appended, broker)):
-        return fast_path.encode_produce_response(request.correlation_id, told)
+        return fast_path.encode_produce_response(request.correlation_id, responses)
     return _answer(request, topics, appended, broker)
 
 

@@ -246,7 +246,7 @@ class TlsAcceptor:
                 accepted, _ = await loop.sock_accept(self._listening)
             # EMFILE and its like: the socket stays in the backlog. Without the pause this loop would take a whole core.
             except OSError as error:
-                logger.error("A connection could not be taken in: %s.", error.strerror or error)
+                logger.error("A connection could not be accepted (%s); retrying.", error.strerror or error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             handshake = loop.create_task(self._do_handshake(accepted))

@@ -89,7 +89,7 @@ class SendfileWriter:
             # 3. Half a response is out, so nothing sensible can follow. A client that left is no error of ours.
             self._left.clear()
             if error.errno not in _CLIENT_GONE:
-                logger.error("A connection ends in the midst of an answer, whose records could not be sent: %s", error)
+                logger.error("Closing a connection within a Fetch response: its records could not be read (%s).", error)
             self._transport.abort()
         # 4. Wait only while something is left, or the loop would spin on a writable socket.
         if self._left and not self._waits and self._socket is not None:
@@ -190,7 +190,7 @@ class ChunkedWriter:
             try:
                 piece = self._next_piece()
             except OSError as error:
-                logger.error("A connection ends in the midst of an answer, whose records could not be sent: %s", error)
+                logger.error("Closing a connection within a Fetch response: its records could not be read (%s).", error)
                 self._left.clear()
                 self._transport.abort()
                 return

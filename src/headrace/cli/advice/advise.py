@@ -129,11 +129,11 @@ def _setting_text(finding: Finding) -> str:
 
 
 def _change(finding: Finding) -> str:
-    told = []
+    lines = []
     for setting, value in finding.changes.items():
         name = "" if setting == finding.setting else f"{setting}="
-        told.append("out" if value is None else f"{name}{value.replace(_PACKAGE, '')}")
-    return "→ " + ", ".join(told) if told else "yours to decide"
+        lines.append("out" if value is None else f"{name}{value.replace(_PACKAGE, '')}")
+    return "→ " + ", ".join(lines) if lines else "yours to decide"
 
 
 def advice_document(advice: Advice, situation: Situation, file: str, written: str | None) -> dict[str, object]:

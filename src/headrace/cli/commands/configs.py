@@ -171,8 +171,8 @@ def _document_of_clients(
 ) -> list[dict[str, object]]:
     """One entry for each entity; a user with a password and without quotas has one, too."""
     documents: list[dict[str, object]] = []
-    told = dict(found) | {(("user", user),): {} for user in users if (("user", user),) not in dict(found)}
-    for entity, quotas in told.items():
+    entities = dict(found) | {(("user", user),): {} for user in users if (("user", user),) not in dict(found)}
+    for entity, quotas in entities.items():
         document: dict[str, object] = {"entity": dict(entity), "quotas": quotas}
         if len(entity) == 1 and entity[0][0] == "user":
             document = {"user": entity[0][1], "scram": dict(users.get(entity[0][1] or "", {})), **document}

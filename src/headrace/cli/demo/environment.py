@@ -149,8 +149,8 @@ def machine_line() -> str:
 
 
 def _java_version(java: str) -> str:
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    match = re.search(r'version "([^"]+)"', told.stderr + told.stdout)
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    match = re.search(r'version "([^"]+)"', printed.stderr + printed.stdout)
     return match.group(1) if match else "of unknown version"
 
 

@@ -254,10 +254,10 @@ def _so_far(seen: DemoSnapshot) -> str:
     if not airports:
         return "no results yet"
     (first, row), *others = airports
-    told = f"{first} {row['flights']:,} departures, {_late(row)} min late on average"
-    told += "".join(f" · {name} {row['flights']:,}, {_late(row)}" for name, row in others)
+    text = f"{first} {row['flights']:,} departures, {_late(row)} min late on average"
+    text += "".join(f" · {name} {row['flights']:,}, {_late(row)}" for name, row in others)
     worst = f"    (worst day: {day_text(seen.worst[0])})" if seen.worst is not None else ""
-    return told + worst
+    return text + worst
 
 
 def _late(row: Mapping[str, Any]) -> str:

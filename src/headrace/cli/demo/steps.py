@@ -272,8 +272,8 @@ class _Demo:
             sight = self.observer.wait_for(lambda seen: self._all_at_work(seen, 2), 60, "the division of the tasks")
         counts = ", ".join(f"{row.tasks} for {row.name}" for row in sight.rows)
         total = sum(row.tasks for row in sight.rows)
-        told = f"{GROUP} has {total} tasks: {counts}. A task is one partition of one step of the program."
-        self.screen.line(f"                 {told}", style="dim")
+        text = f"{GROUP} has {total} tasks: {counts}. A task is one partition of one step of the program."
+        self.screen.line(f"                 {text}", style="dim")
 
     def _loaded(self, year: Future[FlightYear]) -> FlightYear:
         if year.done():
@@ -374,8 +374,8 @@ class _Demo:
         screen, took = self.screen, self.takeover
         screen.line(f"  guarantee     {kept_guarantee(document, passed=passed)}")
         if took is not None:
-            told = f"noticed after {took.noticed_s:.2f} s, running elsewhere after {took.working_s:.2f} s"
-            screen.line(f"  the kill      {told}; without a guardian the broker waits 45 s")
+            text = f"noticed after {took.noticed_s:.2f} s, running elsewhere after {took.working_s:.2f} s"
+            screen.line(f"  the kill      {text}; without a guardian the broker waits 45 s")
         for line in wrong:
             screen.line(f"  wrong         {line}", style="red")
         minutes, seconds = divmod(round(screen.elapsed_s), 60)

@@ -280,10 +280,10 @@ def _going_back(
     ahead = _offsets_ahead(state, restore)
     if not ahead:
         return ()
-    told = f"{ahead:,} offsets were read since the file was saved: the old version reads them again, " + (
+    notice = f"{ahead:,} offsets were read since the file was saved: the old version reads them again, " + (
         "on the state as it was saved" if with_state else "and writes its results again"
     )
-    return (told,)
+    return (notice,)
 
 
 POLL_S = 0.2
@@ -297,7 +297,7 @@ def utc_now() -> str:
 def wait_until_empty(admin: Admin, group_id: str, seconds: float, tell: Callable[[str], None]) -> GroupState:
     """The group as it is when its members are gone, or when the time is over."""
     deadline = None
-    told = ""
+    notice = ""
     while True:
         state = read_group_state(admin, group_id)
         try:
@@ -307,9 +307,9 @@ def wait_until_empty(admin: Admin, group_id: str, seconds: float, tell: Callable
                 deadline = time.monotonic() + seconds
             if time.monotonic() >= deadline:
                 return state
-            if error.message != told:
-                told = error.message
-                tell(f"waiting: {told}")
+            if error.message != notice:
+                notice = error.message
+                tell(f"waiting: {notice}")
             time.sleep(POLL_S)
         else:
             return state

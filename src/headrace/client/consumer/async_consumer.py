@@ -316,11 +316,11 @@ class _OnLoop(RebalanceListener):
 
     async def _within(self, name: str, partitions: Sequence[TopicPartition]) -> None:
         _in_listener.set(True)
-        told = getattr(self._listener, name)(partitions)
-        if not isinstance(told, Awaitable):
+        result = getattr(self._listener, name)(partitions)
+        if not isinstance(result, Awaitable):
             return
         try:
-            await asyncio.wait_for(told, self._timeout_s)
+            await asyncio.wait_for(result, self._timeout_s)
         except TimeoutError:
             raise UserCodeError(
                 "user-code",

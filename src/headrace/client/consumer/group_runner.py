@@ -279,7 +279,7 @@ class GroupRunner:
 
     def _publish(self) -> None:
         self._metrics.member_is(self._membership.state)
-        told = False
+        notified = False
         for event in self._membership.take_events():
             match event:
                 case GroupWarning():
@@ -300,6 +300,6 @@ class GroupRunner:
                 if isinstance(event, PartitionsLost):
                     self._events = deque(e for e in self._events if not isinstance(e, Rebalance))
                 self._events.append(event)
-            told = True
-        if told:
+            notified = True
+        if notified:
             self._app_wake.set()

@@ -263,11 +263,11 @@ class GroupMember:
         #    (`identity_to_retry_with`).
         # 3. An application that knows of no partition need not be notified; the member joins at once.
         self._events = [event for event in self._events if not isinstance(event, Rebalance)]
-        told = bool(self._owned) or self._awaited is not None
+        notify = bool(self._owned) or self._awaited is not None
         self._memberships += 1
         self._owned = ()
         self._awaited = None
-        if not told:
+        if not notify:
             self._enter(_S.JOINING)
             return
         self._enter(_S.LOST)

@@ -209,20 +209,20 @@ class MemberCore:
             return
         # 1. Acknowledgements name a version because they cross new assignments: the application answers the one it has
         #    seen. An older version updates what is owned, but the member stays RECONCILING.
-        told = self._assignment
+        assignment = self._assignment
         tasks = OwnedTasks(
             active=tasks_of(owned),
-            standby=told.standby if standby is None else tasks_of(standby),
-            warmup=told.warmup if warmup is None else tasks_of(warmup),
+            standby=assignment.standby if standby is None else tasks_of(standby),
+            warmup=assignment.warmup if warmup is None else tasks_of(warmup),
         )
-        is_newest = version is None or version >= told.version
+        is_newest = version is None or version >= assignment.version
         self._owned.acknowledge(tasks, is_newest=is_newest)
         # 2. Tasks revoked but still open (`within` is false) keep the member RECONCILING: the coordinator gives them to
         #    others as soon as they are missing from the lists.
         if is_newest:
             self._expect_changes(now_ms)
             self._schedule.heartbeat_now(now_ms)
-            self._enter(MemberState.ACKNOWLEDGING if tasks.within(told.tasks) else MemberState.RECONCILING)
+            self._enter(MemberState.ACKNOWLEDGING if tasks.within(assignment.tasks) else MemberState.RECONCILING)
 
     def report_offsets(
         self,

@@ -157,10 +157,10 @@ def _unread(
 ) -> TopicStatus | None:
     """A code that members of Kafka 4.3.1 log and run on with: the other ones make them stop, a new one makes them
     fail."""
-    told = list(_left_out(topology, partitions, tasks))
-    if not told:
+    left_out = list(_left_out(topology, partitions, tasks))
+    if not left_out:
         return None
-    detail = "; ".join(told[:_NAMED]) + (f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else "")
+    detail = "; ".join(left_out[:_NAMED]) + (f"; and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
     return TopicStatus(
         code=StatusCode.STALE_TOPOLOGY,
         detail=f"Source topics have grown beyond the state of their readers: {detail}. Nothing else is affected. "

@@ -190,10 +190,10 @@ def copartitioned_names(subtopology: Subtopology, group: CopartitionGroup) -> tu
 
 def _equal_count(counts: Mapping[str, int], *, listed: Mapping[str, int] | None = None) -> int:
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name}={count}" for name, count in (listed or counts).items())
+        counts_text = ", ".join(f"{name}={count}" for name, count in (listed or counts).items())
         raise TopicProblem(
             StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
-            f"Following topics do not have the same number of partitions: [{{{told}}}]",
+            f"Following topics do not have the same number of partitions: [{{{counts_text}}}]",
         )
     return max(counts.values())
 
