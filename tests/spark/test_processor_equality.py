@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from pyspark import cloudpickle
 from tests.spark.runtime import processors, test_processor_timers
-from tests.spark.runtime.processors import Scripted
+from tests.spark.runtime.processors import Begun, Scripted
 from tests.spark.runtime.test_processor_timers import Alarms
 
 from headrace.testing import TopologyTest
@@ -116,6 +116,25 @@ def test_timers_of_event_time_are_those_of_structured_streaming(make_offline_app
     mine = here(app, batches)
     assert Counter(row for batch in mine for row in batch) == Counter(row for batch in theirs for row in batch)
     assert sum("number" in found for batch in mine for _, found in batch) > 20
+
+
+def test_initial_states_are_those_of_structured_streaming(spark, make_offline_app, structured_streaming):
+    chance = random.Random(5)
+    given = [operations(chance) for _ in range(60)]
+    given = [(one["key"], one["does"]) for one in given if one["does"].split()[0] not in ("show", "entry")]
+    given = [(key, does) for key, does in given if key is None or len(key) < 20] + [("given alone", "set 4")]
+    batches = [[operations(chance) for _ in range(30)], [{"key": "given alone", "does": "show"}]]
+    schema = "key STRING, does STRING"
+
+    def declared(rows):
+        initial = spark.createDataFrame(given, schema).orderBy("key").coalesce(1).groupBy("key")
+        return rows.groupBy("key").transformWithState(Begun(), OUTPUT, "Update", "None", initial)
+
+    theirs = structured_streaming(batches, schema, declared)
+    app = make_offline_app()
+    declared(app.stream("in", schema=schema)).to_topic("out")
+    assert here(app, batches) == theirs
+    assert "(4, '4" in str(theirs[-1]) or "n=4" in str(theirs[-1])
 
 
 def test_state_is_that_of_structured_streaming(make_offline_app, structured_streaming):

@@ -308,6 +308,66 @@ def test_timers_of_event_time_follow_the_watermark(make_offline_app):
         app.stream("in", schema=READINGS).groupBy("id").transformWithState(Silent(), "id STRING", "Append", "EventTime")
 
 
+class Begun(Violations):
+    """Goes on counting from the initial state, and notes its time."""
+
+    def init(self, handle):
+        super().init(handle)
+        self.handle = handle
+
+    def handleInitialState(self, key, initialState, timerValues):
+        assert initialState.asDict() == {"id": key[0], "n": initialState.n, "since": initialState.since}
+        self.violations.update((initialState.n, initialState.since.replace(tzinfo=None)))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1000)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        n, newest = self.violations.get()
+        yield Row(id=key[0], n=n, newest=newest, hot=None)
+
+
+def test_an_initial_state_is_taken_once_and_its_timers_fire(make_offline_app, spark):
+    app = make_offline_app()
+    given = spark.createDataFrame(
+        [(number, f"id-{number}", dt.datetime(2025, 1, 1, tzinfo=dt.UTC)) for number in range(20)],
+        "n BIGINT, id STRING, since TIMESTAMP",
+    )
+    readings = app.stream("readings", schema=READINGS).groupBy("id")
+    readings.transformWithState(
+        Begun(), VIOLATIONS, "Update", "ProcessingTime", initialState=given.groupBy("id")
+    ).to_topic("out")
+    with TopologyTest(app, partitions=4, now_ms=1_000_000) as test:
+        test.push("readings", [reading("id-7", 120.0, 1), reading("new", 101.0, 2)])
+        rows = {row["id"]: row["n"] for row in test.read("out")}
+        assert rows == {"id-7": 8, "new": 1}
+        test.restart()
+        # All tasks have begun, those without rows as well.
+        test.advance(2000)
+        rows = {row["id"]: row for row in test.read("out")}
+        assert {name: row["n"] for name, row in rows.items()} == {f"id-{n}": n + (n == 7) for n in range(20)}
+        assert rows["id-3"]["newest"] == "2025-01-01T00:00:00.000000Z"
+        test.push("readings", [reading("id-7", 120.0, 3)])
+        assert [row["n"] for row in test.read("out")] == [9]
+
+
+def test_an_initial_state_that_cannot_be_taken_is_refused(make_offline_app, spark):
+    readings = make_offline_app().stream("readings", schema=READINGS).groupBy("id")
+    frame = spark.createDataFrame([("a", 1)], "id STRING, n INT")
+
+    asked = (VIOLATIONS, "Update", "ProcessingTime")
+    for given, words in [
+        (frame, "grouped rows of a plain DataFrame, not DataFrame"),
+        (readings, "grouped rows of a plain DataFrame, not GroupedStream"),
+        (frame.groupBy("n"), 'types "integer", the stream by "string"'),
+        (frame.groupBy(F.upper("id")), "grouped by columns"),
+        (frame.rollup("id"), "grouped by columns"),
+    ]:
+        with pytest.raises(TopologyError) as caught:
+            readings.transformWithState(Begun(), *asked, initialState=given)
+        assert words in caught.value.message
+    error = refused(lambda: readings.transformWithState(Violations(), *asked, initialState=frame.groupBy("id")))
+    assert "no handleInitialState" in error.message
+
+
 class Reminder(StatefulProcessor):
     """Reminds of a key each minute of processing time, twice."""
 

@@ -237,7 +237,8 @@ class GroupedStream:
             outputStructType: Columns of the rows that it yields.
             outputMode: "Append" or "Update".
             timeMode: "None", "EventTime" behind `withWatermark`, or "ProcessingTime".
-            initialState: Not supported yet.
+            initialState: Rows of a plain DataFrame, grouped by columns of the same types: `df.groupBy("id")`. They are
+                read here, and each goes to `handleInitialState` once, before the first rows of its task.
             eventTimeColumnName: Not supported yet.
             name: Name of the state store and its changelog; by default `transformed-by-<grouping columns>`.
 
@@ -249,10 +250,7 @@ class GroupedStream:
             UserCodeError: the processor's `init` raised. It is called once here, to learn its state variables.
         """
         return self._transformed(
-            (statefulProcessor, outputStructType, outputMode, timeMode),
-            (initialState, eventTimeColumnName),
-            "row",
-            name,
+            (statefulProcessor, outputStructType, outputMode, timeMode, initialState), eventTimeColumnName, "row", name
         )
 
     def transformWithStateInPandas(  # noqa: N802 PySpark's own names
@@ -273,24 +271,23 @@ class GroupedStream:
             outputStructType: As there.
             outputMode: As there.
             timeMode: As there.
-            initialState: Not supported yet.
+            initialState: As there, as DataFrames of pandas.
             eventTimeColumnName: Not supported yet.
             name: As there.
         """
-        given = (statefulProcessor, outputStructType, outputMode, timeMode)
-        return self._transformed(given, (initialState, eventTimeColumnName), "pandas", name)
+        given = (statefulProcessor, outputStructType, outputMode, timeMode, initialState)
+        return self._transformed(given, eventTimeColumnName, "pandas", name)
 
     def _transformed(
         self,
-        given: tuple[StatefulProcessor, StructType | str, str, str],
-        refused: tuple[Any, str],
+        given: tuple[StatefulProcessor, StructType | str, str, str, Any],
+        event_time: str,
         interface: ProcessorInterface,
         name: str | None,
     ) -> Any:
         where = call_site()
-        for argument, value in zip(("initialState", "eventTimeColumnName"), refused, strict=True):
-            if value:
-                raise refusal("not-supported-here", f"{argument} is not supported yet", "leave it out", where)
+        if event_time:
+            raise refusal("not-supported-here", "eventTimeColumnName is not supported yet", "leave it out", where)
         if self._tables:
             raise refusal(
                 "not-supported-here",

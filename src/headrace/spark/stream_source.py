@@ -15,6 +15,7 @@ from headrace.spark.join_times import Operand
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     KEY_COLUMN,
+    InitialState,
     JoinKind,
     NarrowCall,
     ProcessorInterface,
@@ -130,6 +131,7 @@ class KeyedTransform:
     schema: StructType  # of the processor's rows
     time_zone: str
     clock: ClosingWindows | None  # by whose watermark timers of event time are due
+    initial: InitialState | None = field(repr=False)
     where: str
     noun = "a stateful processor"
     key_column = None  # no column equals the key of an input record
@@ -163,6 +165,7 @@ class KeyedTransform:
             group_expressions=self.projection.expressions[:groups],
             watermark_sources=() if self.clock is None else (self.clock.source,),
             idle_timeout_ms=0 if self.clock is None else idle_timeout_ms,
+            initial=self.initial,
             where=self.where,
         )
 

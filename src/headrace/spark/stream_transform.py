@@ -10,24 +10,21 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from headrace.errors import TopologyError
-from headrace.spark.aggregate_split import is_groupable, is_number
-from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.declared_variables import DeclaringHandle, parsed_schema
 from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
-from headrace.spark.frames import quoted, without_hidden
+from headrace.spark.initial_state import read_initial_state
+from headrace.spark.processor_columns import GroupedColumns
 from headrace.spark.runtime.processor_rows import output_schema
 from headrace.spark.runtime.spark_errors import raised_by_user
-from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_source import KeyedTransform, StreamSource
-from headrace.spark.topology.nodes import ProcessorInterface, ProjectForGroup, StateVariable, TimeMode, TopicSource
-from headrace.spark.unsupported import refusal, translated
+from headrace.spark.topology.nodes import ProcessorInterface, StateVariable, TimeMode, TopicSource
+from headrace.spark.unsupported import refusal
 
 __all__ = ["keyed_transform"]
 
@@ -42,6 +39,7 @@ def keyed_transform(
     output: StructType | str,
     output_mode: str,
     time_mode: str,
+    initial: object,
     interface: ProcessorInterface,
     name: str | None,
     where: str,
@@ -56,6 +54,7 @@ def keyed_transform(
         output: Columns of its rows.
         output_mode: "append" or "update", in any case. The rows are the same.
         time_mode: "none", "processingTime" or "eventTime", in any case.
+        initial: Grouped rows of a plain DataFrame that `handleInitialState` takes; None without.
         interface: Form of the rows that the processor takes.
         name: Name of the store; None derives one from the key.
         where: "file:line" of the user's call.
@@ -86,7 +85,7 @@ def keyed_transform(
             "class Count(StatefulProcessor): .., and Count() here",
             where,
         )
-    grouped = _GroupedColumns(template, group, where)
+    grouped = GroupedColumns(template, group, where)
     pickled = _pickled(processor, where)
     columns = _output(output, where)
     variables = _declared(pickled, type(processor).__name__, mode, where)
@@ -104,106 +103,11 @@ def keyed_transform(
         row_columns=grouped.row_columns(interface),
         variables=variables,
         schema=columns,
+        initial=None if initial is None else read_initial_state(initial, processor, grouped.columns, interface, where),
         clock=_clock(template, origins, where) if mode == "eventTime" else None,
         time_zone=str(template.sparkSession.conf.get("spark.sql.session.timeZone")),
         where=where,
     )
-
-
-class _GroupedColumns:
-    """Reads the grouping values and the columns of the rows from Spark's analysed plan."""
-
-    def __init__(self, template: DataFrame, group: Sequence[Any], where: str) -> None:
-        self._where = where
-        rows = without_hidden(template)
-        with translated(where, template.columns):
-            keyed = rows.select(*group)
-        plan = analysed(keyed)
-        if class_of(plan) != "Project" or plan.child() is None:
-            raise self._refuse("a generator or a window in groupBy is not supported here", "compute it with withColumn")
-        self._keys = [one.child() if class_of(one) == "Alias" else one for one in sequence(plan.projectList())]
-        self.names = [str(one.name()) for one in sequence(plan.output())]
-        self._texts = CanonicalExpressions(rows)
-        self._inputs = self._other_columns(plan)
-        for key in self._keys:
-            self._check_key(key)
-        self.columns = tuple(
-            (name, str(key.dataType().json())) for name, key in zip(self.names, self._keys, strict=True)
-        )
-        self._check_sql(rows)
-
-    def _other_columns(self, plan: Any) -> list[Any]:
-        """Return the columns of the rows that are no grouping value."""
-        keys = {expression_id(key) for key in self._keys if class_of(key) == "AttributeReference"}
-        self._columns = sequence(plan.child().output())
-        others = [column for column in self._columns if expression_id(column) not in keys]
-        for column in others:
-            self._check_carried(column)
-        return others
-
-    def row_columns(self, interface: ProcessorInterface) -> tuple[tuple[str, str], ...]:
-        """Return the columns that the processor sees, as Spark passes them.
-
-        Rows have the grouping values first. DataFrames have the columns of the stream, and no computed values.
-        """
-        inputs = {expression_id(column): f"i{at}" for at, column in enumerate(self._inputs)}
-        if interface == "row":
-            keys = [(name, f"g{at}") for at, name in enumerate(self.names)]
-            return (*keys, *((str(column.name()), inputs[expression_id(column)]) for column in self._inputs))
-        keyed = {
-            expression_id(key): f"g{at}" for at, key in enumerate(self._keys) if class_of(key) == "AttributeReference"
-        }
-        return tuple((str(column.name()), (keyed | inputs)[expression_id(column)]) for column in self._columns)
-
-    def projection(self, *, bare: bool) -> ProjectForGroup:
-        """Return the rows that the operator takes. `bare`: whether no call stands in front."""
-        key_sql = tuple((f"g{at}", str(key.sql())) for at, key in enumerate(self._keys))
-        inputs = [str(column.name()) for column in self._inputs]
-        bare = bare and all(class_of(key) == "AttributeReference" for key in self._keys)
-        keys = [(f"g{at}", str(key.name())) for at, key in enumerate(self._keys)] if bare else []
-        return ProjectForGroup(
-            key_sql=key_sql,
-            input_sql=tuple((f"i{at}", quoted(name)) for at, name in enumerate(inputs)),
-            columns=(
-                *((f"g{at}", kind) for at, (_, kind) in enumerate(self.columns)),
-                *((f"i{at}", str(column.dataType().json())) for at, column in enumerate(self._inputs)),
-            ),
-            bare=bare,
-            source_columns=(*keys, *((f"i{at}", name) for at, name in enumerate(inputs))) if bare else (),
-            expressions=tuple(self._texts.text(one) for one in (*self._keys, *self._inputs)),
-        )
-
-    def _check_key(self, key: Any) -> None:
-        if calls_user_function(key):
-            raise self._refuse(
-                "groupBy does not take a Python function here", 'make it a column first: withColumn("key", ..)'
-            )
-        if not is_groupable(key):
-            raise self._refuse(
-                f"{key.sql()} is of type {key.dataType().simpleString()}; that is no key",
-                'cast it: groupBy(F.col("c").cast("string"))',
-            )
-
-    def _check_carried(self, column: Any) -> None:
-        if is_groupable(column) or is_number(str(column.dataType().json())):
-            return
-        name = str(column.name())
-        raise self._refuse(
-            f'"{name}" is of type {column.dataType().simpleString()}; rows with it cannot be repartitioned yet',
-            f'leave it out before groupBy: drop("{name}"), or make it a string: F.to_json("{name}"), a cast',
-        )
-
-    def _check_sql(self, rows: DataFrame) -> None:
-        """Check the keys' SQL text: parsed again it must have the types of the whole."""
-        try:
-            again = rows.selectExpr(*(f"{key.sql()} as g{at}" for at, key in enumerate(self._keys))).schema
-        except PySparkException as error:
-            raise self._refuse("a grouping value has no form in SQL", "make it a column first: withColumn") from error
-        if [one.dataType.json() for one in again] != [kind for _, kind in self.columns]:
-            raise self._refuse("a grouping value changes its type in SQL", "make it a column first: withColumn")
-
-    def _refuse(self, message: str, fix: str) -> TopologyError:
-        return refusal("not-supported-here", message, fix, self._where)
 
 
 def _clock(template: DataFrame, origins: Sequence[StreamSource], where: str) -> ClosingWindows:

@@ -18,7 +18,7 @@ from headrace.spark.runtime.row_schema import store_of_transform
 from headrace.spark.runtime.rows import encode_key
 from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, StoreWrites, TaskStore
 from headrace.spark.runtime.transform_operator import TransformOperator
-from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, TimeMode, Transform
+from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, InitialState, TimeMode, Transform
 
 # Types and no DDL, which only a session can read.
 INT_N, LONG_N = StructType().add("n", IntegerType()), StructType().add("n", LongType())
@@ -73,6 +73,23 @@ class Scripted(StatefulProcessor):
         return exists, self.value.get(), list(self.list.get()), sorted(items)
 
 
+class Begun(Scripted):
+    """Does what the rows of the initial state say, as it does for others."""
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        assert (initialState.key, timerValues.getCurrentWatermarkInMs()) == (key[0], -1)
+        assert list(self._do(key, *initialState.does.split(" "))) == []
+
+
+def initial_state_of(transform: Transform, rows: Sequence[tuple[Any, ...]]) -> InitialState:
+    """Return rows (key, does) as `read_initial_state` does."""
+    table = table_of(transform, rows).drop_columns([TASK_COLUMN])
+    written = pa.BufferOutputStream()
+    with pa.ipc.new_stream(written, table.schema) as stream:
+        stream.write_table(table)
+    return InitialState(rows=written.getvalue().to_pybytes(), row_columns=transform.row_columns)
+
+
 def transform_of(processor: StatefulProcessor, time_mode: TimeMode = "none", **others: Any) -> Transform:
     """Return a compiled processor of rows (key, does) by key, with the variables that its `init` asks for."""
     handle = DeclaringHandle(time_mode, "test.py:1")
@@ -100,6 +117,7 @@ class Task:
 
     directory: Path
     transform: Transform
+    partition: int = field(default=3, kw_only=True)
     store: TaskStore = field(init=False)
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     committed: BatchKey | None = None
@@ -130,8 +148,8 @@ class Task:
         operator.begin(key)
         prepare(operator)
         if rows:
-            operator.on_rows(3, table_of(self.transform, rows))
-        changes = operator.end(3)
+            operator.on_rows(self.partition, table_of(self.transform, rows, self.partition))
+        changes = operator.end(self.partition)
         position = StorePosition(batch=key, input_offsets={"in-0": self.batch}, changelog_offset=0)
         written = StoreWrites(keys=pa.array([], pa.binary()), values=pa.array([], pa.binary()))
 
@@ -148,7 +166,7 @@ class Task:
         assert names == sorted(set(names))
         made: list[tuple[Any, ...]] = []
         for table in changes.results() if changes is not None else ():
-            assert set(table.column(TASK_COLUMN).to_pylist()) == {3}
+            assert set(table.column(TASK_COLUMN).to_pylist()) == {self.partition}
             columns = [name for name, _ in self.transform.columns]
             assert table.column_names == [*columns, TASK_COLUMN, KEY_COLUMN]
             made += zip(*(table.column(name).to_pylist() for name in columns), strict=True)
@@ -174,7 +192,7 @@ class Task:
         self.store.assign_position(self.committed, {}, over=over)
 
 
-def table_of(transform: Transform, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+def table_of(transform: Transform, rows: Sequence[tuple[Any, ...]], partition: int = 3) -> pa.Table:
     """Return rows (g0.., i0..) as they come out of the repartition topic."""
     kinds = [kind for _, kind in (*transform.group_columns, *transform.inputs)]
     names = [f"g{at}" for at in range(len(transform.group_columns))] + [name for name, _ in transform.inputs]
@@ -183,4 +201,4 @@ def table_of(transform: Transform, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     table = pa.table(dict(zip(names, arrays, strict=True)))
     keys = encode_key(arrays[: len(transform.group_columns)])
     table = table.append_column(KEY_COLUMN, keys)
-    return table.append_column(TASK_COLUMN, pa.array([3] * len(rows), pa.int32()))
+    return table.append_column(TASK_COLUMN, pa.array([partition] * len(rows), pa.int32()))

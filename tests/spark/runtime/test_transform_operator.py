@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import DecimalType, IntegerType, Row, StructType
 from tests.longer import LONG
-from tests.spark.runtime.processors import INT_N, Scripted, Task, transform_of
+from tests.spark.runtime.processors import INT_N, Begun, Scripted, Task, initial_state_of, transform_of
 
 from headrace.errors import UserCodeError
 from headrace.spark.runtime import processor_rows, processor_state
@@ -125,6 +125,67 @@ def test_state_does_not_depend_on_undone_batches_and_restores(
             assert task.found == reference([*batches, shown])
         finally:
             task.store.close()
+
+
+CHANGES = DOES.filter(lambda does: does != "show" and not does.startswith("entry"))
+
+
+def alone(operator: Any) -> None:
+    operator.on_task_count(lambda: 1)
+
+
+GIVEN = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(KEYS)), CHANGES), max_size=20)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@settings(max_examples=1000 if LONG else 40, deadline=None)
+@given(given=GIVEN, rows=ROWS, cuts=CUTS)
+def test_the_initial_state_is_taken_once_before_the_first_rows(
+    given: list[tuple[str | None, str]],
+    rows: list[tuple[str | None, str]],
+    cuts: list[tuple[int, str]],
+) -> None:
+    begun = transform_of(Begun())
+    begun = replace(begun, initial=initial_state_of(begun, given) if given else None)
+    with tempfile.TemporaryDirectory() as directory:
+        task, at, batches = Task(Path(directory), begun, partition=0), 0, [given]
+        try:
+            for size, outcome in [*cuts, (len(rows), "commit")]:
+                if outcome == "restore":
+                    task.restore()
+                piece = rows[at : at + size]
+                # The first micro-batch with rows begins the task; undone, it is the next one.
+                task.run(piece, commits=outcome != "undo", prepare=alone)
+                if outcome != "undo":
+                    at += len(piece)
+                    batches.append(piece)
+                    assert task.found == reference(batches)
+            shown = [(key, "show") for key in [None, *KEYS]]
+            task.restore()
+            task.run(shown, prepare=alone)
+            assert task.found == reference([*batches, shown])
+        finally:
+            task.store.close()
+
+
+def test_each_task_takes_its_own_part_of_the_initial_state(tmp_path: Path) -> None:
+    begun, keys = transform_of(Begun()), [f"key-{at}" for at in range(100)]
+    begun = replace(begun, initial=initial_state_of(begun, [(key, "set 1") for key in keys]))
+    counts = []
+    for partition in range(4):
+        task = Task(tmp_path / str(partition), begun, partition=partition)
+        task.run([("other", "set 2")], prepare=lambda operator: operator.on_task_count(lambda: 4))
+        counts.append(task.store.count() - 2)  # without that of the row, and the mark
+        task.store.close()
+    assert sum(counts) == 100
+    assert min(counts) > 0
+
+
+def test_a_task_that_has_begun_takes_no_initial_state_later(tmp_path: Path) -> None:
+    task = Task(tmp_path, transform_of(Begun()))
+    task.run([("a", "set 1")])
+    task.transform = replace(task.transform, initial=initial_state_of(task.transform, [("a", "set 7"), ("b", "set 7")]))
+    assert task.run([("a", "show"), ("b", "show")])[1] == ("b", "((False, False, False), None, [], [])")
 
 
 def test_cleared_state_leaves_nothing_in_the_store(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
 
+from headrace.protocol.arrow_batches import murmur2_partitions
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.rows import decode_key
 from headrace.spark.runtime.state_rows import python_column
 from headrace.spark.topology.nodes import KEY_COLUMN, Transform
 
-__all__ = ["ROWS_AT_ONCE", "GroupedRows", "key_values", "output_schema", "record_keys"]
+__all__ = [
+    "ROWS_AT_ONCE",
+    "GroupedRows",
+    "initial_rows",
+    "key_values",
+    "keys_in_order",
+    "output_schema",
+    "record_keys",
+]
 
 ROWS_AT_ONCE = 8192  # that become Python objects together, whatever the number of their keys
 
@@ -35,11 +44,8 @@ class GroupedRows:
     @classmethod
     def of(cls, transform: Transform, rows: pa.Table) -> GroupedRows:
         """Sort rows `g0.., i0..` that have `KEY_COLUMN`. Rows of a key stay in their order."""
-        groups = [f"g{at}" for at in range(len(transform.group_columns))]
-        # Nulls first, by a column of their own: the option differs between releases of Arrow. The sort is stable.
-        by = {f"{name} {part}": one for name in groups for part, one in _sort_columns(rows.column(name))}
-        order = pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
-        rows = rows.take(order).combine_chunks()
+        groups = [rows.column(f"g{at}") for at in range(len(transform.group_columns))]
+        rows = rows.take(_order(groups)).combine_chunks()
         codes = rows.column(KEY_COLUMN).combine_chunks().dictionary_encode().indices.to_numpy()
         begins = np.flatnonzero(np.diff(codes, prepend=-1))
         keys = rows.column(KEY_COLUMN).take(pa.array(begins)).to_pylist()
@@ -75,9 +81,34 @@ class GroupedRows:
         return itertools.starmap(new_row, zip(*columns, strict=True))
 
 
+def _order(groups: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """Return the positions of rows in the order of their groups. Rows of a group keep their order."""
+    # Nulls first, by a column of their own: the option differs between releases of Arrow. The sort is stable.
+    by = {f"{at} {part}": one for at, group in enumerate(groups) for part, one in _sort_columns(group)}
+    return pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
+
+
 def _sort_columns(column: pa.ChunkedArray) -> list[tuple[str, pa.ChunkedArray]]:
     there = [("there", column.is_valid())] if column.null_count else []
     return [*there, ("value", column)]
+
+
+def keys_in_order(transform: Transform, keys: Iterable[bytes]) -> list[bytes]:
+    """Return distinct keys of groups in the order in which they have their turns."""
+    distinct = pa.array(dict.fromkeys(keys), pa.binary())
+    groups = decode_key(distinct, [arrow_type(kind) for _, kind in transform.group_columns])
+    ordered: list[bytes] = distinct.take(_order([pa.chunked_array([group]) for group in groups])).to_pylist()
+    return ordered
+
+
+def initial_rows(transform: Transform, partition: int, tasks: int) -> GroupedRows | None:
+    """Return the rows of the initial state whose keys belong to one of `tasks` tasks; None without any."""
+    assert transform.initial is not None
+    rows = pa.ipc.open_stream(transform.initial.rows).read_all().combine_chunks()
+    # As the producer of the repartition topic does (`Producer.send`): the state of a group is where its rows are.
+    here = murmur2_partitions(rows.column(KEY_COLUMN).combine_chunks(), tasks) == partition
+    rows = rows.filter(pa.array(here))
+    return GroupedRows.of(replace(transform, row_columns=transform.initial.row_columns), rows) if len(rows) else None
 
 
 def key_values(transform: Transform, keys: list[bytes]) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ group, its length in two bytes in front, so no place begins with another one:
     05 · time (8 bytes) · key        → a timer: the key whole
     06 · key                         → the times of all timers of a key
     07 · time (8 bytes) · entry      → nothing: the time at which `entry` (01 to 04) expires
+    08                               → nothing: the initial state was taken
 
 Lists and maps have an entry for each element: a list that grows does not write its elements again, to the changelog as
 well. Timers and times of expiry come in the order of time, so what is due is found by a range scan. Rejected: one

@@ -127,6 +127,14 @@ class TakesProcessingTime(Protocol):
         """Take the time of the micro-batch, which its plan names: all tasks and attempts have the same."""
 
 
+@runtime_checkable
+class TakesTaskCount(Protocol):
+    """A running operator that divides rows of its own among tasks."""
+
+    def on_task_count(self, count: Callable[[], int]) -> None:
+        """Take a function that returns the number of tasks. It may ask a broker."""
+
+
 class StatefulOperator(Protocol):
     """The pickled description of an operator with state."""
 
@@ -160,6 +168,9 @@ class _Stateful:
         self._operator.begin(context.plan.batch)
         if isinstance(self._operator, TakesProcessingTime):
             self._operator.on_processing_time(context.plan.time_ms)
+        if isinstance(self._operator, TakesTaskCount):
+            changelog = self._stores[0].changelog_topic
+            self._operator.on_task_count(lambda: context.topics.partition_count(changelog))
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
         started = time.perf_counter()

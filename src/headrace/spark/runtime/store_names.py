@@ -11,6 +11,7 @@ __all__ = [
     "ENTRY",
     "EVERY",
     "EXPIRY",
+    "INITIALISED",
     "LONGEST_KEY",
     "RANGE",
     "TIMER",
@@ -20,7 +21,7 @@ __all__ = [
     "sortable",
 ]
 
-CLOCK, VALUE, RANGE, ELEMENT, ENTRY, TIMER, TIMERS, EXPIRY = (bytes([kind]) for kind in range(8))
+CLOCK, VALUE, RANGE, ELEMENT, ENTRY, TIMER, TIMERS, EXPIRY, INITIALISED = (bytes([kind]) for kind in range(9))
 LONGEST_KEY = 180  # longer keys are digests: with a variable, a map's key and a time they fit the store's 480 bytes
 EVERY = 1 << 62
 _DIGEST = b"\xfe"  # begins no other key: see `time_keys`

@@ -5,6 +5,10 @@ In each micro-batch that has rows or due timers for a task, the processor is unp
 calls of Spark, and in its order. A copy for each micro-batch means that nothing can survive in the processor's own
 attributes in a test and be missing in a job, or after a crash.
 
+Initial state. In the first micro-batch of a task, `handleInitialState` is called for each row whose key belongs to the
+task, before the rows of the key. That it was done is an entry of the store, so it is undone, restored and moved with
+the state that it made.
+
 Keys have their turns in the order of their values, nulls first, as in Spark; rows of a key in the order in which the
 task read them. Rows of one upstream task keep their order, those of several interleave.
 
@@ -35,14 +39,23 @@ from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.event_time_kernels import NO_TIME
 from headrace.spark.runtime.processor_frames import frames_of_keys, keys_of_frames, table_of_frame
 from headrace.spark.runtime.processor_handle import ProcessorHandle
-from headrace.spark.runtime.processor_rows import ROWS_AT_ONCE, GroupedRows, key_values, output_schema, record_keys
+from headrace.spark.runtime.processor_rows import (
+    ROWS_AT_ONCE,
+    GroupedRows,
+    initial_rows,
+    key_values,
+    keys_in_order,
+    output_schema,
+    record_keys,
+)
 from headrace.spark.runtime.processor_state import ProcessorState
 from headrace.spark.runtime.row_schema import StoreSpec, store_of_transform
+from headrace.spark.runtime.rows import empty_row
 from headrace.spark.runtime.spark_errors import raised_by_user
 from headrace.spark.runtime.spark_types import struct_of
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate
 from headrace.spark.runtime.store import StoreWrites
-from headrace.spark.runtime.store_names import CLOCK
+from headrace.spark.runtime.store_names import CLOCK, INITIALISED
 from headrace.spark.runtime.upstream_clock import ClockEntries, ClockStep, advance_clocks
 from headrace.spark.runtime.watermark_records import UpstreamWatermark
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, TimeMode, Transform
@@ -74,6 +87,7 @@ class TransformOperator:
 class _Transform:
     def __init__(self, operator: TransformOperator) -> None:
         self._operator, self._time_ms = operator, 0
+        self._tasks: Callable[[], int] | None = None
         self._rows: dict[int, list[pa.Table]] = {}
         self._upstream: dict[int, list[UpstreamWatermark]] = {}
 
@@ -83,6 +97,9 @@ class _Transform:
 
     def on_processing_time(self, time_ms: int) -> None:
         self._time_ms = time_ms
+
+    def on_task_count(self, count: Callable[[], int]) -> None:
+        self._tasks = count
 
     def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
         """Take the watermarks that came with the rows of a task. There is always a repartition topic in front."""
@@ -97,7 +114,7 @@ class _Transform:
         if not tables and not upstream and self._operator.transform.time_mode != "processingTime":
             return None
         rows = pa.concat_tables(tables) if tables else None
-        return _Changes(self._operator, partition, rows, upstream, self._time_ms)
+        return _Changes(self._operator, partition, rows, upstream, self._time_ms, self._tasks)
 
 
 class _Changes:
@@ -110,8 +127,9 @@ class _Changes:
         rows: pa.Table | None,
         upstream: Sequence[UpstreamWatermark],
         time_ms: int,
+        tasks: Callable[[], int] | None,
     ) -> None:
-        self._transform, self._partition = operator.transform, partition
+        self._transform, self._partition, self._tasks = operator.transform, partition, tasks
         [self._store] = operator.stores
         self._groups = None if rows is None else GroupedRows.of(self._transform, rows)
         self._upstream, self._time_ms = upstream, time_ms
@@ -132,28 +150,54 @@ class _Changes:
             entries_of_clock = ClockEntries(fingerprint, CLOCK)
             clock = advance_clocks(reader, entries_of_clock, transform, (transform.watermark_sources,), self._upstream)
         times = _Times.of(transform.time_mode, self._time_ms, NO_TIME if clock is None else clock.after)
-        # 2. The variables as they were, and the user's calls. Rows that they yield are taken at once: a generator reads
-        #    and writes state as it runs.
+        # 2. The variables as they were, and the user's calls. A store with any entry is that of a task that has begun.
+        #    Rows that the calls yield are taken at once: a generator reads and writes state as it runs.
+        is_first = transform.initial is not None and not len(reader.keys_between(CLOCK, b"\xff", 1))
+        initial = None
+        if is_first:
+            assert self._tasks is not None
+            initial = initial_rows(transform, self._partition, self._tasks())
         keys = [] if self._groups is None else self._groups.keys
+        if initial is not None:
+            keys = keys_in_order(transform, [*initial.keys, *keys])
         state = ProcessorState(transform.variables, fingerprint, reader, keys, now_ms=self._time_ms)
         made: _Made = (_MadeRows if transform.interface == "row" else _MadeFrames)(transform, self._partition)
-        if self._groups is not None or (times.due_ms is not None and state.timers.is_due(times.due_ms)):
-            self._call(_Calls(transform, state, times), state, times, made)
+        if keys or (times.due_ms is not None and state.timers.is_due(times.due_ms)):
+            self._call(_Calls(transform, state, times), state, times, (keys, initial), made)
         # 3. The rows, and what the store keeps. Set here and not added to, since this may be the second run.
         self._made = made.tables()
         entries = state.writes()
+        if is_first:
+            entries[INITIALISED] = empty_row(fingerprint)
         due_ms = state.timers.next_due_ms(entries) if transform.time_mode == "processingTime" else None
         return _store_writes(entries, clock, due_ms)
 
-    def _call(self, calls: _Calls, state: ProcessorState, times: _Times, made: _Made) -> None:
-        """Make the calls of one micro-batch, as PySpark's worker makes them."""
+    def _call(
+        self,
+        calls: _Calls,
+        state: ProcessorState,
+        times: _Times,
+        turns: tuple[list[bytes], GroupedRows | None],
+        made: _Made,
+    ) -> None:
+        """Make the calls of one micro-batch, as PySpark's worker makes them.
+
+        Args:
+            calls: The processor.
+            state: Its variables.
+            times: Of the micro-batch.
+            turns: Keys in order, and the rows of the initial state if the task begins.
+            made: Takes what it yields.
+        """
         calls.init()
-        if self._groups is not None:
-            seen = self._seen(self._groups.keys)
-            grouped = iter(self._groups) if self._transform.interface == "row" else frames_of_keys(self._groups)
-            for key, (key_bytes, rows) in zip(seen, grouped, strict=True):
-                state.turn_to(key_bytes)
-                made.take(key, key_bytes, calls.handle_rows(key, rows), "handleInputRows")
+        keys, initial = turns
+        given, rows = _InTurn(self._runs(initial)), _InTurn(self._runs(self._groups))
+        for key, key_bytes in zip(self._seen(keys), keys, strict=True) if keys else ():
+            state.turn_to(key_bytes)
+            calls.handle_initial(key, given.of(key_bytes) or ())
+            found = rows.of(key_bytes)
+            if found is not None:
+                made.take(key, key_bytes, calls.handle_rows(key, found), "handleInputRows")
         calls.rows_are_processed()
         due = [] if times.due_ms is None else state.timers.due(times.due_ms)
         seen = self._seen([key_bytes for _, key_bytes in due]) if due else []
@@ -167,9 +211,30 @@ class _Changes:
         state.turn_to(None)
         calls.close()
 
+    def _runs(self, groups: GroupedRows | None) -> Iterator[tuple[bytes, Iterator[Any]]]:
+        """Return keys with their rows, in the form that the processor takes."""
+        if groups is None:
+            return iter(())
+        return iter(groups) if self._transform.interface == "row" else frames_of_keys(groups)
+
     def _seen(self, keys: list[bytes]) -> list[tuple[Any, ...]]:
         """Return keys as the processor sees them."""
         return (key_values if self._transform.interface == "row" else keys_of_frames)(self._transform, keys)
+
+
+class _InTurn:
+    """Rows of keys, asked for in the order in which the keys have their turns. Mutable: what comes next."""
+
+    def __init__(self, runs: Iterator[tuple[bytes, Iterator[Any]]]) -> None:
+        self._runs = runs
+        self._next = next(runs, None)
+
+    def of(self, key: bytes) -> Iterator[Any] | None:
+        """Return the rows of a key; None if it has none."""
+        if self._next is None or self._next[0] != key:
+            return None
+        rows, self._next = self._next[1], next(self._runs, None)
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +280,12 @@ class _Calls:
         with raised_by_user(_described(self._transform, "init"), where=self._transform.where):
             self._processor.init(self._handle)
         self._handle.state = "INITIALIZED"
+
+    def handle_initial(self, key: tuple[Any, ...], rows: Iterable[Any]) -> None:
+        what = _described(self._transform, "handleInitialState", key)
+        with raised_by_user(what, where=self._transform.where, key=repr(key)):
+            for row in rows:
+                self._processor.handleInitialState(key, row, self._times.values)
 
     def handle_rows(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Callable[[], Iterable[Any]]:
         return lambda: self._processor.handleInputRows(key, rows, self._times.values)

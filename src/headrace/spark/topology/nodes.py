@@ -528,6 +528,14 @@ class StateVariable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitialState:
+    """Rows that a processor takes before the first rows of a task, each once."""
+
+    rows: bytes = field(repr=False)  # Arrow IPC: g0, .., i0, .. and `KEY_COLUMN`
+    row_columns: tuple[tuple[str, str], ...]  # as in `Transform`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
     """A stateful processor of the user with its store: rows `g0.., i0..` in, rows of the processor out."""
 
@@ -546,6 +554,7 @@ class Transform:
     group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
     watermark_sources: tuple[str, ...] = ()  # by whose watermarks timers of event time are due
     idle_timeout_ms: int = 0  # as in `WindowedAggregate`
+    initial: InitialState | None = None
     where: str = ""
 
     @property
