@@ -256,7 +256,6 @@ def make_environment(jar: str, backend: str, directory: str) -> Any:
         "table.exec.mini-batch.enabled": "true",
         "table.exec.mini-batch.allow-latency": "2 s",
         "table.exec.mini-batch.size": "50000",
-        "table.exec.source.idle-timeout": "10 s",
         "table.optimizer.distinct-agg.split.enabled": "true",
     }
     configuration = Configuration()
