@@ -221,7 +221,8 @@ class World:
         has_run = instance.application.status.get("pid") == instance.application.pid
         was_away = time.monotonic() - self._broker_was_away < NO_BROKER_S
         code = instance.application.process.returncode
-        return code == 1 and was_away and not has_run and "CannotConnect" in (said or [""])[-1]
+        # The error's own line, in front of the notes with its code, its reason and its fix.
+        return code == 1 and was_away and not has_run and any("CannotConnect:" in line for line in said[-4:])
 
     def _restart(self, instance: Instance) -> None:
         instance.restarts, instance.may_end, instance.stop_by = False, "", 0.0
