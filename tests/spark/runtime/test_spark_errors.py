@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.spark.runtime.spark_errors import kind_of
+from headrace.spark.runtime.spark_errors import kind_of, reason_in
 
 DAEMON_IS_GONE = """An error occurred while calling o1247.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 25.0 failed 1 times, most recent \
@@ -39,3 +39,15 @@ OSError: Broken pipe"""
 )
 def test_errors_of_spark_have_the_right_kind(text: str, kind: str) -> None:
     assert kind_of(Exception(text)) == kind
+
+
+def test_the_reason_is_that_of_the_task_on_the_executor() -> None:
+    no_python = """An error occurred while calling o1246.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 1.0 (TID 0) (127.0.0.1 executor 0): java.io.IOException: Cannot run program \
+"./env/bin/python": error=13, Permission denied
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)"""
+    assert reason_in(no_python) == (
+        'java.io.IOException: Cannot run program "./env/bin/python": error=13, Permission denied'
+    )
+    assert reason_in(BAD_CAST).startswith("[CAST_INVALID_INPUT]")

@@ -20,6 +20,8 @@ _LOST = re.compile(
 )
 _CANCELLED = re.compile(r"cancelled|canceled|TaskKilled|killed by job group", re.IGNORECASE)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\][^\n]*")
+# Of an executor that ran no Python: "Lost task 0.0 in stage 1.0 (TID 0) (host executor 0): java.io.IOException: …"
+_OF_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)\n]*\): ([^\n]+)")
 _DATA_EXCEPTION = re.compile(r"\bSQLSTATE: 22[0-9A-Z]{3}\b")
 _LIBRARIES = (str(Path(__file__).parents[2]), *(f"/{name}/" for name in ("pyspark", "pyarrow", "pandas", "numpy")))
 _PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Warning)\b:?[^\n]*)$", re.MULTILINE)
@@ -61,7 +63,9 @@ def reason_in(text: str) -> str:
     if python and "Traceback" in text:
         return str(python[-1]).strip()
     condition = _CONDITION.search(text)
-    line = condition.group(0) if condition else text.strip().splitlines()[0] if text.strip() else ""
+    task = _OF_TASK.search(text)
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    line = condition.group(0) if condition else task.group(1) if task else first
     return line.split(" SQLSTATE")[0].strip()[:500]
 
 
