@@ -60,6 +60,7 @@ class SubtopologyRunner:
         )
         self._tasks: dict[int, RunningTask] = {}
         self._opened: dict[tuple[int, int], RunningTask] = {}  # by request and task, until they are bound
+        self._released: dict[int, RunningTask] = {}  # the last opening of each task that is not here any more
         self._work: deque[Work] = deque()
         self.may_leave_transactions = False  # whether transactions may be open after the end
         self._executor = self._make_executor()
@@ -226,10 +227,12 @@ class SubtopologyRunner:
                 case commands.Open():
                     self._opener.open(command)
                 case commands.Bind(partition=partition, number=number):
-                    self._tasks[partition] = self._opened.pop((number, partition))
+                    task = self._tasks[partition] = self._opened.pop((number, partition))
+                    if partition in self._released:
+                        task.remember(self._released.pop(partition))
                 case commands.Release(partitions=partitions):
                     for partition in partitions:
-                        del self._tasks[partition]
+                        self._released[partition] = self._tasks.pop(partition)
                 case _:
                     others.append(command)
         if not self._machine.opening:

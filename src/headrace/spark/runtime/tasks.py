@@ -75,6 +75,18 @@ class RunningTask:
             topic_id=self.topic_ids.get(where[0], ""),
         )
 
+    def remember(self, before: RunningTask) -> None:
+        """Keep the records that a micro-batch failed on, which an earlier opening of this task knows.
+
+        A record that fails in a slot on an executor ends the slot, and with it the opening that learned of the record.
+        """
+        if before.topic_ids != self.topic_ids:  # offsets of a topic that was created again are other records
+            return
+        for where, position in self.positions.items():
+            self.skipped[where] = {at: why for at, why in before.skipped.get(where, {}).items() if at >= position}
+            if before.stop_at.get(where, -1) >= position:
+                self.stop_at[where] = before.stop_at[where]
+
     def take(self, report: TaskReport, batch: BatchKey) -> None:
         """Advance to the offsets that a committed batch reached."""
         for where in self.positions:
