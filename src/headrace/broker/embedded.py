@@ -191,7 +191,10 @@ class EmbeddedBroker:
         return {name: each.port for name, each in server.listeners.listeners.items()}
 
     def add_scram_users(self, users: Iterable[str]) -> None:
-        """Each as kafka-storage takes it: `SCRAM-SHA-512=[name=alice,password=secret]`. Raises ConfigError."""
+        """Add SCRAM credentials in kafka-storage's form: `SCRAM-SHA-512=[name=alice,password=secret]`.
+
+        Raises ConfigError.
+        """
         from headrace.broker.security.secured_listener import parse_added_user
 
         # Derived on the caller's thread: salting a password takes 4,096 or more rounds of HMAC, which would hold up the

@@ -184,7 +184,7 @@ def notify_service(*states: str) -> bool:
 
 
 def watchdog_seconds() -> float | None:
-    """How often `WATCHDOG=1` is due: half of what systemd waits; None without a watchdog."""
+    """Return the interval of `WATCHDOG=1`: half of systemd's timeout; None without a watchdog."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     given = os.environ.get("WATCHDOG_USEC", "")

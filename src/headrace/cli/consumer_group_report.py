@@ -156,7 +156,7 @@ def user_data_lines(group: ConsumerGroupDescription) -> list[str]:
 
 
 def user_data_of(group: ConsumerGroupDescription, member: ConsumerMemberDescription) -> list[UserDataReport]:
-    """In both directions; empty for members of the consumer protocol (KIP-848), which has no user data."""
+    """Return findings on user data in both directions; none for members of the consumer protocol (KIP-848)."""
     sent = (member.subscription_bytes, member.assignment_bytes)
     return [
         report_user_data(group.assignor, role, data) for role, data in zip(ROLES, sent, strict=True) if data is not None

@@ -240,7 +240,7 @@ class SampleFeed:
 
 
 def generated_days() -> tuple[FlightDay, ...]:
-    """Flights that look like those of New York: the same at every call."""
+    """Generate flights like those of New York, the same at every call."""
     from headrace.cli.demo.replay import FlightDay
 
     days = []

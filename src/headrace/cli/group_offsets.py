@@ -162,7 +162,7 @@ class NewPositions:
         return self._ends(partitions, "earliest" if options.to_earliest else "latest")
 
     def inside(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """These positions, moved into their logs where they lie outside."""
+        """Return the positions, moved into their logs where they lie outside."""
         starts, ends = self._ends(wanted, "earliest"), self._ends(wanted, "latest")
         inside = {}
         for key, offset in wanted.items():

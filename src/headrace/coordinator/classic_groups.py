@@ -187,7 +187,7 @@ class ClassicGroups:
         return (CancelTimer(key=group_timer(JOIN, group_id)), CancelTimer(key=group_timer(SYNC, group_id)))
 
     def invalidate(self, group_id: str) -> None:
-        """Nothing is remembered of an answer."""
+        """Do nothing: answers are not cached."""
 
     def invalidate_all(self) -> None:
         """See `changed`."""

@@ -277,7 +277,7 @@ class ConsumerGroups:
         )
 
     def _look_for_new_topics(self) -> None:
-        """Created topics are a reason to look at regular expressions anew, deleted ones are not (as in Kafka)."""
+        """Resolve regular expressions again after topics were created; deleted topics are no reason (as in Kafka)."""
         image, seen = self._state.image, self._seen_image
         if image is seen:
             return

@@ -259,7 +259,7 @@ def _binary(
 
 
 def _headers(source: ByteArray, rows: _Rows, count: int) -> pa.Array:
-    """Each record's list of headers, empty where there are none."""
+    """Return the list of headers of each record, empty for a record without headers."""
     # Headers are scanned by a second kernel, and only if the column is asked for: few topics use them.
     counts = rows.header_counts[:count]
     list_offsets = np.zeros(count + 1, np.int32)

@@ -21,7 +21,6 @@ from kio.serial.errors import UnexpectedNull
 from headrace.protocol import array_bounds, fast_path, version_conversion
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.array_bounds import strip_tagged_fields
-from headrace.protocol.described_members import MemberBytes
 from headrace.protocol.framing import (
     MalformedRequest,
     MalformedResponse,
@@ -29,6 +28,7 @@ from headrace.protocol.framing import (
     RequestHeader,
     UnsupportedVersion,
 )
+from headrace.protocol.member_bytes import MemberBytes
 
 if TYPE_CHECKING:
     from kio.static.protocol import Payload

@@ -319,7 +319,7 @@ def _adjust_join_group_request(old: JoinGroupRequestV0, upgraded: m.join_group_r
 
 
 def _adjust_metadata_request(old: MetadataRequestV0, upgraded: m.metadata_request.MetadataRequest) -> object:
-    """In version 0 no topics meant all topics; from 1 on null means all and no topics means none."""
+    """Replace no topics by null: in version 0 no topics means all topics, from version 1 on null does."""
     # Kafka's `MetadataRequest` reads an empty list of version 0 in the same way.
     return upgraded if old.topics else dataclasses.replace(upgraded, topics=None)
 

@@ -86,7 +86,7 @@ class ConsumerChaos(Chaos):
         return self._to_one(lambda consumer: consumer.subscribe(wanted))
 
     def topic_changes(self) -> bool:
-        """A topic vanishes, comes (back), grows, or is made anew with another count."""
+        """Delete, create, grow or replace a topic."""
         world, chance = self._world, self._random
         name = chance.choice(["audit", "in", "logs"])
         known = world.broker.topics.get(name)

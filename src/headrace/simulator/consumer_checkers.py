@@ -105,7 +105,7 @@ class ConsumerCheckers:
             self._check_timers(group)
 
     def check_loaded(self) -> None:
-        """Nothing of a settled group is lost with a restart: who is in it, with which share, and who is watched."""
+        """Check that a restart keeps members, assignments and session timers of a settled group."""
         live = self.group()
         loaded = self._broker.replayed().group(self._group_id)
         if isinstance(live, ClassicGroup):

@@ -21,8 +21,8 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.regular_expressions import LEAST_REFRESH_INTERVAL_MS
 from headrace.simulator.checkers import RuleBroken, check_moves
 from headrace.simulator.consumer_checkers import ConsumerCheckers, check_balance, owners, unsettled, waits_for_instance
-from headrace.simulator.course import GroupWorld
 from headrace.simulator.event_queue import EventQueue
+from headrace.simulator.group_world import GroupWorld
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_broker import SimulatedBroker
 from headrace.simulator.simulated_consumer import ConsumerProfile, SimulatedConsumer

@@ -40,7 +40,7 @@ class NetworkConditions:
 
 
 class Connection:
-    """From one application to the broker. Mutable: whether it lasts, and when the last request arrives."""
+    """Connection of one application to the broker. Mutable: whether it is open, and when the last request arrives."""
 
     def __init__(self, events: EventQueue, conditions: NetworkConditions, random: Random) -> None:
         self._events = events
@@ -51,7 +51,7 @@ class Connection:
         self._cut = False
 
     def close(self) -> None:
-        """The process is gone: what is under way may arrive, no answer is heard."""
+        """End the connection of a killed process: requests in flight may arrive, responses are dropped."""
         self._alive = False
 
     def cut(self) -> None:

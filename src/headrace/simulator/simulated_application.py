@@ -34,7 +34,7 @@ COMMIT_API_VERSION = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
-    """How fast an application is. `closing_ms` beyond the rebalance timeout gets it fenced."""
+    """Speed of an application. `closing_ms` beyond the rebalance timeout gets it fenced."""
 
     opening_ms: tuple[int, int] = (1, 200)
     closing_ms: tuple[int, int] = (1, 400)
@@ -290,7 +290,7 @@ class SimulatedApplication:
         self._committing = False
 
     def _commit_too_late(self) -> None:
-        """A worker that hears of nothing commits its batch some time after the tasks were lost."""
+        """Commit the batch of a worker that does not know that its tasks were lost."""
         offsets, epoch = dict(self.open), self._epoch
         # Workers of a Spark job do not learn of a lost membership. Up to 4 s later is within and beyond the next
         # owner's first commit.

@@ -107,7 +107,7 @@ class SimulatedBroker:
 
     @property
     def is_behind(self) -> bool:
-        """The log refused what a timer wanted; that timer is set anew when the shard catches up."""
+        """Handle a log that refused a timer's records: the timer is set again when the shard catches up."""
         return self._behind
 
     def start(self) -> None:

@@ -42,7 +42,7 @@ _OUT = frozenset({GroupMemberState.UNSUBSCRIBED, GroupMemberState.FATAL, GroupMe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerProfile:
-    """How fast an application is. `revoking_ms` beyond the rebalance timeout gets it fenced."""
+    """Speed of an application. `revoking_ms` beyond the rebalance timeout gets it fenced."""
 
     polling_ms: tuple[int, int] = (80, 500)
     revoking_ms: tuple[int, int] = (1, 400)
@@ -159,7 +159,7 @@ class SimulatedConsumer:
 
     @property
     def has_given_up(self) -> bool:
-        """Its membership is over, though its application may not have heard of it."""
+        """Whether the membership has ended; the application may not know yet."""
         return self.membership.state in _OUT
 
     @property

@@ -8,7 +8,7 @@ from headrace.simulator.chaos import Chaos
 from headrace.simulator.checkers import check_replay
 from headrace.simulator.consumer_chaos import ConsumerChaos
 from headrace.simulator.consumer_world import ConsumerWorld
-from headrace.simulator.course import run_world
+from headrace.simulator.group_world import run_world
 from headrace.simulator.streams_chaos import StreamsChaos
 from headrace.simulator.streams_world import StreamsWorld
 from headrace.simulator.transcript import Outcome

@@ -84,7 +84,7 @@ class StreamsChaos(Chaos):
         return True
 
     def topic_changes(self) -> bool:
-        """A topic vanishes, comes (back), grows, or is made anew with another count."""
+        """Delete, create, grow or replace a topic."""
         world, chance = self._world, self._random
         name = chance.choice([*world.shape.sources, *world.shape.internal_topics()])
         known = world.broker.topics.get(name)

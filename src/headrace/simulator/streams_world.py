@@ -9,8 +9,8 @@ from typing import Any
 from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.streams.group import StreamsGroup
 from headrace.simulator.checkers import check_moves
-from headrace.simulator.course import GroupWorld
 from headrace.simulator.event_queue import EventQueue
+from headrace.simulator.group_world import GroupWorld
 from headrace.simulator.network import NetworkConditions
 from headrace.simulator.simulated_application import SimulatedApplication, WorkloadProfile
 from headrace.simulator.simulated_broker import SimulatedBroker

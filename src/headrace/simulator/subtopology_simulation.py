@@ -21,8 +21,8 @@ from enum import Enum
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.simulator.checkers import RuleBroken
-from headrace.simulator.course import STEP_MS, run_world, settle
 from headrace.simulator.event_queue import ClockStalled, EventQueue
+from headrace.simulator.group_world import STEP_MS, run_world, settle
 from headrace.simulator.transcript import Outcome, Transcript
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.states import BatchState
@@ -216,7 +216,7 @@ class _Driver:
             self._wake()
 
     def _wake(self) -> None:
-        """As the condition variable and the watch do: every change ends a wait for input."""
+        """Notify of a change: it ends a wait for input, as the condition variable does."""
         if self._waiting:
             self._answer(events.Woken(), wait=self._waiting)
 

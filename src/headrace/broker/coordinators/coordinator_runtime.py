@@ -342,7 +342,9 @@ class CoordinatorRuntime(Generic[ShardType]):
         try:
             self._load(partition)
         except CoordinatorError as error:
-            logger.error("%s Retrying in %d ms.", error.message, READ_RETRY_MS)
+            # A log that cannot be read is tried again; one that is corrupt stays out of service until a restart.
+            retry = f" Retrying in {READ_RETRY_MS} ms." if partition in self._unreadable else ""
+            logger.error("%s%s", error.message, retry)
 
     def _retry_reads_later(self) -> None:
         if self._unreadable and not self._retrying and not self._stopped:

@@ -170,7 +170,7 @@ def _refuse_commit(
 def _commit_response(
     topics: Iterable[m.offset_commit_response.OffsetCommitResponseTopic],
 ) -> m.offset_commit_response.OffsetCommitResponse:
-    """Each topic once."""
+    """Merge the topics of a response, so that each occurs once."""
     return m.offset_commit_response.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=merge_topics(topics))
 
 
@@ -304,7 +304,7 @@ def _complete_delete(
     answer: m.offset_delete_response.OffsetDeleteResponse,
     unknown: list[m.offset_delete_response.OffsetDeleteResponseTopic],
 ) -> m.offset_delete_response.OffsetDeleteResponse:
-    """Each topic once."""
+    """Merge the topics of a response, so that each occurs once."""
     if answer.error_code is not ErrorCode.none:
         return answer
     return dataclasses.replace(answer, topics=merge_topics((*answer.topics, *unknown)))

@@ -145,7 +145,7 @@ def _refuse_partitions(
 def _response(
     topics: Iterable[m.txn_offset_commit_response.TxnOffsetCommitResponseTopic],
 ) -> m.txn_offset_commit_response.TxnOffsetCommitResponse:
-    """Each topic once."""
+    """Merge the topics of a response, so that each occurs once."""
     return m.txn_offset_commit_response.TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=merge_topics(topics))
 
 

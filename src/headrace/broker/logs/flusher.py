@@ -52,7 +52,7 @@ class Flusher:
         self.start_round()
 
     def wait_until_flushed(self, log: Flushable) -> asyncio.Future[None]:
-        """Resolved when everything appended to `log` so far is on the disk; raises FlushFailed."""
+        """Return a future that ends when all bytes appended to `log` so far are on the disk. It raises FlushFailed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settle(error: Exception | None) -> None:

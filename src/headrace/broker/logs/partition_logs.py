@@ -44,7 +44,7 @@ logger = logging.getLogger("headrace.broker")
 
 
 class AppendRefused(Exception):
-    """Nothing of the append was kept."""
+    """An append was refused as a whole."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AppendRefused(Exception):
 
 
 class ReadRefused(Exception):
-    """There is nothing to read at that offset."""
+    """A read was refused: the partition has no records at that offset."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

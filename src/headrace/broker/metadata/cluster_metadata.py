@@ -69,7 +69,7 @@ class ClusterMetadata:
 
     @property
     def version(self) -> int:
-        """How often the topics have changed since the start, and once for the start itself."""
+        """Version of the topics: starts at 1 and grows with each change."""
         return self._version
 
     @property
@@ -153,7 +153,7 @@ class ClusterMetadata:
         self._image = None
 
     def next_producer_id(self) -> int:
-        """An id never given out before, also after a crash: whole blocks are reserved on the disk."""
+        """Return a producer id that was never used, also after a crash: blocks of ids are reserved on the disk."""
         producer_id = next(self._producer_ids, None)
         # A block is reserved with one write; a crash wastes the rest of it, of 2^63 ids.
         if producer_id is None:
@@ -182,7 +182,7 @@ class ClusterMetadata:
 
 
 def metric_name(topic: str) -> str:
-    """How Kafka names a topic in metrics, where a dot and an underscore are the same."""
+    """Return Kafka's name of a topic in metrics, where a dot and an underscore are the same."""
     return topic.replace(".", "_")
 
 

@@ -138,7 +138,7 @@ class HealthSource(Protocol):
         """Partitions of __consumer_offsets whose groups are out of service."""
 
     def loop_lag_seconds(self) -> float:
-        """How late the event loop was lately, at most."""
+        """Largest recent delay of the event loop."""
 
 
 class Health:

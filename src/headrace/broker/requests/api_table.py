@@ -162,7 +162,7 @@ _NAMED_ONCE: Mapping[ApiKey, str] = MappingProxyType(
 
 
 def most_items(api_key: int | None, limit: int) -> int:
-    """How many items a request of this API may have where `headrace.request.max.items` is `limit`."""
+    """Return the largest number of items in a request of this API for a `headrace.request.max.items` of `limit`."""
     return limit // _WEIGHTS.get(api_key, 1) if api_key is not None else limit
 
 

@@ -66,7 +66,7 @@ class Rate:
         self._samples[-1] = began, so_far + amount
 
     def elapsed_ms(self, now_ms: float) -> float:
-        """How long the samples last. Windows yet to come count as full, or a burst would look like a rate."""
+        """Return the time that the samples cover. Future windows count as full, or a burst would look like a rate."""
         # SampledStat of Kafka: a broker that has run for a second must not divide a burst by one second, but by the
         # time that all windows would take.
         elapsed = now_ms - self._samples[0][0] if self._samples else 0.0
@@ -74,7 +74,7 @@ class Rate:
         return elapsed + max(0, missing) * self._size_ms
 
     def throttle_ms(self, quota: float, now_ms: float) -> int:
-        """How long to wait; 0 within the quota. `quota` per second."""
+        """Return the ms to wait; 0 within the quota. `quota` is per second."""
         self._forget(now_ms)
         elapsed = max(self.elapsed_ms(now_ms), 1.0)
         # The wait is so long that the mean over the windows is the quota again: with rate r over T, T·(r − q)/q more
@@ -99,7 +99,7 @@ class TokenBucket:
         self._since_ms = 0.0
 
     def throttle_ms(self, quota: float, now_ms: float) -> int:
-        """How long until there is credit again."""
+        """Return the ms until there is credit again."""
         self._refill(quota, now_ms)
         assert self._credits is not None
         return math.ceil(-self._credits / quota * 1000) if self._credits < 0 else 0

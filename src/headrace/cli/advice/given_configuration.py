@@ -167,7 +167,7 @@ def short_name(assignor: str) -> str:
 
 
 def assignor_for(client: Client, name: str) -> str:
-    """How `client` wants the assignor of this short name to be written."""
+    """Return the name of an assignor in the form that `client` requires."""
     if client == "librdkafka":
         return name
     classes = {short: long for long, short in _KNOWN_ASSIGNORS.items()}

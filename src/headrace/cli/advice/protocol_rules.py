@@ -104,7 +104,7 @@ def written_twice(given: GivenConfiguration, _situation: Situation) -> Iterator[
 
 
 def mistyped_setting(given: GivenConfiguration, _situation: Situation) -> Iterator[Finding]:
-    """Only names close to one that matters here: what a client knows besides is its own affair."""
+    """Report misspelled names of settings that matter here. Other settings are not checked."""
     known = {*DEFAULTS["java"], *DEFAULTS["librdkafka"], "group.instance.id", "group.remote.assignor", "group.id"}
     for setting, text in given.values.items():
         meant = nearest(setting, known) if setting not in known else None

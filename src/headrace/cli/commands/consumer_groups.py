@@ -115,7 +115,7 @@ def _act(admin: Admin, options: ConsumerGroupOptions) -> int:
 
 
 def _validate_regex(expression: str) -> int:
-    """As our broker reads it: RE2's syntax but for Unicode scripts (docs/reference/limitations.md)."""
+    """Validate a regular expression as the broker does: RE2 without Unicode scripts (docs/reference/limitations.md)."""
     # No broker is asked: the protocol has no request for it. KIP-848 evaluates SubscribedTopicRegex on the broker, in
     # RE2's syntax (Kafka uses RE2/J) and not in the client's language.
     from headrace.coordinator.re2_matcher import BadPattern, LinearPattern

@@ -346,7 +346,7 @@ class _Demo:
         )
 
     def _all_at_work(self, seen: DemoSnapshot, instances: int) -> bool:
-        """Every instance owns its share of the tasks, and runs it."""
+        """Wait until every instance runs its share of the tasks."""
         if seen.view is None or not seen.view.settled:
             return False
         counts = [status.task_count for i in self.stage.instances.values() if (status := i.status()).state == "running"]

@@ -187,7 +187,7 @@ def _check_unchanged(state: GroupState, found: SaveFile, path: Path) -> None:
 
 
 def _restorable(state: GroupState, found: SaveFile) -> tuple[dict[TopicPartition, CommittedOffset], tuple[str, ...]]:
-    """Positions in topics that are gone, or that were made anew, mean nothing any more."""
+    """Leave out positions in topics that were deleted or created again: they have no meaning any more."""
     # A topic of the same name with another id is another topic: its offsets have nothing in common with the saved ones.
     # Internal topics that the upgrade itself re-creates are not reported as lost.
     restore, lost = {}, []

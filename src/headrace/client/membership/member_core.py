@@ -166,7 +166,7 @@ class MemberCore:
 
     @property
     def last_answered_ms(self) -> int | None:
-        """When the last answered heartbeat was sent."""
+        """Time at which the last answered heartbeat was sent."""
         return self._last_answered_ms
 
     def take_events(self) -> tuple[e.MemberEvent, ...]:

@@ -219,7 +219,7 @@ class HeartbeatSchedule:
 
     @property
     def due_ms(self) -> int:
-        """When the next heartbeat may and should be sent."""
+        """Time at which the next heartbeat is due."""
         # The deque holds the last BURST heartbeats: the next one must be BURST_WINDOW_MS behind the oldest of them.
         floor_ms = self._sent_ms[0] + BURST_WINDOW_MS if len(self._sent_ms) == BURST else 0
         return max(self._due_ms, self._not_before_ms, floor_ms)

@@ -67,7 +67,7 @@ class TargetAssignmentPoller:
 
     @property
     def due_ms(self) -> int:
-        """When to send the next request; `NEVER_MS` if none is needed."""
+        """Time at which to send the next request; `NEVER_MS` if none is required."""
         return self._due_ms if self._looks_left > 0 else NEVER_MS
 
     def begin(self, now_ms: int) -> None:

@@ -50,7 +50,7 @@ class PartitionAssignor(Protocol):
     def name(self) -> str: ...
 
     def assign(self, spec: ConsumerGroupSpec) -> Mapping[str, TargetPartitions]:
-        """Each partition to one member that reads its topic. Topics in the order of their ids, partitions sorted."""
+        """Assign each partition to one member that reads its topic: topics in the order of ids, partitions sorted."""
 
 
 class RangeAssignor:

@@ -135,7 +135,7 @@ class GroupSpec:
     rack_aware_assignment_tags: tuple[str, ...] = ()
 
     def active_tasks(self) -> list[Task]:
-        """Every task once, by partition and subtopology: neighbours in this order belong to different subtopologies."""
+        """Return all tasks by partition and subtopology: neighbours in this order belong to different subtopologies."""
         tasks = [(each.subtopology_id, partition) for each in self.subtopologies for partition in range(each.tasks)]
         return sorted(tasks, key=lambda task: (task[1], task[0]))
 

@@ -204,7 +204,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
 
     @property
     def is_blank(self) -> bool:
-        """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
+        """Whether the group has no state: only tombstones are left of its records."""
         nothing = not (self.members or self.target or self.subscriptions.resolved)
         return nothing and self.metadata is _UNWRITTEN and self.assignment_epoch == FIRST_EPOCH
 

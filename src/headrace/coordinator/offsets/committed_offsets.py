@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 
 class OpenTransactions(Generic[Key, Value]):
-    """producer id → key → what it wrote. Mutable; told of every record in the order of the log."""
+    """Pending offsets by producer id and key. Mutable; updated with every record in the order of the log."""
 
     __slots__ = ("_by_key", "_by_producer", "_written")
 

@@ -164,7 +164,7 @@ def _is_empty(group: StreamsGroup | ClassicGroup | ConsumerGroup) -> bool:
 def deleted_topic_tombstones(
     offsets: CommittedOffsets, pending: PendingOffsets, before: MetadataImage, after: MetadataImage
 ) -> tuple[CoordinatorRecord, ...]:
-    """Tombstones for offsets of topics that are gone or were created anew, unless the offset names the new id."""
+    """Return tombstones for offsets of topics that were deleted or created again, unless the offset has the new id."""
     # A topic that was created anew has the same name and another id. Offsets of the old one would place its readers in
     # the middle of a topic that they never read.
     gone = {

@@ -144,7 +144,7 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, TasksTuple]):
 
     @property
     def is_blank(self) -> bool:
-        """Nothing is known of it: what remains of a group whose records compaction has taken, but for tombstones."""
+        """Whether the group has no state: only tombstones are left of its records."""
         nothing = not (self.members or self.target or self.topology)
         return nothing and self.group_epoch == self.assignment_epoch == FIRST_EPOCH
 

@@ -216,7 +216,7 @@ class StreamsGroupSoftState:
             self.invalidate_replies()
 
     def bump_endpoint_epoch(self) -> None:
-        """Make every member ask for endpoint information anew."""
+        """Raise the endpoint epoch, so that every member requests the endpoints again."""
         self.endpoint_epoch += 1
         self.invalidate_replies()
 
@@ -321,7 +321,10 @@ def interval_timer(group_id: str) -> TimerKey:
 def member_timers(
     group: StreamsGroup, before: StreamsGroupMember, after: StreamsGroupMember, group_context: GroupContext
 ) -> list[SetTimer | CancelTimer]:
-    """The session anew with each heartbeat; the rebalance timeout from each new demand to revoke until it is met."""
+    """Return the timers of a member.
+
+    The session restarts with each heartbeat, the rebalance timeout with each new request to revoke.
+    """
     now_ms = group_context.now_ms
     # The present setting, not that of the join: a changed `group.streams.session.timeout.ms` holds from the next
     # heartbeat on.

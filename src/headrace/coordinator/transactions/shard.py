@@ -213,7 +213,7 @@ class TransactionCoordinatorShard:
     # --- what happens by itself ---
 
     def on_timers(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Each due timer fires once."""
+        """Fire each due timer once."""
         while (key := self._timers.pop_due(now_ms)) is not None:
             if key == _EXPIRY:
                 yield from self._expire(now_ms)

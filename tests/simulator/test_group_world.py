@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.simulator.checkers import RuleBroken
-from headrace.simulator.course import STEP_MS, run_world, settle
 from headrace.simulator.event_queue import EventQueue
+from headrace.simulator.group_world import STEP_MS, run_world, settle
 from headrace.simulator.transcript import Outcome, Transcript
 
 
