@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.protocol import described_members, request_codec
+from headrace.protocol import member_bytes, request_codec
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
@@ -68,7 +68,7 @@ def kio(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def write(version: int, response: Any, correlation_id: int = 7) -> bytes:
         with monkeypatch.context() as patched:
-            patched.setattr(described_members, "FEWEST_MEMBERS", 10**9)
+            patched.setattr(member_bytes, "FEWEST_MEMBERS", 10**9)
             return frame(version, response, correlation_id)
 
     return write
@@ -95,9 +95,9 @@ def test_a_changed_member_is_written_anew(version: int, kio: Any) -> None:
 
 
 def test_members_beyond_the_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch, kio: Any) -> None:
-    kept = described_members.MemberBytes()
+    kept = member_bytes.MemberBytes()
     monkeypatch.setattr(request_codec, "_MEMBER_BYTES", kept)
-    monkeypatch.setattr(described_members, "MOST_KEPT", 50)
+    monkeypatch.setattr(member_bytes, "MOST_KEPT", 50)
     for start in range(0, 400, 40):
         response = answer(*(member(number) for number in range(start, start + 40)))
         assert frame(0, response) == kio(0, response)

@@ -58,7 +58,7 @@ class ClassicGroups:
         fresh_id: str,
         now_ms: int,
     ) -> CoordinatorResult:
-        """API 11. `fresh_id`: something unique, of which a new member's id is made. Raises CoordinatorError."""
+        """Process JoinGroup (API 11). A new member's id is made of `fresh_id`. Raises CoordinatorError."""
         # Kafka's order of checks (`GroupCoordinatorService.joinGroup`): group id, session timeout, the kind of the
         # group, then whether a member that brings an id can be known.
         group_id, member_id = request.group_id, request.member_id
@@ -83,7 +83,7 @@ class ClassicGroups:
         return transition.result()
 
     def session_timeout_error(self, request: join_group_request.JoinGroupRequest) -> ErrorCode | None:
-        """INVALID_SESSION_TIMEOUT, or None."""
+        """Return INVALID_SESSION_TIMEOUT for a timeout out of bounds; None for a valid one."""
         configuration, session_ms = self._configuration, to_ms(request.session_timeout)
         # Classic members choose their own timeout, the broker bounds it; a group of KIP-848 has one for all.
         if configuration.min_session_timeout_ms <= session_ms <= configuration.max_session_timeout_ms:
@@ -93,7 +93,7 @@ class ClassicGroups:
     def sync_group(
         self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 14."""
+        """Process SyncGroup (API 14)."""
         if not request.group_id:
             return _sync_refused(context, ErrorCode.invalid_group_id)
         group = self._group(request.group_id)
@@ -106,7 +106,7 @@ class ClassicGroups:
     def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 12. Raises CoordinatorError."""
+        """Process Heartbeat (API 12). Raises CoordinatorError."""
         if not request.group_id:
             raise CoordinatorError(ErrorCode.invalid_group_id, "A group id must not be empty.")
         group = self._group(request.group_id)
@@ -117,7 +117,7 @@ class ClassicGroups:
     def leave_group(
         self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 13. Raises CoordinatorError when the whole request is refused."""
+        """Process LeaveGroup (API 13). Raises CoordinatorError when the whole request is refused."""
         if not request.group_id:
             raise CoordinatorError(ErrorCode.invalid_group_id, "A group id must not be empty.")
         group = self._group(request.group_id)
@@ -132,7 +132,7 @@ class ClassicGroups:
     def on_offset_commit(
         self, group: ClassicGroup, member_id: str, result: CoordinatorResult, *, now_ms: int
     ) -> CoordinatorResult:
-        """A member's OffsetCommit is a sign of life as well."""
+        """Restart the session of a member that commits offsets."""
         member = group.membership.members.get(member_id)
         if member is None:
             return result
@@ -144,7 +144,7 @@ class ClassicGroups:
     def transition(
         self, membership: ClassicMembership, now_ms: int, records: tuple[CoordinatorRecord, ...] = ()
     ) -> ClassicTransition:
-        """A rule that may change `membership`, which then is that of the group; `records` come first."""
+        """Return a transition of the group from `membership`. Its result begins with `records`."""
         return ClassicTransition(membership, self._configuration, now_ms=now_ms, take=self._take, records=records)
 
     # --- what the shard asks ---
@@ -153,7 +153,7 @@ class ClassicGroups:
         return isinstance(group, ClassicGroup)
 
     def on_loaded(self, *, now_ms: int) -> Iterator[SetTimer | CancelTimer]:
-        """A group that has become too large since (`group.max.size`) rebalances, and the last to join are out."""
+        """Rebalance groups that exceed a lowered `group.max.size`: the last members to join are removed."""
         for group in self._groups():
             membership = group.membership
             # The setting may have been lowered between two starts. A rebalance lets members join up to the bound, in
@@ -180,7 +180,7 @@ class ClassicGroups:
         return transition.result() if has_result else None
 
     def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupType's
-        """Topics are their members' business."""
+        """Do nothing: members of classic groups follow topics themselves."""
         return iter(())
 
     def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
@@ -190,10 +190,10 @@ class ClassicGroups:
         """Do nothing: answers are not cached."""
 
     def invalidate_all(self) -> None:
-        """See `changed`."""
+        """Do nothing: answers are not cached."""
 
     def on_replayed(self, record: CoordinatorRecord) -> None:
-        """The membership went with its group."""
+        """Forget the membership of a group that was deleted."""
 
     # --- parts ---
 

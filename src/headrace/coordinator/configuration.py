@@ -71,7 +71,7 @@ def check_bounds(given: Mapping[str, Value]) -> None:
 
 
 def checked_group_settings(settings: Mapping[str, str], broker: Mapping[str, Value]) -> dict[str, str]:
-    """All of a group's own settings as they shall be kept, texts in one spelling; `broker`: the values in force there.
+    """Check a group's own settings and return them in canonical form. `broker`: effective settings of the broker.
 
     Raises ConfigError("bad-value") in Kafka's words, with the near name of an unknown one as the fix.
     """
@@ -277,7 +277,7 @@ class GroupCoordinatorConfiguration:
         )
 
     def for_streams_group(self, group_id: str) -> StreamsGroupConfiguration:
-        """The group's own settings where they are set, the broker's elsewhere."""
+        """Return the settings of a group: its own, and the broker's as defaults."""
         # One cached object for all groups without settings of their own: heartbeats ask for it each time.
         if group_id not in self.groups:
             group_id = ""  # groups without settings are alike
@@ -288,7 +288,7 @@ class GroupCoordinatorConfiguration:
         return found
 
     def for_consumer_group(self, group_id: str) -> ConsumerGroupConfiguration:
-        """The group's own settings where they are set, the broker's elsewhere."""
+        """Return the settings of a group: its own, and the broker's as defaults."""
         if group_id not in self.groups:
             group_id = ""
         found = self._of_consumers.get(group_id)
@@ -318,7 +318,7 @@ class GroupCoordinatorConfiguration:
         return values
 
     def with_group_settings(self, group_id: str, settings: Mapping[str, str]) -> GroupCoordinatorConfiguration:
-        """A copy in which the group has exactly these settings, unchecked: `group_configuration` checks."""
+        """Return a copy in which the group has exactly these settings. `group_configuration` checks them."""
         # `replace` leaves the caches out (`init=False`), so the copy resolves everything anew.
         return replace(self, groups={**self.groups, group_id: dict(settings)})
 
@@ -338,7 +338,7 @@ class TransactionConfiguration:
 
 
 def field_of(name: str) -> str:
-    """`group.streams.max.size` → `streams_max_size`."""
+    """Return the field of a setting: `streams_max_size` for `group.streams.max.size`."""
     return name.removeprefix("group.").replace(".", "_")
 
 

@@ -149,8 +149,11 @@ class ConsumerGroups:
         may_describe: MayDescribe | None = None,
         upgrade: Upgrade | None = None,
     ) -> CoordinatorResult:
-        """API 68. The member has an id, also one that joins; a classic group with members becomes its group by
-        `upgrade`. Raises CoordinatorError."""
+        """Process ConsumerGroupHeartbeat (API 68).
+
+        The member has an id, also one that joins. A classic group with members becomes its group by `upgrade`. Raises
+        CoordinatorError.
+        """
         group_id, registry = request.group_id, self._state.registry
         group_context = self.group_context(group_id, now_ms, may_describe)
         validate_request(request, context.api_version, tuple(group_context.assignors))
@@ -183,7 +186,7 @@ class ConsumerGroups:
         group_ids: Iterable[str],
         context: RequestContext,  # noqa: ARG002 - a later version of the API answers by it
     ) -> tuple[consumer_group_describe_response.DescribedGroup, ...]:
-        """API 69. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        """Describe groups (API 69). A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
         return tuple(self._described(group_id) for group_id in group_ids)
 
     # --- what the shard asks ---
@@ -218,7 +221,7 @@ class ConsumerGroups:
         return None
 
     def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002 - GroupType's
-        """Groups follow with the next heartbeat of a member, as in Kafka: only there can anybody act on it."""
+        """Do nothing: groups follow with the next heartbeat of a member, as in Kafka."""
         self._look_for_new_topics()
         return iter(())
 
@@ -253,7 +256,7 @@ class ConsumerGroups:
             then()
 
     def soft_state(self, group_id: str) -> ConsumerGroupSoftState:
-        """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
+        """Return the soft state of a group. That of a new group is kept once its first heartbeat was accepted."""
         known = self._soft.get(group_id)
         if known is None:
             known = ConsumerGroupSoftState()

@@ -169,7 +169,7 @@ class GroupRegistry:
                     self._remove_streams_group(key.group_id)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """The marker: pending offsets of the producer are committed, or go."""
+        """Apply a transaction marker: pending offsets of the producer are committed or dropped."""
         decided, group_ids = self.pending_offsets.end(producer_id, committed=committed)
         for key, value in decided:
             self.offsets.replay(key, value)
@@ -177,7 +177,7 @@ class GroupRegistry:
             self._remove_if_blank(group_id)
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
-        """The records that rebuild everything, by group."""
+        """Yield records that rebuild all groups, by group."""
         for group in self.all():
             yield from group.hard_state()
         # Superseded pending offsets before the committed ones that superseded them, all other pending ones after:
@@ -340,22 +340,22 @@ class GroupType(Protocol):
         """Return, after a replay, the timers that the groups of this kind need."""
 
     def fire(self, key: TimerKey, *, now_ms: int) -> CoordinatorResult | None:
-        """A timer of a group that this kind owns. None = nothing to do."""
+        """Fire a timer of a group of this type. Returns None if there is nothing to do."""
 
     def follow_changes(self, *, now_ms: int) -> Iterator[CoordinatorResult]:
-        """The image or the settings of `ShardState` are new; lazily, one group after the other."""
+        """Follow a new image or new settings of `ShardState`: yields one result per group, lazily."""
 
     def timers_to_cancel(self, group_id: str) -> tuple[CancelTimer, ...]:
-        """Timers to cancel with a group that is deleted."""
+        """Return the timers to cancel with a deleted group."""
 
     def invalidate(self, group_id: str) -> None:
-        """Something that an answer may depend on: a record was replayed, a timer set or cancelled or fired."""
+        """Invalidate cached answers of a group: a record was replayed, or a timer set, cancelled or fired."""
 
     def invalidate_all(self) -> None:
-        """The same for all groups: settings, image, load."""
+        """Invalidate cached answers of all groups: settings, image, load."""
 
     def on_replayed(self, record: CoordinatorRecord) -> None:
-        """A record of any group was replayed: soft state of a group that went with it goes too."""
+        """Drop the soft state of a group that a replayed record has deleted."""
 
 
 def list_groups(

@@ -301,7 +301,7 @@ def classic_heartbeat(
     *,
     join_timer_runs: bool,
 ) -> CoordinatorResult:
-    """Changes nothing but timers."""
+    """Process Heartbeat of a classic member: only timers change."""
     code = _refusal(group, request.member_id, request.group_instance_id, request.generation_id)
     timers: list[SetTimer | CancelTimer] = []
     if code is ErrorCode.none:
@@ -402,7 +402,7 @@ class LiveMigration:
         now_ms: int,
         may_describe: MayDescribe | None = None,
     ) -> CoordinatorResult:
-        """API 68. Raises CoordinatorError."""
+        """Process ConsumerGroupHeartbeat (API 68). Raises CoordinatorError."""
         return self._consumer.heartbeat(
             request,
             context,
@@ -419,7 +419,7 @@ class LiveMigration:
         fresh_id: str,
         now_ms: int,
     ) -> CoordinatorResult:
-        """API 11. Raises CoordinatorError."""
+        """Process JoinGroup (API 11). Raises CoordinatorError."""
         group = self._consumer_group(request.group_id)
         if group is None or self._classic.session_timeout_error(request) is not None:
             return self._classic.join_group(request, context, fresh_id=fresh_id, now_ms=now_ms)
@@ -440,7 +440,7 @@ class LiveMigration:
     def sync_group(
         self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 14."""
+        """Process SyncGroup (API 14)."""
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.sync_group(request, context, now_ms=now_ms)
@@ -451,7 +451,7 @@ class LiveMigration:
     def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 12. Raises CoordinatorError."""
+        """Process Heartbeat (API 12). Raises CoordinatorError."""
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.heartbeat(request, context, now_ms=now_ms)
@@ -462,7 +462,7 @@ class LiveMigration:
     def leave_group(
         self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 13. Raises CoordinatorError when the whole request is refused."""
+        """Process LeaveGroup (API 13). Raises CoordinatorError when the whole request is refused."""
         group = self._consumer_group(request.group_id)
         if group is None:
             return self._classic.leave_group(request, context, now_ms=now_ms)

@@ -57,7 +57,7 @@ _NO_TOPICS = 0
 # A heartbeat after a metadata change hashes all topics of its group, most of which did not change.
 @lru_cache(maxsize=4096)
 def topic_hash(topic: TopicImage) -> int:
-    """Signed 64 bits over id, name and partitions; a changed count or a topic created anew is another hash."""
+    """Hash id, name and partitions to 64 signed bits. Another count or a new topic of that name changes the hash."""
     # Layout of Kafka's Utils.computeTopicHash (KIP-1101), little-endian: magic byte 0; the id as
     # two longs; the name as UTF-16 code units, followed by their number; the partition count; then each partition with
     # its racks. Brokers without racks hash the partition number alone, and so do we.
@@ -73,7 +73,7 @@ def topic_hash(topic: TopicImage) -> int:
 
 
 def group_hash(topics: Iterable[TopicImage]) -> int:
-    """Signed 64 bits over the topics that exist, in the order of their names; 0 when there is none."""
+    """Hash the existing topics, in the order of their names, to 64 signed bits; 0 without topics."""
     hashes = [topic_hash(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
     if not hashes:
         return _NO_TOPICS

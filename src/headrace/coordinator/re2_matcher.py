@@ -33,7 +33,7 @@ class LinearPattern:
         self._with_repeatable: dict[tuple[frozenset[int], str, int], frozenset[int]] = {}
 
     def matches(self, text: str) -> bool:
-        """The whole text."""
+        """Whether the expression matches the whole text."""
         walk = self.walk(text)
         while True:
             try:

@@ -184,7 +184,7 @@ class TimerQueue:
             known.deadline_ms = timer.deadline_ms
 
     def timer(self, key: TimerKey) -> Timer | None:
-        """The timer of that name, None when it is not set."""
+        """Return the timer of that name; None if it is not set."""
         return self._timers.get(key)
 
     def deadline_ms(self, key: TimerKey) -> int | None:
@@ -197,7 +197,7 @@ class TimerQueue:
         return None if entry is None else entry[0]
 
     def pop_due(self, now_ms: int) -> TimerKey | None:
-        """The next timer whose deadline has come, which is then no longer set; None when there is none."""
+        """Remove and return the next due timer; None without one."""
         entry = self._settled_head()
         if entry is None or entry[0] > now_ms:
             return None

@@ -104,7 +104,7 @@ class GroupCoordinatorShard:
         *,
         now_ms: int,
     ) -> CoordinatorResult:
-        """API 88: a member of a streams group joins, heartbeats or leaves. Raises CoordinatorError."""
+        """Process StreamsGroupHeartbeat (API 88): a member joins, heartbeats or leaves. Raises CoordinatorError."""
         return self.streams.heartbeat(request, context, now_ms=now_ms)
 
     def consumer_group_heartbeat(
@@ -115,7 +115,7 @@ class GroupCoordinatorShard:
         now_ms: int,
         may_describe: MayDescribe | None = None,
     ) -> CoordinatorResult:
-        """API 68: a member of a consumer group joins, heartbeats or leaves. Raises CoordinatorError.
+        """Process ConsumerGroupHeartbeat (API 68): a member joins, heartbeats or leaves. Raises CoordinatorError.
 
         `may_describe`: whether the client may describe a topic, by name; None allows every topic.
         """
@@ -124,7 +124,7 @@ class GroupCoordinatorShard:
     def join_group(
         self, request: join_group_request.JoinGroupRequest, context: RequestContext, *, fresh_id: str, now_ms: int
     ) -> CoordinatorResult:
-        """API 11: a member of a classic group, or a classic member of a consumer group, joins or rejoins.
+        """Process JoinGroup (API 11) of a classic member of a classic or consumer group.
 
         `fresh_id`: a unique text, from which the id of a new member is made. Raises CoordinatorError.
         """
@@ -133,19 +133,19 @@ class GroupCoordinatorShard:
     def sync_group(
         self, request: sync_group_request.SyncGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 14: a classic member asks for its assignment; the leader of a classic group sends all of them."""
+        """Process SyncGroup (API 14): a member requests its assignment; the leader sends all assignments."""
         return self._migration.sync_group(request, context, now_ms=now_ms)
 
     def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 12: a heartbeat of a classic member. Raises CoordinatorError."""
+        """Process Heartbeat (API 12) of a classic member. Raises CoordinatorError."""
         return self._migration.heartbeat(request, context, now_ms=now_ms)
 
     def leave_group(
         self, request: leave_group_request.LeaveGroupRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 13: members leave, or are removed by an operator. Raises CoordinatorError if the group id is empty."""
+        """Process LeaveGroup (API 13), of members or an operator. Raises CoordinatorError if the group id is empty."""
         return self._migration.leave_group(request, context, now_ms=now_ms)
 
     # --- offsets and deletion ---
@@ -153,7 +153,7 @@ class GroupCoordinatorShard:
     def offset_commit(
         self, request: offset_commit_request.OffsetCommitRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 8. Raises CoordinatorError when the whole request is refused."""
+        """Process OffsetCommit (API 8). Raises CoordinatorError when the whole request is refused."""
         group = self._registry.get(request.group_id)
         result = offset_commit(
             group,
@@ -170,7 +170,7 @@ class GroupCoordinatorShard:
     def txn_offset_commit(
         self, request: txn_offset_commit_request.TxnOffsetCommitRequest, context: RequestContext, *, now_ms: int
     ) -> CoordinatorResult:
-        """API 28; the caller has verified the transaction. Raises CoordinatorError when the request is refused."""
+        """Process TxnOffsetCommit (API 28) of a verified transaction. Raises CoordinatorError when it is refused."""
         return txn_offset_commit(
             self._registry.get(request.group_id),
             request,
@@ -187,7 +187,7 @@ class GroupCoordinatorShard:
         *,
         now_ms: int,  # noqa: ARG002 - every write has it
     ) -> CoordinatorResult:
-        """API 47. Raises CoordinatorError when the whole request is refused."""
+        """Process OffsetDelete (API 47). Raises CoordinatorError when the whole request is refused."""
         return offset_delete(
             self._registry.offsets,
             self._registry.pending_offsets,
@@ -203,7 +203,7 @@ class GroupCoordinatorShard:
         *,
         now_ms: int,  # noqa: ARG002 - every write has it
     ) -> CoordinatorResult:
-        """API 42 for those groups that live here; an error code per group. The reply is a DeleteGroupsResponse."""
+        """Process DeleteGroups (API 42) for groups of this shard, with an error code per group."""
         records: list[CoordinatorRecord] = []
         timers: list[CancelTimer] = []
         results = []
@@ -234,19 +234,19 @@ class GroupCoordinatorShard:
     def streams_group_describe(
         self, group_ids: Iterable[str], context: RequestContext, *, wants_description: bool = False
     ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
-        """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        """Describe streams groups (API 89). A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
         return self.streams.describe(group_ids, context, wants_description=wants_description)
 
     def consumer_group_describe(
         self, group_ids: Iterable[str], context: RequestContext
     ) -> tuple[consumer_group_describe_response.DescribedGroup, ...]:
-        """API 69. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        """Describe consumer groups (API 69). A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
         return self.consumer.describe(group_ids, context)
 
     def describe_groups(
         self, group_ids: Iterable[str], context: RequestContext
     ) -> tuple[describe_groups_response.DescribedGroup, ...]:
-        """API 15."""
+        """Describe groups of any type (API 15)."""
         return tuple(describe_group(self._registry.get(each), each, context.api_version) for each in group_ids)
 
     def has_group(self, group_id: str) -> bool:
@@ -259,7 +259,7 @@ class GroupCoordinatorShard:
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> tuple[list_groups_response.ListedGroup, ...]:
-        """API 16."""
+        """List the groups of this shard (API 16)."""
         return list_groups(self._registry.all(), states, types)
 
     def offset_fetch(
@@ -355,7 +355,7 @@ class GroupCoordinatorShard:
         self._registry.end_transaction(producer_id, committed=committed)
 
     def digest(self) -> str:
-        """A hash of the hard state; equal states have equal digests, however they came about."""
+        """Return a hash of the hard state; equal states have equal digests."""
         settled = [each for each in self._registry.hard_state() if each.producer_id < 0]
         encoded = sorted((encode_key(each.key), encode_value(each.value)) for each in settled)
         # Committed offsets and groups are compared as a set of encoded records, because two logs with the same outcome
@@ -371,7 +371,7 @@ class GroupCoordinatorShard:
         return content.hexdigest()
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
-        """The records that rebuild this shard: what a compacted log holds."""
+        """Yield records that rebuild this shard, as a compacted log holds them."""
         return self._registry.hard_state()
 
     # --- parts ---

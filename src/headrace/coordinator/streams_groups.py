@@ -63,7 +63,7 @@ def describe_group(
     wants_description: bool = False,
     members: DescribedMembers | None = None,
 ) -> described.DescribedGroup:
-    """Partition counts are the configured ones when the topology is ready, else those that the member gave.
+    """Describe a group. Partition counts are the configured ones if the topology is ready, else those of the member.
 
     `members` keeps descriptions of members between calls.
     """
@@ -157,7 +157,7 @@ class StreamsGroups:
         *,
         now_ms: int,
     ) -> CoordinatorResult:
-        """API 88. Raises CoordinatorError."""
+        """Process StreamsGroupHeartbeat (API 88). Raises CoordinatorError."""
         validate_request(request)
         group_id = request.group_id
         registry = self._state.registry
@@ -185,7 +185,7 @@ class StreamsGroups:
         *,
         wants_description: bool = False,
     ) -> tuple[streams_group_describe_response.DescribedGroup, ...]:
-        """API 89. A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
+        """Describe groups (API 89). A group that is missing or of another type carries GROUP_ID_NOT_FOUND."""
         return tuple(self._described(group_id, wants_description=wants_description) for group_id in group_ids)
 
     # --- what the shard asks ---
@@ -252,7 +252,7 @@ class StreamsGroups:
             then()
 
     def soft_state(self, group_id: str) -> StreamsGroupSoftState:
-        """Kept for a group that exists; for another it is kept once its first heartbeat was accepted."""
+        """Return the soft state of a group. That of a new group is kept once its first heartbeat was accepted."""
         known = self._soft.get(group_id)
         if known is None:
             known = StreamsGroupSoftState(endpoint_epoch=self._first_endpoint_epoch)

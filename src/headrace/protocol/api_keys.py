@@ -165,7 +165,7 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 
 
 def advertised_range(api_key: ApiKey) -> VersionRange:
-    """The range an ApiVersions answer names.
+    """Return the range that ApiVersions advertises.
 
     Produce is advertised from 0 although 3 is the lowest that is served: librdkafka takes the missing old versions as
     a sign that the broker has no compression codecs (KAFKA-18659).

@@ -141,7 +141,7 @@ def fields_of(schema: type[Entity]) -> list[tuple[Field, object, int | None]]:
 
 
 def shape_of(hint: object) -> tuple[object, bool, bool]:
-    """(type or item type, is it an array, may it be null)."""
+    """Return (type or item type, whether it is an array, whether it may be null)."""
     nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         nullable = True

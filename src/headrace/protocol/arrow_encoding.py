@@ -148,7 +148,7 @@ def encode_from_arrow(
 
 
 def murmur2_partitions(keys: pa.Array, partitions: int) -> Int32Array:
-    """The partition of each key (binary or string) as Kafka's default partitioner chooses it: int32, -1 for null."""
+    """Return the partition of each key (binary or string) by Kafka's default partitioner: int32, -1 for null."""
     key = _binary(keys, len(keys))
     target = np.empty(len(keys), np.int32)
     kernels.murmur2_of_slices(key.data, key.offsets, key.bitmap, key.bit, partitions, target)

@@ -48,7 +48,7 @@ def copy_bytes(
     source_at: types.Integer,
     length: types.Integer,
 ) -> tuple[Signature, Callable[..., ir.Value]]:
-    """memcpy of `length` bytes between two byte arrays. A loop over bytes takes 17 times as long for 100 of them."""
+    """Copy `length` bytes between two byte arrays. A loop over bytes takes 17 times as long for 100 of them."""
 
     def generate(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: tuple[ir.Value, ...]
@@ -106,7 +106,7 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
     header_counts: Int64Array,
     emitted: Int64Array,
 ) -> tuple[int, int]:
-    """Parses every record of every batch and keeps those within [start_offset, end_offset).
+    """Parse every record of every batch and keeps those within [start_offset, end_offset).
 
     `batches` has a row per batch: section start, section end, count, base offset, base timestamp, the timestamp of all
     records or -1 (log append time), last offset delta. `*_at` receive positions in `source`, `*_offsets` Arrow's.
@@ -201,7 +201,7 @@ def scan_headers(
     value_offsets: Int32Array,
     value_valid: BoolArray,
 ) -> int:
-    """Parses the headers of all records. Returns the first record with malformed ones, or -1."""
+    """Parse the headers of all records. Returns the first record with malformed ones, or -1."""
     item = 0
     key_bytes = 0
     value_bytes = 0
@@ -235,7 +235,7 @@ def scan_headers(
 
 @njit(cache=True, nogil=True)
 def copy_slices(source: ByteArray, at: Int64Array, offsets: Int32Array, target: ByteArray) -> None:
-    """Packs the slices of `source` that start at `at` and are as long as `offsets` say, one behind the other."""
+    """Pack the slices of `source` that start at `at` and are as long as `offsets` say, one behind the other."""
     for row in range(at.shape[0]):
         copy_bytes(target, np.int64(offsets[row]), source, at[row], np.int64(offsets[row + 1] - offsets[row]))
 
@@ -314,7 +314,7 @@ def measure_batches(
     body_bytes: Int64Array,
     batches: Int64Array,
 ) -> int:
-    """Cuts `rows` into batches and measures them.
+    """Cut `rows` into batches and measure them.
 
     `body_bytes` receives each record's size without its length. `batches` gets per batch: first row (index into
     `rows`), count, section bytes, base timestamp, max timestamp. A batch holds at least one record. Empty `key_offsets`
@@ -392,7 +392,7 @@ def write_batches(
     gap: int,
     target: ByteArray,
 ) -> int:
-    """Writes the records of all batches that `measure_batches` cut, `gap` bytes before each. Returns the bytes used."""
+    """Write the records of all batches that `measure_batches` cut, `gap` bytes before each. Returns the bytes used."""
     position = 0
     for batch in range(batches.shape[0]):
         position += gap
@@ -433,7 +433,7 @@ def write_batches(
 def murmur2_of_slices(
     data: ByteArray, offsets: Int32Array, bitmap: ByteArray, bit: int, partitions: int, target: Int32Array
 ) -> None:
-    """Kafka's partition of each key (`partitioner.partition_for_key`); -1 for a null key."""
+    """Return Kafka's partition of each key (`partitioner.partition_for_key`); -1 for a null key."""
     # Kafka's `Utils.murmur2`, in 32-bit arithmetic: every step is cast, because numba widens to 64 bits.
     multiplier = np.uint32(0x5BD1E995)
     for row in range(target.shape[0]):

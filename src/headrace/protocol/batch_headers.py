@@ -136,7 +136,7 @@ class BatchHeader(NamedTuple):
 
 
 def iter_batch_headers(buffer: Bytes, position: int = 0) -> Iterator[BatchHeader]:
-    """The headers of all whole batches from `position` on; a truncated last one ends the iteration silently.
+    """Yield the headers of all whole batches from `position` on; a truncated last one ends the iteration silently.
 
     Raises CorruptBatch for what cannot be a batch of format v2. Does not check the CRC.
     """
@@ -168,7 +168,7 @@ def check_crc(buffer: Bytes, header: BatchHeader) -> None:
 def assign_offsets(
     batch: bytearray | memoryview, base_offset: int, leader_epoch: int, append_time_ms: int | None = None
 ) -> None:
-    """Sets, in place, what the broker decides about one batch that starts at `batch[0]`.
+    """Set, in place, what the broker decides about one batch that starts at `batch[0]`.
 
     With `append_time_ms` the batch becomes one of log append time, which lies under the CRC: it is computed anew.
     """
@@ -189,7 +189,7 @@ def assign_producer(
     *,
     transactional: bool = False,
 ) -> None:
-    """Sets, in place, the producer identity of one batch that starts at `batch[0]`, and its CRC."""
+    """Set, in place, the producer identity of one batch that starts at `batch[0]`, and its CRC."""
     (attributes,) = struct.unpack_from(">h", batch, 21)
     attributes = attributes | _TRANSACTIONAL_BIT if transactional else attributes & ~_TRANSACTIONAL_BIT
     struct.pack_into(">h", batch, 21, attributes)
@@ -328,7 +328,7 @@ def control_record(buffer: Bytes, header: BatchHeader) -> tuple[ControlType, int
 def surviving_batches(
     buffer: Bytes, headers: Iterable[BatchHeader], aborted_transactions: Sequence[Aborted] = ()
 ) -> Iterator[BatchHeader]:
-    """The batches with a consumer's records: without control batches and without those of aborted transactions.
+    """Yield the batches with a consumer's records: without control batches and without those of aborted transactions.
 
     A producer's batches count as aborted from the transaction's first offset until its abort marker, as in Kafka's
     CompletedFetch.
@@ -353,7 +353,7 @@ def surviving_batches(
 def records_section(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression.MAX_DECOMPRESSED_BYTES
 ) -> memoryview:
-    """The batch's records, uncompressed. Raises CorruptBatch."""
+    """Return the batch's records, uncompressed. Raises CorruptBatch."""
     section = memoryview(buffer)[header.position + HEADER_BYTES : header.end]
     if not header.attributes & _CODEC_BITS:
         return section

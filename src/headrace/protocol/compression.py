@@ -46,7 +46,7 @@ _USUAL_RATIO = 6
 
 
 def codec_number(name: str) -> int:
-    """The number in a batch's attributes. Raises ValueError for a name that is not one of CODECS."""
+    """Return the number in a batch's attributes. Raises ValueError for a name that is not one of CODECS."""
     try:
         return CODECS.index(name)
     except ValueError:
@@ -61,7 +61,7 @@ def codec_name(number: int) -> str:
 
 
 def compress(codec: str, data: Bytes) -> bytes:
-    """`data` packed with the codec of that name. Raises ValueError for an unknown name."""
+    """Compress `data` with the codec of that name. Raises ValueError for an unknown name."""
     match codec:
         case "none":
             return bytes(data)
@@ -78,7 +78,7 @@ def compress(codec: str, data: Bytes) -> bytes:
 
 
 def decompress(codec: str, data: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """`data` unpacked, as a view of one buffer. Raises CorruptBatch for broken data and beyond `max_bytes`."""
+    """Decompress `data` to a view of one buffer. Raises CorruptBatch for broken data and beyond `max_bytes`."""
     match codec:
         case "none":
             return memoryview(data)

@@ -82,7 +82,7 @@ class ProduceFrame(NamedTuple):
 
 
 def produce_request(frame: bytes) -> ProduceFrame | None:
-    """`frame` comes without its length. None for what is not of the usual shape, or not sound."""
+    """Decode a Produce request without its length. None if it is not eligible for the fast path, or malformed."""
     try:
         # One `struct` call per fixed part. Any other shape, and any error, returns None: then the codec reads the frame
         # from its start and finds the error again, so a malformed request is judged and reported in one place only.
@@ -177,7 +177,7 @@ _LENGTHS = tuple(bytes((size + 1,)) for size in range(_FEW))
 def produce_response(
     api_version: int, correlation_id: int, response: m.produce_response.ProduceResponse
 ) -> bytes | None:
-    """The whole frame, length included; None for what is not of the usual shape."""
+    """Encode the frame, length included; None if the response is not eligible for the fast path."""
     if api_version < _FIRST_FLEXIBLE or response.node_endpoints or len(response.responses) >= _FEW:
         return None
     # The frame is checked and written in one pass: at the first thing that needs the codec the pass ends, and nothing
@@ -226,7 +226,7 @@ def encode_produce_response(
 def fetch_response(
     api_version: int, correlation_id: int, response: m.fetch_response.FetchResponse
 ) -> list[bytes | Sized] | None:
-    """The whole frame in pieces, length included; None for what is not of the usual shape."""
+    """Encode the frame in pieces, length included; None if the response is not eligible for the fast path."""
     if api_version < _FIRST_FLEXIBLE_FETCH or response.node_endpoints:
         return None
     # `small` gathers fields until records come that are no bytes (a span of a file). Such records are a piece of their

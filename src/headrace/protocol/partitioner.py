@@ -19,12 +19,12 @@ _MASK = 0xFFFF_FFFF
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a record with this key, as Kafka's default partitioner chooses it."""
+    """Return the partition of a record with this key, as Kafka's default partitioner chooses it."""
     return (murmur2(key) & 0x7FFF_FFFF) % partitions
 
 
 def murmur2(data: bytes) -> int:
-    """Austin Appleby's MurmurHash2 of 32 bits with Kafka's seed, as an unsigned number."""
+    """Hash by MurmurHash2 (Austin Appleby) of 32 bits with Kafka's seed, as an unsigned number."""
     # 32-bit arithmetic in Python's unbounded integers: each product is masked. Kafka reads words little-endian and
     # hashes the 1 to 3 bytes at the end as one number, which is what the last branch does.
     length = len(data)
@@ -70,7 +70,7 @@ _kept_partition = lru_cache(maxsize=_KEPT_IDS)(_partition)
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode as an unsigned 32-bit number."""
+    """Return Java's String.hashCode as an unsigned 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
     code = 0
     for index in range(0, len(units), 2):

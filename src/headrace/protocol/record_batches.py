@@ -76,7 +76,7 @@ RawRecord: TypeAlias = tuple[int, int, int, int, bytes | None, bytes | None]
 def raw_records(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES
 ) -> tuple[bytes, list[RawRecord]]:
-    """The batch's uncompressed section, and its records. Raises CorruptBatch; does not check the CRC."""
+    """Return the batch's uncompressed section, and its records. Raises CorruptBatch; does not check the CRC."""
     section = bytes(records_section(buffer, header, max_bytes)) if header.records_count else b""
     try:
         return section, _records(section, header)
@@ -134,7 +134,7 @@ def _records(section: bytes, header: BatchHeader) -> list[RawRecord]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint, and the position behind it. Raises IndexError at the end, ValueError beyond ten bytes."""
+    """Read (zigzag varint, position behind it). Raises IndexError at the end, ValueError beyond ten bytes."""
     byte = data[position]
     position += 1
     if byte < 0x80:
@@ -170,7 +170,7 @@ Row: TypeAlias = tuple[int, int, bytes | None, bytes | None, Headers]
 def rows_of_batch(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES
 ) -> list[Row]:
-    """All of them, control batches included. Raises CorruptBatch; does not check the CRC."""
+    """Yield all rows of a batch, control batches included. Raises CorruptBatch; does not check the CRC."""
     if not header.records_count:
         return []
     section = bytes(records_section(buffer, header, max_bytes))
@@ -343,7 +343,7 @@ def decode_records(
     aborted_transactions: Sequence[Aborted] = (),
     max_batch_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[PlainRecord]:
-    """All records from `start_offset` on, ascending; no control batches, no aborted ones, no truncated last batch.
+    """Decode records from `start_offset` on, ascending, without control, aborted and truncated batches.
 
     Raises CorruptBatch for a wrong CRC, for records that contradict their batch and for more than `max_batch_bytes`
     in one batch.
@@ -361,7 +361,7 @@ def decode_records(
 def records_of_batch(
     buffer: Bytes, header: BatchHeader, max_bytes: int = compression_codecs.MAX_DECOMPRESSED_BYTES
 ) -> Iterator[PlainRecord]:
-    """The records of one batch, control batches included. Raises CorruptBatch; does not check the CRC."""
+    """Return the records of one batch, control batches included. Raises CorruptBatch; does not check the CRC."""
     for offset, timestamp_ms, key, value, headers in rows_of_batch(buffer, header, max_bytes):
         yield PlainRecord(offset=offset, timestamp_ms=timestamp_ms, key=key, value=value, headers=headers)
 

@@ -55,22 +55,22 @@ class _Parts:
 
 
 def upgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
-    """The function that makes the newest message of an old one, where names do not match."""
+    """Return the function that makes the newest message of an old one, where names do not match."""
     return _up_to(_UPGRADES, api_key, api_version, kind)
 
 
 def downgrade_function(api_key: ApiKey, api_version: int, kind: str) -> Conversion | None:
-    """The function that makes an old message of the newest one, where names do not match."""
+    """Return the function that makes an old message of the newest one, where names do not match."""
     return _up_to(_DOWNGRADES, api_key, api_version, kind)
 
 
 def upgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
-    """The function (old message, upgraded message) → corrected message, where names match but meanings differ."""
+    """Return the function (old message, upgraded message) → corrected, where names match but meanings differ."""
     return _up_to(_ADJUSTING_LIFT, api_key, api_version, kind)
 
 
 def downgrade_adjustment(api_key: ApiKey, api_version: int, kind: str) -> Adjustment | None:
-    """The function (newest message, downgraded message) → corrected message, where names match but meanings differ."""
+    """Return the function (newest message, downgraded message) → corrected, where meanings differ."""
     return _up_to(_ADJUSTING_LOWER, api_key, api_version, kind)
 
 

@@ -108,7 +108,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """fsync; a file that was closed meanwhile is skipped."""
+        """Fsync; a file that was closed meanwhile is skipped."""
 
     def close(self) -> None:
         """Close the file; repeated calls have no effect."""
@@ -170,7 +170,7 @@ class FileSystem(Protocol):
         """
 
     def sync_directory(self, path: Path) -> None:
-        """fsync a directory, so that files created, renamed and removed in it stay so."""
+        """Fsync a directory, so that files created, renamed and removed in it stay so."""
 
     def free_bytes(self, path: Path) -> int | None:
         """Return the free space on the disk that holds `path`, None if unknown. For messages only."""

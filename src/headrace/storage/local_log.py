@@ -176,7 +176,7 @@ class LocalLog:
         return unflushed >= self.config.flush_messages or now_ms - self._last_flush_ms >= self.config.flush_ms
 
     def flush(self, end_offset: int) -> int:
-        """fsync everything before `end_offset` and return the recovery point. Raises LogFailed."""
+        """Fsync everything before `end_offset` and return the recovery point. Raises LogFailed."""
         now_ms = self.clock_ms()
         # Taken after `end_offset` was: all offsets before it are in one of these segments.
         segments = self.segments.all

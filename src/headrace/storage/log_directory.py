@@ -401,7 +401,7 @@ class LogDirectory(DirectoryMetadata):
     # -- housekeeping ----------------------------------------------------------------------------------------
 
     def flush_due_logs(self) -> int:
-        """fsync the logs for which `flush.ms` or `flush.messages` require it; return how many. Raises LogFailed."""
+        """Fsync the logs for which `flush.ms` or `flush.messages` require it; return how many. Raises LogFailed."""
         now_ms = self._clock_ms()
         # A copy, because this runs in the flusher's thread while the owner may open logs.
         due = [log for log in list(self._logs.values()) if log.flush_is_due(now_ms)]

@@ -338,7 +338,7 @@ class LogSegment:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def sync(self, *, with_indexes: bool = True) -> None:
-        """fsync log and indexes; a segment that was removed meanwhile is skipped.
+        """Fsync log and indexes; a segment that was removed meanwhile is skipped.
 
         Args:
             with_indexes: Whether to sync the offset and time indexes, which every recovery can rebuild.

@@ -685,7 +685,7 @@ class PartitionLog:
         return self._local.flush_is_due(now_ms)
 
     def flush(self) -> int:
-        """fsync everything appended so far; return the offset up to which the log now survives a power loss.
+        """Fsync everything appended so far; return the offset up to which the log now survives a power loss.
 
         May run in another thread than the one that appends.
 

@@ -90,12 +90,12 @@ class AssignedTasks:
 
 
 def sorted_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """A sorted tuple without repetition."""
+    """Return the tasks sorted, without duplicates."""
     return tuple(sorted(set(tasks)))
 
 
 def by_subtopology(tasks: Collection[Task]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Sorted tasks as (subtopology id, partitions), the shape of messages and records."""
+    """Return sorted tasks as (subtopology id, partitions), the shape of messages and records."""
     return tuple(
         (subtopology_id, tuple(partition for _, partition in group))
         for subtopology_id, group in groupby(tasks, key=itemgetter(0))
@@ -150,7 +150,7 @@ class TaskAssignor(Protocol):
     name: str
 
     def assign(self, group: GroupSpec) -> Mapping[str, TasksTuple]:
-        """Tasks for every member of the group."""
+        """Assign tasks to every member of the group."""
         ...
 
 

@@ -85,7 +85,7 @@ class ClassicMember:
         raise LookupError(f"member {self.member_id} does not speak {protocol}")
 
     def vote(self, common_protocols: Collection[str]) -> str:
-        """The candidate it prefers. Raises LookupError when it speaks none of them."""
+        """Return the candidate that the member prefers. Raises LookupError if it supports none."""
         for name, _ in self.protocols:
             if name in common_protocols:
                 return name

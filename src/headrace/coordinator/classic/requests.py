@@ -170,7 +170,7 @@ def _sender(request: req.JoinGroupRequest, context: RequestContext) -> ClassicMe
 
 
 def rebalance_timeout_ms(request: req.JoinGroupRequest, context: RequestContext) -> int:
-    """Version 0 names none: it is the session's."""
+    """Return the rebalance timeout of a request; in version 0 it is the session timeout."""
     is_named = context.api_version >= _NAMED_REBALANCE_TIMEOUT_SINCE
     return to_ms(request.rebalance_timeout if is_named else request.session_timeout)
 
@@ -342,7 +342,7 @@ def _record_bytes(group: ClassicMembership, assignments: dict[str, bytes]) -> in
 def heartbeat(
     group: ClassicMembership, request: heartbeat_request.HeartbeatRequest, context: RequestContext, *, now_ms: int
 ) -> CoordinatorResult:
-    """Changes nothing but the member's session."""
+    """Process a heartbeat: restart the member's session."""
     code = identity_error(group, request.member_id, request.group_instance_id)
     if code is ErrorCode.none and request.generation_id != group.generation:
         code = ErrorCode.illegal_generation

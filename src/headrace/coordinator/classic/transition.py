@@ -121,7 +121,7 @@ def join_error_reply(code: ErrorCode, member_id: str = "") -> join_group_respons
 
 
 def sync_reply(group: ClassicMembership, member: ClassicMember) -> sync_group_response.SyncGroupResponse:
-    """The member's assignment in the current generation."""
+    """Return the SyncGroup response with the member's assignment in the current generation."""
     return sync_reply_with(member.assignment, group.protocol_type or None, group.protocol)
 
 
@@ -224,7 +224,7 @@ class ClassicTransition:
         self._events.append(CoordinatorEvent(name=name, group_id=self.group.group_id, details=pairs))
 
     def set_session_timer(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
-        """Within the member's session timeout, or the one that is given."""
+        """Start the session timer with the member's session timeout, or with a given one."""
         deadline_ms = self.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.set_timer(session_timer(self.group.group_id, member.member_id), deadline_ms)
 

@@ -122,14 +122,14 @@ class Subscriptions:
             self.resolved[regex] = value
 
     def topics(self) -> dict[str, None]:
-        """All topics that are read, whether they exist or not."""
+        """Return all subscribed topics, existing or not."""
         found = dict.fromkeys(self.names)
         for value in self.resolved.values():
             found.update(dict.fromkeys(value.topics))
         return found
 
     def topics_of(self, member: ConsumerGroupMember, image: MetadataImage) -> dict[str, TopicImage]:
-        """The member's topics that exist, by name, in the order of names."""
+        """Return the existing topics of a member's subscription, in the order of names."""
         # A member has names or an expression, a client of the wire may send both: the union counts.
         names = dict.fromkeys(member.metadata.subscribed_topic_names)
         resolved = self.resolved.get(member.regex or "")
@@ -259,7 +259,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         return records.group_tombstones(self.group_id, sorted(self.members), sorted(self.subscriptions.resolved))
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
-        """The records that rebuild this group; their order is not that of the log."""
+        """Yield records that rebuild this group. Their order differs from the log's."""
         if self.metadata is not _UNWRITTEN:
             yield records.group_metadata_record(self.group_id, self.metadata)
         if self.partition_metadata is not None:

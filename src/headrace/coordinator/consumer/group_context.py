@@ -60,12 +60,12 @@ class GroupContext:
     downgrade: Downgrade | None = None
 
     def assignor(self, name: str | None) -> PartitionAssignor:
-        """The named one, or the default."""
+        """Return the assignor of that name, or the default."""
         return self.assignors[next(iter(self.assignors)) if name is None else name]
 
 
 def regexes_timer(group_id: str) -> TimerKey:
-    """The next portion of topics to compare with the group's regular expressions."""
+    """Return the timer that compares the next portion of topics with the group's regular expressions."""
     return TimerKey(kind="regexes", group_id=group_id)
 
 

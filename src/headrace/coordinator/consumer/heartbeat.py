@@ -156,7 +156,7 @@ def process_heartbeat(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """A member joins (epoch 0) or lives (epoch > 0).
+    """Process a heartbeat of a member that joins (epoch 0) or is in the group (epoch > 0).
 
     `group` is a new one when the group does not exist yet. Raises CoordinatorError.
     """
@@ -213,7 +213,7 @@ def process_leave(
     context: RequestContext,
     group_context: GroupContext,
 ) -> CoordinatorResult:
-    """A member leaves for good (epoch -1) or temporarily (epoch -2); its own epoch is not compared.
+    """Process a leave, permanent (epoch -1) or temporary (epoch -2). The member's own epoch is not compared.
 
     Raises:
         CoordinatorError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if the instance id belongs to another member.

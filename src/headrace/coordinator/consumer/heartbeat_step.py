@@ -73,7 +73,7 @@ def with_static_leave(member: ConsumerGroupMember) -> ConsumerGroupMember:
 def admit_member(
     group: ConsumerGroup, request: m.ConsumerGroupHeartbeatRequest, owned: Partitions | None, *, max_size: int
 ) -> ConsumerGroupAdmission:
-    """The stored member, or a new one on a join. Raises GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
+    """Return the stored member, or a new one on a join. Raises GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
     FENCED_MEMBER_EPOCH; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
     member_id, instance_id = request.member_id, request.instance_id
     # 1. Who has the instance now. 2. Room in the group, which a known member or instance does not need. 3. A join
@@ -130,7 +130,9 @@ def _has_all(member: ConsumerGroupMember, owned: Partitions) -> bool:
 def update_member(
     member: ConsumerGroupMember, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupMember:
-    """Null means unchanged; client id and host are always those of the request. The same object if nothing differs.
+    """Apply the fields of a request to a member. Returns the same object if nothing differs.
+
+    Null means unchanged; client id and host are always those of the request.
 
     A member that spoke the classic protocol no longer does. A join says all of what is read: who takes a static
     member's place does not read what that one did.

@@ -169,7 +169,7 @@ class ConsumerGroupMember(ModernGroupMember):
         assigned: PartitionEpochs,
         pending_revocation: PartitionEpochs | None = None,
     ) -> ConsumerGroupMember:
-        """The member one step on. The previous epoch becomes the present one even when that stays (as in Kafka)."""
+        """Return the member after one step. Its previous epoch is the present one, even if that stays (as in Kafka)."""
         return replace(
             self,
             member_epoch=epoch,

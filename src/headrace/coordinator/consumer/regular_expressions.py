@@ -212,7 +212,7 @@ def start_resolution_if_due(
 def continue_resolution(
     group: ConsumerGroup, soft: ConsumerGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
-    """The timer of a look that is under way: the next portion, or what came of it."""
+    """Continue a running resolution with the next portion of topics, or end it with its result."""
     resolution = soft.resolution
     if resolution is None:
         return None

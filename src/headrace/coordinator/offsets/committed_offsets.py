@@ -60,20 +60,20 @@ class OpenTransactions(Generic[Key, Value]):
         return iter(self._by_key)
 
     def write(self, producer_id: int, key: Key, value: Value) -> None:
-        """A record of a transaction."""
+        """Add a record of a transaction."""
         self._written += 1
         self._by_producer.setdefault(producer_id, {})[key] = (self._written, value)
         self._by_key.setdefault(key, {})[producer_id] = True
 
     def supersede(self, key: Key) -> None:
-        """A record outside of transactions: what was written before it never counts, though it is undecided still."""
+        """Apply a record outside of transactions. Pending offsets written before it never count any more."""
         # Not deleted: the transaction is still open, and its abort or commit must find the key.
         producers = self._by_key.get(key)
         if producers is not None:
             self._by_key[key] = dict.fromkeys(producers, False)
 
     def drop(self, key: Key) -> None:
-        """A tombstone."""
+        """Apply a tombstone."""
         # A deletion covers undecided values too. Otherwise a commit that arrives later would bring a deleted offset
         # back.
         for producer_id in self._by_key.pop(key, ()):
@@ -83,7 +83,7 @@ class OpenTransactions(Generic[Key, Value]):
                 del self._by_producer[producer_id]
 
     def end(self, producer_id: int, *, committed: bool) -> tuple[list[tuple[Key, Value]], list[Key]]:
-        """A marker: what counts now, in the order it was written, and all keys of the transaction.
+        """Apply a marker: return the offsets that count now, in the order of the log, and all keys of the transaction.
 
         A marker of a transaction that wrote nothing, or was ended before, is nothing.
         """
@@ -180,7 +180,7 @@ class PendingOffsets:
         self._groups.setdefault(key.group, {})[key] = None
 
     def replay_outside(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """A committed offset, or its tombstone, outside of transactions."""
+        """Replay a committed offset, or its tombstone, outside of transactions."""
         # Without open transactions, which is nearly always, a commit costs one comparison more.
         if not self._open:
             return
@@ -249,7 +249,7 @@ def offset_fetch(
     image: MetadataImage,
     unstable: PendingOffsets | None = None,
 ) -> res.OffsetFetchResponseGroup:
-    """All offsets of the group when `topics` is null. No offset is -1, an unknown group is no error.
+    """Return the committed offsets of `topics`, or all of the group for null. A missing offset is -1.
 
     `unstable`: pending offsets, whose partitions are UNSTABLE_OFFSET_COMMIT; None when the client takes what is there.
 

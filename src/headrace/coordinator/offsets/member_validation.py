@@ -171,7 +171,7 @@ def may_commit(group: StreamsGroup, member: StreamsGroupMember, epoch: int, topi
 
 
 def subscribed_topics(topology: StreamsGroupTopologyValue | None) -> frozenset[str]:
-    """External and repartition source topics."""
+    """Return the external and repartition source topics."""
     if topology is None:
         return frozenset()
     sources = {topic for each in topology.subtopologies for topic in each.source_topics}

@@ -84,7 +84,7 @@ def expiry_results(
     retention_ms: int,
     now_ms: int,
 ) -> Iterator[CoordinatorResult]:
-    """One pass over all groups, in portions; nothing is yielded when nothing has expired."""
+    """Expire offsets of all groups, in portions. Nothing is yielded when nothing has expired."""
     records: list[CoordinatorRecord] = []
     events: list[CoordinatorEvent] = []
     for group in groups:
@@ -117,7 +117,7 @@ def expired(
     retention_ms: int,
     now_ms: int,
 ) -> list[TopicPartition]:
-    """Which offsets of the group have expired, in order of topic and partition."""
+    """Return the expired offsets of a group, in the order of topic and partition."""
     # KIP-211, by type of group (Kafka: ModernGroup and ClassicGroup.offsetExpirationCondition):
     # - streams and consumer groups: offsets of topics that are read never expire; age counts from the commit;
     # - classic groups of consumers, stable: the same;

@@ -74,7 +74,7 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
 
 
 def write_string(out: bytearray, text: str | None) -> None:
-    """The older form: int16 length, -1 = null."""
+    """Write a string of a version without flexible fields: int16 length, -1 for null."""
     if text is None:
         out += _INT16.pack(-1)
         return
@@ -99,7 +99,7 @@ def write_compact_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def write_bytes(out: bytearray, data: bytes) -> None:
-    """The older form: int32 length."""
+    """Write bytes of a version without flexible fields: int32 length."""
     out += _INT32.pack(len(data))
     out += data
 
@@ -119,7 +119,7 @@ def write_compact_array(out: bytearray, items: tuple[T, ...], write: Callable[[b
 
 
 def write_tags(out: bytearray, *tags: tuple[int, bytes]) -> None:
-    """The tagged fields at the end of a flexible struct, in ascending order of tag; none is one zero byte."""
+    """Write the tagged fields at the end of a flexible struct, in ascending order; without any, one zero byte."""
     write_unsigned_varint(out, len(tags))
     # Each with its size, so that a reader can skip what it does not know.
     for tag, data in tags:
@@ -218,7 +218,7 @@ class Cursor:
         return None if count == 0 else self._items(count - 1, read)
 
     def tags(self) -> dict[int, Cursor]:
-        """The tagged fields of a struct; who reads them ignores those it does not know."""
+        """Read the tagged fields of a struct. Callers ignore unknown tags."""
         found: dict[int, Cursor] = {}
         for _ in range(self.unsigned_varint()):
             tag = self.unsigned_varint()

@@ -135,7 +135,7 @@ def _value_reader(value: type, version: int) -> Reader:
 
 
 def read_plain_offset(key: bytes, value: bytes) -> tuple[s.OffsetCommitKey, s.OffsetCommitValue] | None:
-    """Fast path: an offset in the layout that is written today, read at once. A start may read a million of them.
+    """Read a committed offset in its current layout. Fast path: a start may read a million of them.
 
     Returns None for every other layout, damaged ones included; `decode` then reads those field by field.
     """

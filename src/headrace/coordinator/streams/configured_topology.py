@@ -268,7 +268,7 @@ def configure_topology(
 
 
 def required_topics(topology: StreamsGroupTopologyValue) -> tuple[str, ...]:
-    """Names, sorted, whose facts matter: sources, repartition sources, changelogs; not plain sinks."""
+    """Return the sorted names of sources, repartition sources and changelogs; plain sinks do not matter."""
     names: dict[str, None] = {}
     for each in topology.subtopologies:
         names.update(dict.fromkeys(each.source_topics))

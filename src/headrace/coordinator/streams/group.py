@@ -181,7 +181,7 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, TasksTuple]):
         return records.group_tombstones(self.group_id)
 
     def hard_state(self) -> Iterator[CoordinatorRecord]:
-        """The records that rebuild this group; their order is not that of the log."""
+        """Yield records that rebuild this group. Their order differs from the log's."""
         yield records.group_metadata_record(self.group_id, self.metadata)
         if self.topology is not None:
             yield records.topology_record(self.group_id, self.topology)

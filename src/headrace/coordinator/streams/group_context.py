@@ -264,7 +264,7 @@ class StreamsGroupSoftState:
     def configured_topology(
         self, group: StreamsGroup, topology: StreamsGroupTopologyValue, image: MetadataImage
     ) -> ConfiguredTopology:
-        """The group's topology, or the one it is about to get, on the topics of the image.
+        """Return the group's topology, or its next one, on the topics of the image.
 
         Computed anew for another topology, when a topic it needs is another one, or when it came to be ready.
         """
@@ -348,7 +348,7 @@ def member_timers(
 def epoch_reason(
     before: StreamsGroupMetadataValue, after: StreamsGroupMetadataValue, *, joined: bool, member_changed: bool
 ) -> str:
-    """All triggers that `after` differs by, comma-separated.
+    """Return the triggers of a new epoch, comma-separated: all differences of `after`.
 
     Args:
         before: the group's metadata with the old epoch.

@@ -258,7 +258,7 @@ def configure_topics(
     topology: StreamsGroupTopologyValue,
     group_context: GroupContext,
 ) -> ConfiguredTopology:
-    """Step 5. Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics could satisfy."""
+    """Configure the topics (step 5). Raises STREAMS_INVALID_TOPOLOGY for a topology that no topics can satisfy."""
     configured = soft.configured_topology(group, topology, group_context.image)
     if configured.invalid is not None:
         raise CoordinatorError(ErrorCode.streams_invalid_topology, configured.invalid)
@@ -268,7 +268,7 @@ def configure_topics(
 def bump_group_epoch(
     group: StreamsGroup, group_context: GroupContext, configured: ConfiguredTopology, *, member_changed: bool
 ) -> StreamsGroupMetadataValue:
-    """Step 6: the group's metadata, one epoch on when the assignor would see something new; else the same object."""
+    """Bump the group epoch when the input of the assignor has changed (step 6); else return the same object."""
     # Four things are compared, exactly those that are part of the metadata record. A restart of the coordinator finds
     # the same record and comes to the same answer.
     configs = group_context.configuration.assignment_configs

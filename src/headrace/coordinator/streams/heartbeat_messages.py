@@ -156,7 +156,7 @@ def topology_of(topology: m.Topology) -> StreamsGroupTopologyValue:
 
 
 def is_same_topology(first: StreamsGroupTopologyValue, second: StreamsGroupTopologyValue) -> bool:
-    """The order of subtopologies does not matter, that of the lists inside does (as in Kafka)."""
+    """Whether two topologies are equal, whatever the order of subtopologies; lists inside are ordered (as in Kafka)."""
 
     def by_id(topology: StreamsGroupTopologyValue) -> dict[str, Subtopology]:
         return {each.subtopology_id: each for each in topology.subtopologies}
@@ -249,7 +249,7 @@ def shutdown_requested(member_id: str) -> TopicStatus:
 def missing_client_tags(
     member: StreamsGroupMemberMetadataValue, required_tags: tuple[str, ...]
 ) -> tuple[TopicStatus, ...]:
-    """Standbys are spread by these tags; a member without them cannot be taken into account."""
+    """Return the status of a member without the tags by which standbys are spread."""
     tags = dict(member.client_tags)
     missing = [tag for tag in required_tags if tag not in tags]
     if not missing:
@@ -308,7 +308,7 @@ def heartbeat_reply(
 
 
 def leave_reply(member_id: str, member_epoch: int) -> replies.StreamsGroupHeartbeatResponse:
-    """The epoch comes back as it was sent; nothing else is said."""
+    """Build the response of a leave: the epoch of the request, and nothing else."""
     return replies.StreamsGroupHeartbeatResponse(
         throttle_time=_NO_TIME,
         error_code=ErrorCode.none,

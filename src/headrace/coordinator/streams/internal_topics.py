@@ -76,7 +76,7 @@ class InvalidTopology(Exception):
 
 
 def task_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> int:
-    """The largest partition count of the subtopology's inputs. Raises InvalidTopology when it has no input."""
+    """Return the largest partition count of the subtopology's inputs. Raises InvalidTopology when it has no input."""
     inputs = [*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics)]
     if not inputs:
         raise InvalidTopology(f"No source topics found for subtopology {subtopology.subtopology_id}")
@@ -87,7 +87,7 @@ _UNDECIDED = 0
 
 
 def repartition_partitions(topology: StreamsGroupTopologyValue, source_partitions: Mapping[str, int]) -> dict[str, int]:
-    """Partition count by repartition topic; `source_partitions` are those of the external source topics.
+    """Return the partition count by repartition topic; `source_partitions` are those of the external source topics.
 
     The least counts such that each undeclared one is the largest among the inputs of the subtopologies that write the
     topic, whatever the order of subtopologies, also around circles. Raises InvalidTopology when a count cannot be
@@ -176,7 +176,7 @@ def enforce_copartitioning(
 
 
 def copartitioned_names(subtopology: Subtopology, group: CopartitionGroup) -> tuple[list[str], list[str]]:
-    """(external, repartition) topics of a group. Raises InvalidTopology."""
+    """Return the (external, repartition) topics of a copartition group. Raises InvalidTopology."""
     sources, repartitions = subtopology.source_topics, subtopology.repartition_source_topics
     for indices, topics in ((group.source_topics, sources), (group.repartition_source_topics, repartitions)):
         if any(not 0 <= index < len(topics) for index in indices):
@@ -250,7 +250,7 @@ def missing_status(missing: tuple[CreatableTopic, ...]) -> TopicStatus | None:
 
 
 def summary(names: Sequence[str]) -> str:
-    """Three of them, and how many more there are."""
+    """Return a text with three of the names, and the number of others."""
     more = f" and {len(names) - _NAMED} additional topics" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 

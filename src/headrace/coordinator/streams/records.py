@@ -114,7 +114,7 @@ def group_tombstones(group_id: str) -> tuple[CoordinatorRecord, ...]:
 
 
 def target_tasks(value: StreamsGroupTargetAssignmentMemberValue) -> TasksTuple:
-    """A target as the coordinator keeps it."""
+    """Return a recorded target as the coordinator keeps it."""
     return TasksTuple(
         active=_tasks(value.active_tasks), standby=_tasks(value.standby_tasks), warmup=_tasks(value.warmup_tasks)
     )

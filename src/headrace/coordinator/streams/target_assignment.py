@@ -151,7 +151,7 @@ def _group_spec(
 def assignment_due(
     group: StreamsGroup, soft: StreamsGroupSoftState, group_context: GroupContext
 ) -> CoordinatorResult | None:
-    """The initial delay or the assignment interval is over: the target is computed now.
+    """Compute the target when the initial delay or the assignment interval is over.
 
     Never inside the initial delay: heartbeats answer "no tasks" then, which must not be this target's epoch.
     """

@@ -46,7 +46,7 @@ __all__ = ["add_partitions", "end_transaction", "init_producer_id", "missing_par
 
 
 def producer_refusal(known: TransactionLogValue | None, producer: ProducerIdentity) -> ErrorCode | None:
-    """Why this producer may not write in the name of the transactional id now; None when it may."""
+    """Return the error of a producer that may not write for the transactional id; None if it may."""
     if known is None or known.producer_id != producer.producer_id:
         return ErrorCode.invalid_producer_id_mapping
     if known.producer_epoch != producer.producer_epoch:

@@ -78,7 +78,7 @@ class TransactionFilter:
 
 
 def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of filters that mean nothing, in their order."""
+    """Return the unknown names of state filters, in their order."""
     return tuple(name for name in names if name not in STATE_NAMES)
 
 
@@ -114,7 +114,7 @@ class TransactionCoordinatorShard:
     def init_producer_id(
         self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None, now_ms: int
     ) -> CoordinatorResult:
-        """API 22."""
+        """Process InitProducerId (API 22)."""
         if not 0 < timeout_ms <= self._configuration.max_timeout_ms:
             return _reply(Answer(code=ErrorCode.invalid_transaction_timeout))
         known = self._transactions.get(transactional_id)
@@ -138,7 +138,7 @@ class TransactionCoordinatorShard:
         client_version: int,
         now_ms: int,
     ) -> CoordinatorResult:
-        """APIs 24 and 25."""
+        """Process AddPartitionsToTxn and AddOffsetsToTxn (APIs 24 and 25)."""
         known = self._transactions.get(transactional_id)
         step = add_partitions(known, producer, frozenset(partitions), client_version=client_version, now_ms=now_ms)
         return self._result(transactional_id, step)
@@ -152,7 +152,7 @@ class TransactionCoordinatorShard:
         client_version: int,
         now_ms: int,
     ) -> CoordinatorResult:
-        """API 26."""
+        """Process EndTxn (API 26)."""
         step = end_transaction(
             self._transactions.get(transactional_id),
             producer,
@@ -201,7 +201,7 @@ class TransactionCoordinatorShard:
         return (ErrorCode.transaction_abortable if missing else ErrorCode.none), missing
 
     def list_transactions(self, wanted: TransactionFilter, *, now_ms: int) -> Iterator[tuple[str, TransactionLogValue]]:
-        """API 66."""
+        """List transactions (API 66)."""
         for transactional_id, value in self._transactions.items():
             if wanted.takes(transactional_id, value, now_ms=now_ms):
                 yield transactional_id, value
@@ -223,7 +223,7 @@ class TransactionCoordinatorShard:
                 yield self._abort_overdue(key.group_id, value, now_ms)
 
     def on_metadata_image(self, _image: object, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002
-        """Topics that are gone get no markers; nothing changes before."""
+        """Do nothing: markers skip deleted topics."""
         return iter(())
 
     def on_configuration(self, _configuration: object, *, now_ms: int) -> Iterator[CoordinatorResult]:  # noqa: ARG002

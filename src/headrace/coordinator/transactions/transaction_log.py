@@ -42,7 +42,7 @@ TopicPartitions = tuple[str, tuple[int, ...]]
 
 
 def value_version(transaction_version: int) -> int:
-    """The version of values that are written while the feature is at this level."""
+    """Return the version of values to write at this level of the feature."""
     return 1 if transaction_version >= 1 else 0
 
 
@@ -71,7 +71,7 @@ def encode_value(value: TransactionLogValue, version: int) -> bytes:
 
 
 def decode(key_bytes: bytes, value_bytes: bytes | None) -> CoordinatorRecord | None:
-    """The record behind the bytes, None when its type is unknown. Raises CorruptRecord."""
+    """Decode a record; None for an unknown type. Raises CorruptRecord."""
     cursor = Cursor(key_bytes)
     if cursor.int16() != _KEY_TYPE:
         return None

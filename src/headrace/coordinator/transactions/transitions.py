@@ -150,7 +150,7 @@ _NAMES = {state: name for name, state in STATE_NAMES.items()}
 
 
 def state_name(state: TransactionState) -> str:
-    """Kafka's spelling: "PrepareCommit"."""
+    """Return Kafka's name of the state, such as "PrepareCommit"."""
     return _NAMES[state]
 
 
@@ -183,14 +183,14 @@ def state_of(value: TransactionLogValue) -> TransactionState:
 
 
 def is_exhausted(epoch: int) -> bool:
-    """The last epoch is kept for the fence of the last transaction."""
+    """Whether the epochs are used up; the last one is reserved for fencing the last transaction."""
     # 32,766 is the last epoch that a producer gets. 32,767 remains for `fenced`, which must be able to raise the epoch
     # once more to shut out the owner at 32,766 (Kafka: TransactionMetadata.isEpochExhausted).
     return epoch >= MAX_EPOCH - 1
 
 
 def created(producer_id: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
-    """A transactional id that was never seen; no epoch was given out yet. Not a record."""
+    """Return the state of a new transactional id, without an epoch. It is not recorded."""
     return TransactionLogValue(
         producer_id=producer_id,
         producer_epoch=NO_PRODUCER_EPOCH,
@@ -201,7 +201,7 @@ def created(producer_id: int, *, timeout_ms: int, now_ms: int) -> TransactionLog
 
 
 def incremented(value: TransactionLogValue, *, epoch: int, timeout_ms: int, now_ms: int) -> TransactionLogValue:
-    """InitProducerId: the same producer id, another (or on a retry the same) epoch."""
+    """Return the state after InitProducerId: the same producer id, with the next epoch (on a retry the same)."""
     return _to(
         value,
         TransactionState.EMPTY,
@@ -214,7 +214,7 @@ def incremented(value: TransactionLogValue, *, epoch: int, timeout_ms: int, now_
 
 
 def rotated(value: TransactionLogValue, *, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionLogValue:
-    """InitProducerId when the epochs have run out."""
+    """Return the state after InitProducerId with exhausted epochs: a new producer id."""
     return _to(
         value,
         TransactionState.EMPTY,
@@ -230,7 +230,7 @@ def rotated(value: TransactionLogValue, *, producer_id: int, timeout_ms: int, no
 def added_partitions(
     value: TransactionLogValue, partitions: Iterable[tuple[str, int]], *, client_version: int, now_ms: int
 ) -> TransactionLogValue:
-    """The first partition opens the transaction, and its time begins."""
+    """Return the state with added partitions. The first one opens the transaction and starts its time."""
     # `transaction.timeout.ms` bounds the whole transaction. If each added partition restarted the time, a producer that
     # keeps adding partitions could hold back the last stable offset of all of them for ever.
     opens = state_of(value) is not TransactionState.ONGOING
@@ -252,7 +252,7 @@ def ended(
     next_producer_id: int,
     now_ms: int,
 ) -> TransactionLogValue:
-    """The decision. An abort of a transaction without partitions starts and ends now."""
+    """Return the state after the decision. An abort of a transaction without partitions starts and ends now."""
     # KIP-890: with a new epoch per transaction, a delayed Produce of this transaction is recognised by its old epoch.
     # With an unchanged epoch the partition's leader would take it as the first batch of the next transaction.
     bumped = client_version >= EPOCH_BUMP_VERSION
@@ -269,7 +269,7 @@ def ended(
 
 
 def fenced(value: TransactionLogValue, *, transaction_version: int, now_ms: int) -> TransactionLogValue:
-    """The abort of an open transaction that its producer did not ask for: the higher epoch shuts that producer out."""
+    """Return the state of an open transaction aborted by the coordinator; the higher epoch fences its producer."""
     bumped = transaction_version >= EPOCH_BUMP_VERSION
     return _to(
         value,
@@ -291,7 +291,7 @@ def last_epoch_of_fenced(value: TransactionLogValue, *, transaction_version: int
 
 
 def completed(value: TransactionLogValue, *, now_ms: int) -> TransactionLogValue:
-    """All markers are written."""
+    """Return the state after all markers are written."""
     committed = state_of(value) is TransactionState.PREPARE_COMMIT
     # The id changes here and not in the Prepare record: markers carry the old id, under which the records were written.
     moves = value.next_producer_id != NO_PRODUCER_ID and value.client_transaction_version >= EPOCH_BUMP_VERSION

@@ -51,7 +51,7 @@ def plain_message(username: str, password: str) -> bytes:
 
 
 def read_plain_message(message: bytes) -> tuple[str, str, str]:
-    """(authorization id, user name, password). Raises SaslError in Kafka's words."""
+    """Return (authorization id, user name, password). Raises SaslError in Kafka's words."""
     try:
         parts = message.decode().split("\0")
     except UnicodeDecodeError:
@@ -74,7 +74,7 @@ _VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 
 def bearer_message(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
-    """The first message of the client. Raises SaslError for what the RFC does not allow; it names no secret."""
+    """Return the first message of the client. Raises SaslError for what the RFC does not allow; it names no secret."""
     if not _TOKEN.fullmatch(token):
         raise SaslError("the token provider gave something that is no bearer token (RFC 6750)")
     pairs = []
@@ -131,7 +131,7 @@ def mechanism_by_code(code: int) -> ScramMechanism | None:
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi() of RFC 5802: slow on purpose, some milliseconds."""
+    """Hash a password by Hi() of RFC 5802: slow on purpose, some milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
@@ -176,7 +176,7 @@ class ScramServer:
         self.complete = False
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer. Raises SaslError."""
+        """Return the response to a message. Raises SaslError."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -288,7 +288,7 @@ class ScramClient:
         return f"{head},p={b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """The broker knows the password too. Raises SaslError."""
+        """Verify that the broker knows the password too. Raises SaslError."""
         # `v=` is the server's signature, `e=` an error; anything behind a comma is an extension.
         kind, _, value = server_final.decode("utf-8", "replace").split(",")[0].partition("=")
         if kind != "v" or not self._signature or not hmac.compare_digest(_base64(value), self._signature):
