@@ -201,7 +201,7 @@ def _state_is_right(broker: RunningBroker, directory: Path, sent: int, program: 
             send_flights(broker.bootstrap_servers, range(sent, sent + MORE), 4)
             sent += MORE
             with Admin(broker.bootstrap_servers) as admin:
-                deadline = time.monotonic() + 300
+                deadline = time.monotonic() + 600  # as long as `World.wait_for`
                 while not caught_up(admin, GROUP):
                     if time.monotonic() > deadline:
                         return [f"{place} did not catch up:\n{application.log.read_text()[-2000:]}"]
