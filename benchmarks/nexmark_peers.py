@@ -345,11 +345,24 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(engines: dict[str, Any], engine: str) -> tuple[float, float] | None:
-    """Return a peer's seconds and CPU seconds over ours; None if one of the two has no result."""
+    """Return a peer's seconds and CPU seconds over ours; None if one of the two has no right result."""
     ours, run = engines.get("headrace", {}), engines.get(engine, {})
-    if "seconds" not in ours or "seconds" not in run:
+    if not (_is_right(ours) and _is_right(run)):
         return None
     return run["seconds"] / ours["seconds"], run["cpu"] / max(ours["cpu"], 0.1)
+
+
+def _is_right(run: dict[str, Any]) -> bool:
+    return "seconds" in run and run.get("comparison", {}).get("equal") is not False
+
+
+def in_order(facts: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return queries by number, and of each the engines that have a result, ours first."""
+    results = facts["results"]
+    return [
+        (query, {engine: results[query][engine] for engine in ENGINES if engine in results[query]})
+        for query in sorted(results, key=_number)
+    ]
 
 
 def medians(facts: dict[str, Any], engine: str, queries: Iterable[str]) -> tuple[float, float, int] | None:
@@ -368,7 +381,7 @@ def table(facts: dict[str, Any]) -> str:
     lines.append(
         "query   engine                events/s   seconds  CPU s  rows       × clock  × CPU   state MB  rows right"
     )
-    for query, engines in facts["results"].items():
+    for query, engines in in_order(facts):
         for engine, run in engines.items():
             if "error" in run:
                 lines.append(f"{query:<7} {engine:<21} failed: {run['error'].splitlines()[0][:120]}")
@@ -399,7 +412,7 @@ def markdown(facts: dict[str, Any]) -> str:
     lines = _row(head), _row(["---", *["--:"] * (len(head) - 1)])
     rows = [
         _row([query, *_own_cells(engines), *(_peer_cell(engines, peer) for peer in peers)])
-        for query, engines in results.items()
+        for query, engines in in_order(facts)
     ]
     by_class = [_row(["class", *(TITLES[peer] for peer in peers)]), _row(["---", *["--:"] * len(peers)])]
     for name, queries in CLASSES.items():
@@ -415,15 +428,15 @@ def _row(cells: Iterable[str]) -> str:
 
 def _own_cells(engines: dict[str, Any]) -> list[str]:
     run = engines.get("headrace", {})
-    if "seconds" not in run:
-        return ["", "", ""]
+    if not _is_right(run):
+        return ["wrong rows" if "seconds" in run else "", "", ""]
     return [f"{run['events_per_second']:,}", f"{run['cpu']:.1f}", f"{run.get('state_bytes', 0) / 1e6:.1f}"]
 
 
 def _peer_cell(engines: dict[str, Any], peer: str) -> str:
     run = engines.get(peer, {})
-    if "seconds" not in run:
-        return ""
+    if not _is_right(run):
+        return "wrong rows" if "seconds" in run else "failed" if "error" in run else ""
     pair = ratios(engines, peer)
     factors = f" ({pair[0]:.1f} × / {pair[1]:.1f} ×)" if pair is not None else ""
     return f"{run['events_per_second']:,}{factors}"
