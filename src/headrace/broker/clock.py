@@ -19,7 +19,7 @@ __all__ = ["Cancellable", "Clock", "SteadyClock", "WakeUpTimer", "wall_clock_ms"
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch by the wall clock."""
+    """Return the milliseconds since the epoch by the wall clock."""
     return time.time_ns() // 1_000_000
 
 

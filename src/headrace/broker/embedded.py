@@ -118,7 +118,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Graceful: everything is on the disk afterwards, unless the directory was a temporary one and is gone."""
+        """Stop gracefully: all data is on the disk, or deleted if the directory was a temporary one."""
         if self._running is not None:
             running, self._running = self._running, None
             running.stop()
@@ -332,7 +332,7 @@ class EmbeddedBroker:
         return self._call(read)
 
     def group(self, group_id: str) -> EmbeddedGroup:
-        """The group now; one that does not exist is Dead, as in Kafka."""
+        """Return the state of a group; one that does not exist is Dead, as in Kafka."""
         from headrace.broker.embedded_values import describe_group
 
         def describe(services: Services) -> EmbeddedGroup:

@@ -74,7 +74,7 @@ _OURSELVES = RequestContext(token=0, client_id="headrace", client_host="/127.0.0
 
 
 def describe_group(services: Services, group_id: str) -> dict[str, Any]:
-    """The fields of `EmbeddedGroup`."""
+    """Return the fields of `EmbeddedGroup`."""
     shard = services.coordinator.shard_of(group_id)
     listed = next((group for group in shard.list_groups((), ()) if group.group_id == group_id), None)
     asked = m.offset_fetch_request.OffsetFetchRequestGroup(

@@ -165,7 +165,9 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The request is not handled; its answer is `code`, by Kafka's name or number, for everything it asked.
+        """Answer requests with an error, without handling them.
+
+        `code` is Kafka's name or number; it stands for every item of the request.
 
         Of the requests that match, the first `after` pass; `times` are taken, by default all until the fault is
         removed. `topic`, `group`: only requests that name it. Raises ConfigError `bad-value` for unknown names.
@@ -183,7 +185,7 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The request waits so long before it is handled, or until the fault is removed. Which requests: see `fail`."""
+        """Delay requests before they are handled, for a time or until the fault is removed; see `fail`."""
         return self._add("delay", api, times, after, client_id, topic, group, seconds=seconds)
 
     def disconnect(
@@ -197,7 +199,7 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The connection ends instead of an answer. `handled`: the request took effect before that, which its client
+        """Close the connection instead of answering. `handled`: the request took effect before that, which its client
         cannot know. Which requests: see `fail`."""
         return self._add("disconnect", api, times, after, client_id, topic, group, handled=handled)
 
@@ -211,7 +213,7 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The request takes effect and its answer is lost: the connection stays open and says nothing any more, until
+        """Handle requests and drop the response: the connection stays open and says nothing any more, until
         the client's patience ends or the fault is removed. Which requests: see `fail`."""
         return self._add("drop", api, times, after, client_id, topic, group, handled=True)
 
@@ -226,7 +228,7 @@ class Faults:
         topic: str | None = None,
         group: str | None = None,
     ) -> Fault:
-        """The request is handled, and its client gets the response that `change` returns.
+        """Handle requests, and send the response that `change` returns.
 
         `change` gets the message of `headrace.protocol.messages`, whatever version the client speaks, and returns one:
         `dataclasses.replace` is the way. It runs on the broker's thread. Which requests: see `fail`.
@@ -234,7 +236,7 @@ class Faults:
         return self._add("rewrite", api, times, after, client_id, topic, group, change=change)
 
     def seen(self, api: str | ApiKey, *, client_id: str | None = None) -> int:
-        """Requests of this API that arrived since the start, or since `clear`; those that a fault took as well."""
+        """Return the number of requests of this API since the start or `clear`, those taken by faults included."""
         key = _api(api)
         with self._lock:
             return sum(
@@ -262,7 +264,7 @@ class Faults:
     def intercept(
         self, header: RequestHeader, request: object, topics: Callable[[object], frozenset[str]]
     ) -> tuple[Fault, ...]:
-        """Counts a request; the faults that take it, delays first. `topics` finds the topics' names in it."""
+        """Count a request, and return the faults that take it, delays first. `topics` finds the topics' names in it."""
         self.count_requests(header.api_key, header.client_id or "", 1)
         if not self._faults:
             return ()
@@ -359,13 +361,13 @@ async def answer_with(
 
 
 def topics_in(request: object, name_of: Callable[[UUID], str | None]) -> frozenset[str]:
-    """The names of the topics that a request is about; `name_of` knows the topics' ids."""
+    """Return the names of the topics that a request is about; `name_of` knows the topics' ids."""
     by_id = (name_of(topic_id) for topic_id in named_in(request, UUID, field="topic_id"))
     return named_in(request, TopicName) | frozenset(name for name in by_id if name is not None)
 
 
 def client_id_in(frames: bytes) -> str:
-    """The client id of the first of these whole requests, length included; "" where it has none."""
+    """Return the client id of the first of these whole requests, length included; "" where it has none."""
     (length,) = _CLIENT_ID_LENGTH.unpack_from(frames, _CLIENT_ID_START - 2)
     return frames[_CLIENT_ID_START : _CLIENT_ID_START + max(0, length)].decode(errors="replace")
 
@@ -407,7 +409,7 @@ _Getter = Callable[[object], Iterator[Any]]
 
 
 def named_in(request: object, kind: type[_Value], *, field: str | None = None) -> frozenset[_Value]:
-    """All values declared as `kind` (TopicName, GroupId, …) anywhere in the message; `field`: only of that name."""
+    """Return all values declared as `kind` (TopicName, GroupId, …) in a message; `field`: only of that name."""
     return frozenset(value for value in _of(type(request), kind, field)(request) if value)
 
 

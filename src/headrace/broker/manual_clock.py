@@ -80,7 +80,7 @@ class ManualClock:
     # --- the broker's side ---
 
     def attach(self) -> None:
-        """A broker starts on the running loop. Raises HeadraceError `clock-misused` when another one has this clock."""
+        """Attach a broker on the running loop. Raises HeadraceError `clock-misused` when another one has this clock."""
         loop = asyncio.get_running_loop()
         if self._loop is not None and self._loop is not loop:
             raise HeadraceError(
@@ -90,7 +90,7 @@ class ManualClock:
         self._nothing_under_way = asyncio.Event()
 
     def detach(self) -> None:
-        """The broker ended; nothing of its is due any more."""
+        """Detach the broker, and forget its deadlines."""
         self._loop = None
         self._timers.clear()
         self._under_way.clear()

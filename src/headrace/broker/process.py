@@ -33,7 +33,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
+    """Return an event loop: uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -64,7 +64,7 @@ async def serve(server: Server, ready_callback: Callable[[Server], None] | None)
     asked_to_stop: asyncio.Future[signal.Signals] = loop.create_future()
 
     def stop(number: signal.Signals) -> None:
-        """The first signal stops gracefully; a second one ends the process at once, as kill -9 would."""
+        """Stop gracefully at the first signal; end the process at once at the second, as kill -9 would."""
         for each in _STOP_SIGNALS:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)

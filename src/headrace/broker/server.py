@@ -117,7 +117,7 @@ class Server:
         self._start_background_tasks(self.services)
 
     async def stop(self) -> None:
-        """Graceful: waits at most a moment for the connections, and as long as it takes for the disk."""
+        """Stop gracefully: wait a moment at most for the connections, and without limit for the disk."""
         services = self.services
         if services is None:
             return
@@ -176,14 +176,14 @@ class Server:
         return len(self._connections)
 
     def connections_by_listener(self) -> dict[str, int]:
-        """Listener → clients connected now; every listener is there."""
+        """Return the number of connected clients by listener, for all listeners."""
         counts = dict.fromkeys(self.listeners.listeners, 0)
         for connection in self._connections:
             counts[connection.listener_name] = counts.get(connection.listener_name, 0) + 1
         return counts
 
     def metric_families(self) -> tuple[Family, ...]:
-        """All metrics, now."""
+        """Yield all metrics."""
         return tuple(self.metrics.families(ServerStats(self)))
 
     def metrics_text(self) -> str:
@@ -196,7 +196,7 @@ class Server:
         return ApiKey(api_key).kafka_name
 
     def topics_in(self, request: object) -> frozenset[str]:
-        """The names of the topics that a request is about, those of its fetch session too."""
+        """Return the names of the topics of a request, those of its fetch session included."""
         services = self.services
         if services is None:
             return frozenset()
@@ -210,7 +210,7 @@ class Server:
         return topics_in(request, name_of) | {name or name_of(topic_id) or "" for name, topic_id in in_session}
 
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None:
-        """ApiVersions alone is answered (KIP-511), so that a newer client can come down to us; None closes."""
+        """Answer ApiVersions only (KIP-511), so that a newer client can step down; None closes the connection."""
         if header.api_key != ApiKey.API_VERSIONS:
             return None
         from headrace.broker.handlers.connection_setup import answer_versions
@@ -218,7 +218,7 @@ class Server:
         return encode_response(header, answer_versions(0, code=ErrorCode.unsupported_version))
 
     def refuse_request(self, header: RequestHeader, code: ErrorCode) -> bytes | None:
-        """The answer with one error code and no items; None where an answer of this version has no such code."""
+        """Return a response with one error code and no items; None if this version has no such code."""
         from headrace.broker.requests.error_responses import request_refusal
 
         answer = request_refusal(ApiKey(header.api_key), header.api_version, code)

@@ -71,7 +71,7 @@ def follow_rule(
 
 
 def refusal(request: object, error: CoordinatorError) -> object:
-    """The answer that carries nothing but the error."""
+    """Return a response with the error only."""
     code = error.code
     match request:
         case Commit():

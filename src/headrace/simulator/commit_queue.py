@@ -53,7 +53,7 @@ class CommitQueue:
         self._is_out = False
 
     def close(self) -> None:
-        """The process is gone."""
+        """Drop all requests of a killed process."""
         self._connection.close()
 
     def put(self, offsets: dict[TopicPartition, int], done: Callable[[], None] | None = None) -> None:
@@ -144,7 +144,7 @@ def _refused(response: object) -> ErrorCode:
 def commit_request(
     group_id: str, member_id: str, epoch: int, offsets: Mapping[TopicPartition, int], instance_id: str | None = None
 ) -> object:
-    """OffsetCommit, by topic names."""
+    """Build an OffsetCommit request with topic names."""
     r = m.offset_commit_request
     by_topic: dict[str, list[r.OffsetCommitRequestPartition]] = {}
     for (topic, partition), offset in sorted(offsets.items()):

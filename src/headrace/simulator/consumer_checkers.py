@@ -63,7 +63,7 @@ class ConsumerCheckers:
         return group if isinstance(group, ClassicGroup | ConsumerGroup) else None
 
     def epoch(self) -> int:
-        """The generation, or the group epoch."""
+        """Return the generation, or the group epoch."""
         group = self.group()
         if group is None:
             return 0
@@ -341,7 +341,7 @@ def waits_for_instance(consumer: SimulatedConsumer, running: Iterable[SimulatedC
 def unsettled(
     group: Group | None, running: Sequence[SimulatedConsumer], topics: Mapping[str, TopicImage]
 ) -> str | None:
-    """Why a calm world has not settled yet, None when it has."""
+    """Return why a calm world has not settled yet; None if it has."""
     if group is None:
         return "there is no group"
     if not _is_stable(group):

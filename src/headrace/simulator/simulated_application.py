@@ -119,7 +119,7 @@ class SimulatedApplication:
         self._commits.cut()
 
     def pause(self, duration_ms: int) -> None:
-        """The whole process stands still; answers wait in its socket."""
+        """Pause the whole process; responses wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
         self._note(f"stands still for {duration_ms} ms")
         self._events.at(self.paused_until_ms, self._poll_membership)

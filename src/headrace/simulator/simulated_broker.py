@@ -132,14 +132,14 @@ class SimulatedBroker:
             answer(None)
 
     def replayed(self, entries: Sequence[LogEntry] | None = None) -> GroupCoordinatorShard:
-        """A fresh shard that has read the log (or `entries`)."""
+        """Return a new shard that has replayed the log (or `entries`)."""
         shard = GroupCoordinatorShard(0, self.configuration, self._image)
         for record in self.log.read(self.log.entries if entries is None else entries):
             shard.replay(record)
         return shard
 
     def compacted(self) -> list[LogEntry]:
-        """The last record of each key, in their order; tombstones stay as in a young log."""
+        """Return the last record of each key, in their order, tombstones included."""
         # Tombstones stay: compaction removes them only after delete.retention.ms (a day), and a replay must give the
         # same state with or without them.
         last = {key: index for index, (key, _) in enumerate(self.log.entries)}
@@ -183,7 +183,7 @@ class SimulatedBroker:
 
     # Not over the simulated network: a position is read until it succeeds, and a lost OffsetFetch only repeats.
     def committed(self, group_id: str, topic: str, partition: int) -> int:
-        """The committed offset, 0 for none. Raises BrokerUnavailable."""
+        """Return the committed offset, 0 for none. Raises BrokerUnavailable."""
         if self._runner is None:
             raise BrokerUnavailable
         r = m.offset_fetch_request

@@ -129,13 +129,13 @@ class SimulatedConsumer:
         self._note("is killed")
 
     def pause(self, duration_ms: int) -> None:
-        """The whole process stands still; answers wait in its socket."""
+        """Pause the whole process; responses wait in its socket."""
         self.paused_until_ms = self._events.now_ms + duration_ms
         self._note(f"stands still for {duration_ms} ms")
         self._events.at(self.paused_until_ms, self._poll_membership)
 
     def stop_polling(self, duration_ms: int) -> None:
-        """The application does not poll for so long; heartbeats go on."""
+        """Stop polling for a time; heartbeats continue."""
         self._stuck_until_ms = self._events.now_ms + duration_ms
         self._note(f"is busy with one record for {duration_ms} ms")
 

@@ -97,7 +97,7 @@ def _check_holders(group: StreamsGroup) -> dict[Task, str]:
 def unsettled(
     group: StreamsGroup | None, applications: Sequence[SimulatedApplication], tasks: Iterable[Task]
 ) -> str | None:
-    """Why a calm world has not settled yet, None when it has."""
+    """Return why a calm world has not settled yet; None if it has."""
     if group is None:
         return "there is no group"
     if group.state() is not GroupState.STABLE:

@@ -25,7 +25,7 @@ class Shape:
     stateful: frozenset[str] = frozenset()
 
     def internal_topics(self) -> tuple[str, ...]:
-        """Repartition and changelog topics, in the topology's order."""
+        """Return repartition and changelog topics, in the topology's order."""
         return tuple(
             topic.name
             for subtopology in self.topology.subtopologies
@@ -33,7 +33,7 @@ class Shape:
         )
 
     def tasks(self, partitions: Mapping[str, int]) -> tuple[Task, ...]:
-        """The tasks there must be when topics have these partition counts."""
+        """Return the tasks of the topology for these partition counts."""
         return tuple(
             (subtopology.subtopology_id, partition)
             for subtopology in self.topology.subtopologies

@@ -340,7 +340,7 @@ class BrokerConfiguration:
         return cls(data_dir=Path(str(directory)), host=first.host, port=first.port, values=MappingProxyType(values))
 
     def get(self, name: str) -> Value | None:
-        """The value in force: what was changed, what was given, else Kafka's default."""
+        """Return the effective value: dynamic, given at start, or Kafka's default."""
         # Three dictionaries in Kafka's order; a look-up at the time of use needs no notification when one of them
         # changes.
         for values in (self.changed.of_broker, self.changed.of_cluster, self.values):
@@ -349,7 +349,7 @@ class BrokerConfiguration:
         return BROKER_SETTINGS[name].default
 
     def in_force(self) -> dict[str, Value]:
-        """All values that are not defaults."""
+        """Return all values that are not defaults."""
         # In reverse order of precedence, since later entries replace earlier ones.
         return {**self.values, **self.changed.of_cluster, **self.changed.of_broker}
 
@@ -364,11 +364,11 @@ class BrokerConfiguration:
         return cast("FlushPolicy", self.get("headrace.flush.policy"))
 
     def listeners(self) -> tuple[ListenerConfiguration, ...]:
-        """All of them; `host` and `port` are the first one's."""
+        """Return all listeners; `host` and `port` are those of the first."""
         return listeners_of(self.values, _DEFAULT_LISTENERS, host=self.host, port=self.port)
 
     def retention_ms(self) -> int:
-        """`log.retention.ms`, else minutes, else hours; -1 keeps for ever."""
+        """Return `log.retention.ms`, or minutes or hours as ms; -1 keeps records for ever."""
         # The most precise unit that is set counts, as in KafkaConfig.
         for name, factor in (
             ("log.retention.ms", 1),

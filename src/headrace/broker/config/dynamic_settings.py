@@ -68,11 +68,11 @@ class DynamicSettings:
         return GroupCoordinatorConfiguration.from_settings(self._configuration.in_force(), self.groups)
 
     def of_broker(self, name: str) -> Mapping[str, str]:
-        """The dynamic settings of the broker with this id, or with ALL_BROKERS for all."""
+        """Return the dynamic settings of the broker with this id, or with ALL_BROKERS for all."""
         return self._directory.dynamic_configs.brokers.get(name, {})
 
     def replace_group(self, group_id: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
-        """`settings` are all of the group's own from now on. Raises SettingsRefused."""
+        """Replace all own settings of a group. Raises SettingsRefused."""
         if not group_id:
             raise SettingsRefused(ErrorCode.invalid_request, "Default group resources are not allowed.")
         # Checked against the settings in force, since a group's session timeout has to lie between the broker's bounds.
@@ -90,7 +90,7 @@ class DynamicSettings:
         self._changed()
 
     def replace_broker(self, name: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
-        """`settings` are all that is changed for the broker, or for ALL_BROKERS, from now on.
+        """Replace all dynamic settings of the broker, or of ALL_BROKERS.
 
         Raises SettingsRefused.
         """

@@ -145,7 +145,7 @@ class ListenerConfiguration:
     values: Mapping[str, Value]
 
     def get(self, setting: str) -> Value | None:
-        """The listener's own value, else the broker's, else the default."""
+        """Return the listener's own value, the broker's, or the default."""
         own = self.own(setting)
         if own is not None:
             return own
@@ -153,7 +153,7 @@ class ListenerConfiguration:
         return self.values.get(setting, row.default)
 
     def own(self, setting: str) -> Value | None:
-        """The settings under `listener.name.<name>.`."""
+        """Return the settings under `listener.name.<name>.`."""
         return self.values.get(listener_prefix(self.name) + setting)
 
     @property
@@ -166,7 +166,7 @@ class ListenerConfiguration:
 
 
 def parse_addresses(setting: str, text: str) -> dict[str, Address]:
-    """Listener name, in capitals → address, in order. Raises ConfigError `bad-value`."""
+    """Return the addresses by listener name in capitals, in order. Raises ConfigError `bad-value`."""
     addresses: dict[str, Address] = {}
     for entry in list_of(text):
         found = _ENTRY.match(entry)
@@ -185,7 +185,7 @@ def parse_addresses(setting: str, text: str) -> dict[str, Address]:
 def listeners_of(
     values: Mapping[str, Value], default: str, *, host: str | None = None, port: int | None = None
 ) -> tuple[ListenerConfiguration, ...]:
-    """All listeners in order. `host` and `port` come before what the first one says. Raises ConfigError `bad-value`."""
+    """Return all listeners in order. `host` and `port` replace those of the first. Raises ConfigError `bad-value`."""
     addresses = parse_addresses("listeners", str(values.get("listeners", default)))
     advertised: dict[str, Address] = {}
     if "advertised.listeners" in values:

@@ -65,7 +65,7 @@ def read_server_properties(given: Mapping[str, str]) -> ServerProperties:
 
 
 def as_properties(configuration: BrokerConfiguration) -> str:
-    """All settings as a properties file: what was given plain, defaults as comments, secrets hidden."""
+    """Return all settings as a properties file: defaults as comments, secrets hidden."""
     lines = [f"# data directory: {configuration.data_dir}", f"# listens on: {configuration.host}:{configuration.port}"]
     in_force = configuration.in_force()
     for name in sorted({*BROKER_SETTINGS, *in_force} - (SETTINGS_WITHOUT_EFFECT.keys() - in_force.keys())):

@@ -103,7 +103,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 
 def validated(name: str, value: str) -> str:
-    """The value as it shall be kept. Raises KeyError for an unknown name and ConfigError("bad-value")."""
+    """Validate a value and return its stored form. Raises KeyError for an unknown name and ConfigError("bad-value")."""
     parse_value(TOPIC_SETTINGS[name], value)
     return value.strip()
 
@@ -122,7 +122,7 @@ _FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
 
 
 def broker_settings_of(name: str) -> tuple[str, ...]:
-    """The broker settings that a topic setting falls back to, in order."""
+    """Return the broker settings that a topic setting falls back to, in order."""
     synonym = TOPIC_SETTINGS[name].synonym
     return tuple(other for other, _ in _FALLBACKS[name]) if name in _FALLBACKS else (synonym,) if synonym else ()
 
@@ -140,7 +140,7 @@ def broker_default(name: str, broker: BrokerConfiguration) -> Value | None:
 
 
 def effective_value(name: str, topic_configs: Mapping[str, str], broker: BrokerConfiguration) -> Value | None:
-    """The typed value in force for a topic."""
+    """Return the effective, typed value for a topic."""
     if name in topic_configs:
         return parse_value(TOPIC_SETTINGS[name], topic_configs[name])
     return broker_default(name, broker)
@@ -183,13 +183,13 @@ class DescribedSetting:
 
 
 def topic_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
-    """All settings of a topic with their sources."""
+    """Return all settings of a topic with their sources."""
     for name in TOPIC_SETTINGS:
         yield topic_setting(name, own, broker)
 
 
 def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration) -> DescribedSetting:
-    """One setting of a topic with its sources."""
+    """Return one setting of a topic with its sources."""
     setting = TOPIC_SETTINGS[name]
     sources = tuple(_own(setting, own, DYNAMIC_TOPIC)) + _of_brokers(broker_settings_of(name), broker)
     # Without any source the default counts, as in Kafka's response.
@@ -200,7 +200,7 @@ def topic_setting(name: str, own: Mapping[str, str], broker: BrokerConfiguration
 
 
 def broker_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
-    """All settings of the broker with their sources."""
+    """Return all settings of the broker with their sources."""
     for name, setting in BROKER_SETTINGS.items():
         sources = _of_brokers(_FAMILIES.get(name, (name,)), broker)
         if setting.internal and (not sources or sources[0].source == DEFAULT):
@@ -215,14 +215,14 @@ def broker_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
 
 
 def cluster_settings(broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
-    """The dynamic settings of the cluster's default resource: no static values, no defaults."""
+    """Return the dynamic settings of the cluster's default resource: no static values, no defaults."""
     for name, value in sorted(broker.changed.of_cluster.items()):
         source = Source(name=name, value=value, source=DYNAMIC_CLUSTER)
         yield DescribedSetting(setting=BROKER_SETTINGS[name], value=value, source=DYNAMIC_CLUSTER, synonyms=(source,))
 
 
 def group_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Iterator[DescribedSetting]:
-    """All settings of a group with their sources."""
+    """Return all settings of a group with their sources."""
     for name, row in GROUP_SETTINGS.items():
         setting = row.setting
         if setting.internal and name not in own:

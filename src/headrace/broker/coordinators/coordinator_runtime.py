@@ -53,10 +53,10 @@ class RecordLog(Protocol):
     """The log of a shard's records: a partition of an internal topic, or a list in the simulator."""
 
     def append(self, records: Sequence[CoordinatorRecord], *, now_ms: int) -> None:
-        """All records as one batch, or AppendFailed and none of them."""
+        """Append all records as one batch. Raises AppendFailed: then none was appended."""
 
     def read_all(self) -> Iterator[CoordinatorRecord]:
-        """Everything appended so far, in order. Raises LogUnreadable."""
+        """Yield all records in order. Raises LogUnreadable."""
 
 
 class Shard(Protocol):
@@ -136,7 +136,7 @@ class ShardRunner:
             yield self._apply(result, now_ms)
 
     def push_configuration(self, configuration: GroupCoordinatorConfiguration, *, now_ms: int) -> Iterator[Outcome]:
-        """Settings changed. What that means for the shard takes effect one group after the other."""
+        """Apply new settings, one group after the other."""
         for result in self._shard.on_configuration(configuration, now_ms=now_ms):
             yield self._apply(result, now_ms)
 
@@ -232,7 +232,7 @@ class CoordinatorRuntime(Generic[ShardType]):
         self._timer.stop()
 
     def now_ms(self) -> int:
-        """The clock that sessions and other deadlines are kept on."""
+        """Return the time of the clock of sessions and deadlines."""
         return self._clock.now_ms()
 
     def __iter__(self) -> Iterator[ShardType]:
@@ -240,12 +240,12 @@ class CoordinatorRuntime(Generic[ShardType]):
         return iter([self._shards[partition][0] for partition in sorted(self._shards)])
 
     def loaded(self, partition: int) -> ShardType | None:
-        """The shard of a partition, if it is in service."""
+        """Return the shard of a partition, if it is loaded."""
         found = self._shards.get(partition)
         return found[0] if found is not None else None
 
     def shard(self, partition: int) -> ShardType:
-        """The shard of a partition, loaded if need be. Raises CoordinatorError when its log cannot be read."""
+        """Return the shard of a partition; load it if necessary. Raises CoordinatorError if its log is unreadable."""
         return (self._shards.get(partition) or self._load(partition))[0]
 
     def run(self, partition: int, rule: Callable[[ShardType, int], CoordinatorResult]) -> Outcome:
@@ -257,14 +257,14 @@ class CoordinatorRuntime(Generic[ShardType]):
         return outcome
 
     def push_image(self) -> None:
-        """Topics changed. A shard that is behind takes the image when it catches up."""
+        """Apply a new metadata image. A shard that is behind takes it when it catches up."""
         image, now_ms = self._image(), self._clock.now_ms()
         for shard, runner in tuple(self._shards.values()):
             if runner not in self._behind:
                 self._drain(shard, runner, runner.push_image(image, now_ms=now_ms))
 
     def push_configuration(self, configuration: GroupCoordinatorConfiguration) -> None:
-        """Settings changed. A shard that is behind knows them from now on, and acts on them when it catches up."""
+        """Apply new settings. A shard that is behind acts on them when it catches up."""
         now_ms = self._clock.now_ms()
         for shard, runner in tuple(self._shards.values()):
             if runner in self._behind:

@@ -128,7 +128,7 @@ class GroupCoordinator:
         return self._runtime.shard(self.partition_of(group_id))
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:
-        """All shards that hold anything, in the order of their partitions."""
+        """Return all shards with groups, in the order of their partitions."""
         return iter(self._runtime)
 
     # --- requests ---
@@ -222,23 +222,23 @@ class GroupCoordinator:
     # --- metrics ---
 
     def partition_counts(self) -> dict[str, int]:
-        """Partitions of `__consumer_offsets` by state. One that was never used needs no loading, and is active."""
+        """Return the number of partitions of `__consumer_offsets` by state; unused ones are active."""
         failed = self._runtime.failed_count
         return {"loading": 0, "active": self._partitions - failed, "failed": failed}
 
     def events_waiting(self) -> int:
-        """Requests that a rule parked, and shards whose records the disk refused and that try again."""
+        """Return the number of parked requests and of shards that retry an append."""
         return len(self._parked) + self._runtime.behind_count
 
     # --- changes from outside ---
 
     def image_changed(self, image: MetadataImage) -> None:
-        """Topics changed; groups that need them move on."""
+        """Apply a new metadata image to all groups that it concerns."""
         self._image = image
         self._runtime.push_image()
 
     def configuration_changed(self) -> None:
-        """Settings of the broker or of groups changed, and count from now on."""
+        """Apply changed settings of the broker or of groups."""
         # Without a shard the new settings are read when the first one starts: `_configuration` is asked then.
         if any(True for _ in self._runtime):
             self._runtime.push_configuration(self._configuration())

@@ -152,7 +152,7 @@ class TransactionCoordinator:
     def missing(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[tuple[str, int]]
     ) -> tuple[ErrorCode, frozenset[tuple[str, int]]]:
-        """AddPartitionsToTxn that only verifies: a code for all, and the partitions that were not added."""
+        """Run AddPartitionsToTxn that only verifies: return a code for all, and the missing partitions."""
         shard = self._shard_of(transactional_id)
         if shard is None:
             return ErrorCode.invalid_producer_id_mapping, frozenset()
@@ -210,7 +210,7 @@ class TransactionCoordinator:
             yield from shard.list_transactions(wanted, now_ms=now_ms)
 
     def holder(self, producer_id: int) -> tuple[str, TransactionLogValue] | None:
-        """The transactional id that has this producer id, or had it until its epochs ran out."""
+        """Return the transactional id that has this producer id, or had it until its epochs were exhausted."""
         former = None
         for shard in self._runtime:
             for transactional_id, value in shard.transactions():
@@ -225,7 +225,7 @@ class TransactionCoordinator:
         self._runtime.check_complete()
 
     def log_of(self, transactional_id: str) -> tuple[TopicDescription, int] | None:
-        """The partition of `__transaction_state` that says what partitions are in the transaction."""
+        """Return the partition of `__transaction_state` of a transactional id."""
         topic = self._topic.existing()
         return None if topic is None else (topic, _partition_of(transactional_id, topic))
 

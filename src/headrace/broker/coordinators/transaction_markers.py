@@ -48,7 +48,10 @@ class TransactionMarkers:
         self._coordinator = coordinator
 
     def write_marker(self, topic: TopicDescription, partition: int, marker: TransactionMarker) -> ErrorCode:
-        """NONE, or why the log refused it: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the disk."""
+        """Write a marker.
+
+        Returns NONE, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the error of the disk.
+        """
         # Only a tool's request can carry one. Storage compares epochs of producers that it knows, and would write the
         # marker of an unknown one.
         if marker.producer_epoch < 0:

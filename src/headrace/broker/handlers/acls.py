@@ -84,7 +84,7 @@ def read_acl(asked: m.create_acls_request.AclCreation) -> Acl:
 def read_filter(
     asked: m.describe_acls_request.DescribeAclsRequest | m.delete_acls_request.DeleteAclsFilter,
 ) -> AclFilter:
-    """A DescribeAcls request, or a filter of DeleteAcls. Raises AclRefused."""
+    """Read the filter of a DescribeAcls or DeleteAcls request. Raises AclRefused."""
     wanted = AclFilter(
         resource_type=_named(ResourceType, asked.resource_type_filter),
         resource_name=asked.resource_name_filter,

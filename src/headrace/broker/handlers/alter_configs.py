@@ -48,7 +48,7 @@ class Change(NamedTuple):
 def outcomes(
     resources: Sequence[Resource], alter: Callable[[Resource], None]
 ) -> Iterable[tuple[Resource, ErrorCode, str | None]]:
-    """The outcome for each resource; one refusal does not stop the others. A resource that is named twice is
+    """Return the outcome for each resource; one refusal does not stop the others. A resource that is named twice is
     refused."""
     named = Counter((int(each.resource_type), each.resource_name) for each in resources)
     for each in resources:
@@ -114,7 +114,7 @@ def _topic(name: str, broker: Services) -> TopicDescription:
 
 
 def applied(resource_type: int, name: str, changes: Iterable[Change], broker: Services) -> dict[str, str]:
-    """All own settings of the resource after these changes. Raises SettingsRefused."""
+    """Return all own settings of the resource after these changes. Raises SettingsRefused."""
     own = own_settings(resource_type, name, broker)
     changed = dict(own)
     # In the order of the request: the same list may be appended to and reduced.

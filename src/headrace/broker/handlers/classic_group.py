@@ -37,7 +37,7 @@ def run_rule(
 
 
 def refuse_member(key: ApiKey, code: ErrorCode) -> object:
-    """The answer of one of the four that carries nothing but an error."""
+    """Return a response of one of the four APIs with an error only."""
     # Four layouts for one refusal.
     match key:
         case ApiKey.JOIN_GROUP:
@@ -139,14 +139,14 @@ def handle_leave_group(
 
 
 def authorize_member(guarded: GuardedRequest) -> object:
-    """READ of the group, of everything that members of classic groups send."""
+    """Check READ of the group, for everything that members of classic groups send."""
     if guarded.allow.on_group(guarded.context, Operation.READ, guarded.request.group_id):
         return guarded.handle()
     return refuse_member(guarded.key, ErrorCode.group_authorization_failed)
 
 
 def authorize_sync_group(guarded: GuardedRequest) -> object:
-    """The same; a request that does not name what its version must name is refused for that, as in Kafka."""
+    """Check as `authorize_member`. A request that does not name its protocol is refused for that, as in Kafka."""
     return authorize_member(guarded) if names_its_protocol(guarded.request, guarded.context) else guarded.handle()
 
 

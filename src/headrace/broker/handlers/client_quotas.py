@@ -211,14 +211,14 @@ def _check_change(entity: _Entity, change: m.alter_client_quotas_request.OpData)
 
 
 def authorize_describe_client_quotas(guarded: GuardedRequest) -> object:
-    """DESCRIBE_CONFIGS of the cluster."""
+    """Check DESCRIBE_CONFIGS of the cluster."""
     if guarded.allow.on_cluster(guarded.context, Operation.DESCRIBE_CONFIGS):
         return guarded.handle()
     return dataclasses.replace(guarded.refuse(ErrorCode.cluster_authorization_failed), error_message=None)
 
 
 def authorize_alter_client_quotas(guarded: GuardedRequest) -> object:
-    """ALTER_CONFIGS of the cluster; without it each entity is refused."""
+    """Check ALTER_CONFIGS of the cluster; without it each entity is refused."""
     if guarded.allow.on_cluster(guarded.context, Operation.ALTER_CONFIGS):
         return guarded.handle()
     r, code = m.alter_client_quotas_response, ErrorCode.cluster_authorization_failed

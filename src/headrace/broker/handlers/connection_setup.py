@@ -47,7 +47,9 @@ def handle_api_versions(
 def answer_versions(
     api_version: int, *, code: ErrorCode = ErrorCode.none, features: Features | None = None
 ) -> m.api_versions_response.ApiVersionsResponse:
-    """An error names no APIs, but for UNSUPPORTED_VERSION, which names ApiVersions so that the client can ask again."""
+    """Build the response of ApiVersions.
+
+    An error has no APIs, except UNSUPPORTED_VERSION: it names ApiVersions, so that the client can ask again."""
     r = m.api_versions_response
     # 1. Which APIs: all on success, none with an error.
     keys = tuple(sorted(SERVED)) if code is ErrorCode.none else ()

@@ -141,7 +141,7 @@ def authorize_consumer_group_heartbeat(guarded: GuardedRequest) -> object:
 
 
 def authorize_consumer_group_describe(guarded: GuardedRequest) -> object:
-    """A group with a topic that may not be seen, subscribed to or assigned, is refused as a whole."""
+    """Check DESCRIBE of the group and of its topics, subscribed or assigned. One hidden topic hides the group."""
 
     def shown(
         group: m.consumer_group_describe_response.DescribedGroup,

@@ -61,7 +61,7 @@ PARTITIONS_A_TURN = 100
 
 
 def sole_batch(records: bytes | None, produce_version: int) -> bytes:
-    """The batch, without anything behind it. Raises AppendRefused."""
+    """Return the bytes of the only batch. Raises AppendRefused."""
     end = _end_of_batch(records, 0) if records else None
     if not records or end is None:
         raise AppendRefused(
@@ -198,7 +198,7 @@ async def _later(appending: _Appending, *, apart: bool = False) -> m.produce_res
 async def when_flushed(
     response: m.produce_response.ProduceResponse, appended: list[tuple[TopicDescription, int]], broker: Services
 ) -> m.produce_response.ProduceResponse:
-    """The answer when these partitions are on the disk, or that they are not."""
+    """Return the response once these partitions are on the disk; if that fails, one with an error for all."""
     try:
         # One round of the flusher serves all of them.
         await asyncio.gather(*(broker.logs.wait_until_flushed(topic, partition) for topic, partition in appended))
@@ -324,7 +324,7 @@ def _validation_thread() -> ThreadPoolExecutor:
 
 
 def appended_part(index: int, result: AppendResult) -> m.produce_response.PartitionProduceResponse:
-    """The answer for a partition that took its batch."""
+    """Return the response of a partition that appended its batch."""
     return m.produce_response.PartitionProduceResponse(
         index=i32(index),
         error_code=ErrorCode.none,
@@ -336,7 +336,7 @@ def appended_part(index: int, result: AppendResult) -> m.produce_response.Partit
 
 
 def refused_part(index: int, refused: AppendRefused) -> m.produce_response.PartitionProduceResponse:
-    """The answer for one whose log refused it."""
+    """Return the response of a partition that refused its batch."""
     return _failed(index, refused.code, refused.message, refused.log_start_offset, refused.record_errors)
 
 

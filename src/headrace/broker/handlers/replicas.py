@@ -241,7 +241,7 @@ def _move_error(path: str, name: str, partition: int, broker: Services) -> Error
 
 
 def authorize_alter_replica_log_dirs(guarded: GuardedRequest) -> object:
-    """ALTER of the cluster; without it each partition is refused."""
+    """Check ALTER of the cluster; without it each partition is refused."""
     if guarded.allow.on_cluster(guarded.context, Operation.ALTER):
         return guarded.handle()
     r, code = m.alter_replica_log_dirs_response, ErrorCode.cluster_authorization_failed

@@ -162,7 +162,7 @@ def _change(
 
 
 def authorize_describe_user_scram_credentials(guarded: GuardedRequest) -> object:
-    """DESCRIBE of the cluster; a refusal names no user."""
+    """Check DESCRIBE of the cluster; a refusal names no user."""
     if guarded.allow.on_cluster(guarded.context, Operation.DESCRIBE):
         return guarded.handle()
     answer = guarded.refuse(ErrorCode.cluster_authorization_failed)

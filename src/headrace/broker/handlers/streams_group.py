@@ -153,7 +153,7 @@ def _with_reason(
 
 
 def refuse_heartbeat(code: ErrorCode, message: str) -> m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse:
-    """An error's answer carries the code and the message only."""
+    """Return the response of an error: its code and message only."""
     return m.streams_group_heartbeat_response.StreamsGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
@@ -224,7 +224,7 @@ def authorize_streams_group_heartbeat(guarded: GuardedRequest) -> object:
 
 
 def authorize_streams_group_describe(guarded: GuardedRequest) -> object:
-    """A group with a topic in its topology that may not be seen is refused as a whole."""
+    """Check DESCRIBE of the group and of the topics of its topology. One hidden topic hides the group."""
 
     def shown(
         group: m.streams_group_describe_response.DescribedGroup,

@@ -104,7 +104,7 @@ class _DefaultConfigs:
     def effective(
         self, configs: Mapping[str, str | None]
     ) -> tuple[m.create_topics_response.CreatableTopicConfigs, ...]:
-        """All settings of a topic with these of its own."""
+        """Return all settings of a topic with these of its own."""
         if not configs:
             return self._all
         return tuple(

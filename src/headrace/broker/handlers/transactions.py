@@ -75,7 +75,7 @@ async def _answer_when_flushed(
 
 
 def code_for_client(code: ErrorCode, api_version: int, fenced_since: int) -> ErrorCode:
-    """Clients below version `fenced_since` of an API do not know PRODUCER_FENCED."""
+    """Translate PRODUCER_FENCED for clients below version `fenced_since` of an API, which do not know it."""
     # KIP-588 split INVALID_PRODUCER_EPOCH in two; older clients know the one.
     if code is ErrorCode.producer_fenced and api_version < fenced_since:
         return ErrorCode.invalid_producer_epoch

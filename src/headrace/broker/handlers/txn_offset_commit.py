@@ -153,7 +153,7 @@ def _response(
 
 
 def authorize_txn_offset_commit(guarded: GuardedRequest) -> object:
-    """WRITE of the id, READ of the group and of each topic."""
+    """Check WRITE of the id, READ of the group and of each topic."""
     request, allow, context = guarded.request, guarded.allow, guarded.context
     if not allow.on_transactional_id(context, Operation.WRITE, request.transactional_id):
         return guarded.refuse(ErrorCode.transactional_id_authorization_failed)

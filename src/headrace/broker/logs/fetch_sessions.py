@@ -76,7 +76,7 @@ class AskedPartition:
         self.parked_as = ("", -1)
 
     def may_have_changed(self, metadata_version: int) -> bool:
-        """False when it is certain that an incremental answer would leave this partition out."""
+        """Whether an incremental response may have to include this partition."""
         log = self.log
         # Only attributes of the log, no look into it: this runs for every partition of every fetch.
         return (
@@ -205,7 +205,7 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def topics(self, session_id: int) -> frozenset[tuple[str, UUID | None]]:
-        """Names and ids of what a session asks for; one of the two is known, see AskedPartition."""
+        """Return names and ids of the partitions of a session; one of the two is known, see AskedPartition."""
         session = self._sessions.get(session_id)
         return (
             frozenset((each.topic, each.topic_id) for each in session.partitions.values()) if session else frozenset()

@@ -74,7 +74,7 @@ class Flusher:
             self._round = asyncio.get_running_loop().create_task(self._rounds())
 
     async def run_every(self, interval_ms: int) -> None:
-        """The policy `interval`: ends when cancelled."""
+        """Flush at an interval (policy `interval`) until cancelled."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.start_round()

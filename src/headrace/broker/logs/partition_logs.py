@@ -202,7 +202,7 @@ class PartitionLogs:
     def validation(
         self, topic: TopicDescription, partition: int, batches: bytes, budget: DecompressionBudget
     ) -> Callable[[], ValidatedBatches]:
-        """The look at batches before their `append`, to be called in any thread. Both raise AppendRefused."""
+        """Validate batches before their `append`, in any thread. Both raise AppendRefused."""
         try:
             log = self._directory.log(topic.name, partition)
         except StorageError as error:
@@ -269,12 +269,12 @@ class PartitionLogs:
         return log is not None and log.fsync == "always" and log.recovery_point < log.log_end_offset
 
     def delete_records_before(self, topic: TopicDescription, partition: int, offset: int) -> int:
-        """The new log start offset. Raises StorageError."""
+        """Delete records, and return the new log start offset. Raises StorageError."""
         log = self._directory.existing_log(topic.name, partition)
         return 0 if log is None else log.delete_records_before(offset)
 
     def sizes(self, wanted: Collection[tuple[str, int]] | None = None) -> Iterator[tuple[str, int, int]]:
-        """(topic, partition, bytes) of all logs on the disk, or of those that are wanted. Raises StorageError."""
+        """Return (topic, partition, bytes) of all or the given logs on the disk. Raises StorageError."""
         for topic, partition in self._directory.partitions_on_disk():
             if wanted is None or (topic, partition) in wanted:
                 yield topic, partition, self._directory.size_bytes(topic, partition)
@@ -294,7 +294,7 @@ class PartitionLogs:
         ]
 
     def failed_logs(self) -> list[str]:
-        """Partitions whose log does no further work until a restart."""
+        """Return the partitions whose log is out of service until a restart."""
         return [f"{log.topic}-{log.partition}" for log in self._open_logs.values() if not log.is_usable]
 
     def enforce_retention(self) -> None:
@@ -434,7 +434,7 @@ _NOTHING = _NoLog()
 
 
 def end_of(batches: bytes) -> int:
-    """The offset behind the last whole batch; 0 when there is none."""
+    """Return the offset behind the last whole batch; 0 without one."""
     end = 0
     for header in iter_batch_headers(batches):
         end = header.next_offset

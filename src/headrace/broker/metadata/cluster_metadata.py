@@ -103,7 +103,7 @@ class ClusterMetadata:
         return self._by_key.get(key)
 
     def name_that_collides(self, name: str) -> str | None:
-        """The topic whose metrics Kafka could not tell from those of `name`."""
+        """Return a topic that has the same name as `name` in Kafka's metrics."""
         return self._by_metric_name.get(metric_name(name))
 
     def topics(self) -> tuple[TopicDescription, ...]:
@@ -112,7 +112,7 @@ class ClusterMetadata:
     def add_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], *, lazy: bool = False
     ) -> TopicDescription:
-        """`lazy` leaves the directories to the first write. Raises StorageError, OSError."""
+        """Add a topic. `lazy` leaves its directories to the first write. Raises StorageError, OSError."""
         try:
             self._directory.create_topic(name, new_topic_id(), partitions, configs, lazy=lazy)
         finally:

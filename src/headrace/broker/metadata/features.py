@@ -75,16 +75,16 @@ class Features:
         return self._directory.dynamic_configs.features_epoch
 
     def level(self, name: str) -> int:
-        """The finalised level; 0 is "off"."""
+        """Return the finalised level; 0 is "off"."""
         # Not stored: the directory is older than the feature, or new; both start at the highest level.
         return self._directory.dynamic_configs.features.get(name, SUPPORTED_FEATURES[name].highest)
 
     def finalized(self) -> dict[str, int]:
-        """The finalised features and their levels. A feature at level 0 is not finalised, as in Kafka."""
+        """Return the finalised features and their levels. A feature at level 0 is not finalised, as in Kafka."""
         return {name: self.level(name) for name in SUPPORTED_FEATURES if self.level(name) > 0}
 
     def update(self, updates: Iterable[FeatureUpdate], *, validate_only: bool) -> None:
-        """All or nothing. Raises SettingsRefused with INVALID_UPDATE_VERSION."""
+        """Finalise levels, all or none. Raises SettingsRefused with INVALID_UPDATE_VERSION."""
         levels = {name: self.level(name) for name in SUPPORTED_FEATURES}
         before = dict(levels)
         # Against the levels as changed so far: a feature named twice is judged in order.

@@ -66,7 +66,7 @@ class TopicRefused(Exception):
 
 
 def illegal_topic_name(name: str) -> str | None:
-    """Why this cannot be a topic's name, in Kafka's words; None when it can."""
+    """Return Kafka's message for an illegal topic name; None for a legal one."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -193,7 +193,7 @@ class TopicAdministration:
                 self._creation_failures.pop(topic.name, None)
 
     def creation_failure(self, name: str, within_ms: int) -> str | None:
-        """Why an internal topic could not be made, when that was tried less than `within_ms` ago."""
+        """Return why the creation of an internal topic failed, if that is less than `within_ms` ago."""
         failure = self._creation_failures.get(name)
         if failure is None or self._logs.now_ms() - failure.at_ms >= within_ms:
             return None
@@ -252,7 +252,7 @@ class TopicAdministration:
     def alter_configs(
         self, topic: TopicDescription, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """`configs` are all of the topic's own values from now on."""
+        """Replace all own settings of a topic."""
         kept = self._checked_configs(configs)
         if not validate_only:
             with _disk_refusals():

@@ -43,10 +43,10 @@ class BrokerSizes(ServerSizes, Protocol):
     """Sizes that are looked up when metrics are requested."""
 
     def group_counts(self) -> Mapping[tuple[str, str], int]:
-        """(type, state) → groups."""
+        """Return the number of groups by (type, state)."""
 
     def partition_counts(self) -> Mapping[str, int]:
-        """loading, active, failed → partitions of `__consumer_offsets`."""
+        """Return the number of partitions of `__consumer_offsets` by state: loading, active, failed."""
 
     def events_waiting(self) -> int: ...
 

@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def log_to(stream: TextIO, *, level: str, log_format: LogFormat) -> None:
-    """All log lines of this process go there. `level` is one of LEVELS."""
+    """Send all log lines of this process to a stream. `level` is one of LEVELS."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -45,7 +45,7 @@ class MetricsServer:
         self._clients: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """The port in fact bound. Raises ConfigError: port-taken, bad-value."""
+        """Start the server, and return its port. Raises ConfigError: port-taken, bad-value."""
         bound = bind(host, port)
         self._server = await asyncio.start_server(self._serve, sock=bound, limit=MOST_BYTES)
         return int(bound.getsockname()[1])
@@ -171,7 +171,7 @@ class Health:
             yield Condition(reason="event-loop-late", detail=f"The event loop was {lag:.1f} s late.")
 
     def ready(self) -> tuple[bool, str]:
-        """(may be sent requests, a JSON document that says why not)."""
+        """Return (whether the broker accepts requests, a JSON document with the reason)."""
         conditions = list(self.conditions())
         fine = not any(condition.blocks for condition in conditions)
         return fine, _health_document("ready" if fine else "not-ready", conditions)
@@ -200,7 +200,7 @@ class LoopLag:
         return late
 
     def seconds(self, now: float) -> float:
-        """The latest of the last ten beats, or the one that is overdue now."""
+        """Return the largest delay of the last ten beats, or that of an overdue one."""
         overdue = now - self._due if self._due is not None else 0.0
         return max(0.0, overdue, *self._recent)
 

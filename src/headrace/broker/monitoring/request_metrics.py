@@ -208,7 +208,7 @@ class RequestMetrics:
 
 
 def times_of(mbean: str, what: str, times: list[tuple[Distribution, dict[str, str]]]) -> Iterator[Family]:
-    """Mean, Max and the percentiles of each."""
+    """Return Mean, Max and percentiles of each."""
     yield gauge(mbean, "Mean", f"{what}: the mean.", [(each.mean(), labels) for each, labels in times])
     yield gauge(mbean, "Max", f"{what}: the longest.", [(each.max(), labels) for each, labels in times])
     for name, share in PERCENTILES.items():

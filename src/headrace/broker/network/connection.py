@@ -225,7 +225,7 @@ class ClientConnection(ClientSocket):
         self._advance()
 
     def close_when_answered(self) -> None:
-        """A goodbye: the request at work still gets its answer, those behind it do not."""
+        """Close gracefully: the running request is answered, queued ones are not."""
         self._leaving = True
         self.close_reason = "broker-stopping"
         # Requests that are not begun get no response: their clients retry on another connection.

@@ -121,7 +121,7 @@ class Listeners:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; connections wait in its backlog. Port 0 takes a free one.
+    """Bind a listening socket. Port 0 takes a free one. Connections wait in its backlog.
 
     Raises:
         ConfigError: port-taken, bad-value.

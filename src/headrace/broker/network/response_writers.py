@@ -64,7 +64,7 @@ class SendfileWriter:
         self._go_on()
 
     def close(self) -> None:
-        """The connection is lost."""
+        """Drop what is left: the connection is lost."""
         self._left.clear()
         self._stop_waiting()
         if self._socket is not None:
@@ -164,12 +164,12 @@ class ChunkedWriter:
         self._go_on()
 
     def wanted(self) -> None:
-        """The transport wants more."""
+        """Write more: the transport has room."""
         if self._left and self._turn is None:
             self._take_turn()
 
     def close(self) -> None:
-        """The connection is lost."""
+        """Drop what is left: the connection is lost."""
         self._left.clear()
         if self._turn is not None:
             self._turn.cancel()

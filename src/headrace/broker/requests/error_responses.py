@@ -46,12 +46,12 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def error_answer(api_key: ApiKey, request: object, code: ErrorCode) -> object:
-    """A response of the newest class that answers all of `request` with `code`; None: one without items."""
+    """Return a response of the newest class that answers all of `request` with `code`; None: one without items."""
     return _filled(newest_class(api_key, "response"), None if api_key in _AS_A_WHOLE else request, code)
 
 
 def request_refusal(api_key: ApiKey, api_version: int, code: ErrorCode) -> object | None:
-    """A response of the newest class with `code` and without items; None where `api_version` has no code for all."""
+    """Return a response of the newest class with `code` and no items; None if `api_version` has no code for all."""
     spoken = message_class(api_key, api_version, "response")
     if not any(field.name == "error_code" for field in dataclasses.fields(spoken)):
         return None

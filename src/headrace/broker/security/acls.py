@@ -178,7 +178,7 @@ class AclIndex:
         self._prefix_lengths = {kind: tuple(found) for kind, found in lengths.items()}
 
     def of_resource(self, kind: ResourceType, name: str) -> list[Acl]:
-        """The rules that speak of this resource."""
+        """Return the rules that apply to this resource."""
         # Three look-ups by hash instead of a walk over all rules: the literal name, the wildcard, and one prefix of the
         # name for each length that a prefixed rule has.
         found = [*self._by_literal.get((kind, name), ())]

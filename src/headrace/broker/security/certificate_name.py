@@ -34,7 +34,7 @@ _SPLIT = re.compile(r"\s*(?:(DEFAULT)|(RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]
 
 
 def subject_name(certificate: bytes) -> str:
-    """`certificate` as DER. The most specific part comes first."""
+    """Return the subject name of a DER certificate, the most specific part first."""
     # Certificate ::= SEQUENCE { tbsCertificate, signatureAlgorithm, signature }; the first element is the one that
     # names.
     to_be_signed = next(_elements(next(_elements(certificate, 0, len(certificate))).content))
@@ -120,7 +120,7 @@ class MappingRule:
 
 
 def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
-    """`ssl.principal.mapping.rules`, in Kafka's form. Raises ConfigError `bad-value`."""
+    """Parse `ssl.principal.mapping.rules`, in Kafka's form. Raises ConfigError `bad-value`."""
     rules: list[MappingRule] = []
     position = 0
     while position < len(text.rstrip()):

@@ -32,7 +32,7 @@ class LoginExchange(Protocol):
     complete: bool
 
     def evaluate(self, message: bytes) -> bytes:
-        """The answer. Raises SaslError."""
+        """Return the response to a message. Raises SaslError."""
 
 
 AddedUser = tuple[str, str, ScramCredential]

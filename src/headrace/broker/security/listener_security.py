@@ -41,7 +41,7 @@ class ListenerSecurity:
         return f"ListenerSecurity(tls={self.tls is not None}, mechanisms={self.mechanisms})"
 
     def login(self, mechanism: str, credentials: Credentials) -> LoginExchange:
-        """A new exchange of one of `mechanisms`."""
+        """Begin an exchange of one of `mechanisms`."""
         from headrace.broker.security.secured_listener import login_by
 
         return login_by(mechanism, self.plain_users, credentials)

@@ -103,11 +103,11 @@ class SaslSession:
         return self._state.name.lower()
 
     def close_again(self) -> None:
-        """A new login on the same connection, which must be the same user's by the same mechanism."""
+        """Begin a new login on the same connection, of the same user with the same mechanism."""
         self._state, self._again = _State.HANDSHAKE, True
 
     def take(self, frame: bytes) -> SaslReply:
-        """The answer to the next frame, while the gate is not open."""
+        """Return the response to the next frame, before authentication has succeeded."""
         # 1. KIP-368: a new login must use the mechanism of the first. Kafka notices at this frame and not at the
         #    handshake, and closes without a word.
         if self._state is _State.AUTHENTICATE and self._changed_mechanism:

@@ -49,7 +49,7 @@ _KEY = secrets.token_bytes(32)
 
 
 def login_by(mechanism: str, plain_users: Mapping[str, str], credentials: Credentials) -> LoginExchange:
-    """A new exchange, see `ListenerSecurity.login`."""
+    """Begin an exchange, see `ListenerSecurity.login`."""
     if mechanism == PLAIN:
         return _PlainLogin(plain_users)
     return ScramServer(
@@ -144,7 +144,7 @@ _MODULE = re.compile(r"\s*([A-Za-z0-9_.$]+)\s+(required|requisite|sufficient|opt
 
 
 def jaas_options(setting: str, text: str) -> dict[str, str]:
-    """The options of the login module. Raises ConfigError `bad-value`."""
+    """Return the options of the login module. Raises ConfigError `bad-value`."""
     module = _MODULE.match(text)
     if module is None:
         raise _invalid_jaas(setting)
@@ -162,12 +162,12 @@ def jaas_options(setting: str, text: str) -> dict[str, str]:
 
 
 def users_of(options: dict[str, str]) -> dict[str, str]:
-    """User name → password, of a broker's PlainLoginModule."""
+    """Return passwords by user name, of a broker's PlainLoginModule."""
     return {name.removeprefix("user_"): value for name, value in options.items() if name.startswith("user_")}
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """A file of lines `name=password`; `#` begins a comment. Raises ConfigError `bad-value`."""
+    """Read a file of lines `name=password`; `#` begins a comment. Raises ConfigError `bad-value`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
