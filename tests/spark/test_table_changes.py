@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from headrace.errors import TopologyError
+from headrace.spark.runtime.keyed_operators import stateful_operator
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark
@@ -141,6 +142,43 @@ def test_another_filter_is_another_state(make_offline_app):
     assert texts[0] == ""
     assert len(set(texts)) == 4
     assert texts[1] == texts[4]
+
+
+def summed(stream: Any) -> Any:
+    return stream.groupBy("origin").agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
+
+
+def grouped(table: Any, column: str = "n") -> Any:
+    return table.groupBy("rows").agg(F.sum(column).alias("total"), name="second")
+
+
+CHANGED: dict[str, Any] = {
+    "an expression": lambda s: grouped(summed(s).withColumn("n", F.expr("n + 1"))),
+    "a filter": lambda s: grouped(summed(s).where("n > 1")),
+    "a group": lambda s: grouped(summed(s).withColumn("rows", F.expr("rows % 2"))),
+    "the first aggregate": lambda s: grouped(
+        s.groupBy("origin").agg(F.count("*").alias("rows"), F.max("n").alias("n"))
+    ),
+    "the second aggregate": lambda s: summed(s).groupBy("rows").agg(F.min("n").alias("total"), name="second"),
+    "a filter behind both": lambda s: grouped(summed(s)).where("total > 1"),
+}
+UNCHANGED: dict[str, Any] = {
+    "names": lambda s: grouped(summed(s).withColumnRenamed("n", "m"), "m").withColumnRenamed("total", "t"),
+    "a filter in front": lambda s: grouped(summed(s.where("n > 2"))),
+}
+
+
+def test_another_program_between_two_tables_is_another_state(make_offline_app):
+    def hashes(declare: Any) -> list[Any]:
+        app = make_offline_app("one")
+        declare(app.stream("flights", schema=SCHEMA)).to_topic("out")
+        operators = [one for part in app.compile().subtopologies for one in part.operators]
+        assert {one.name for one in operators} == {"by-origin", "second"}
+        return [stateful_operator(one, one.emits_changes).stores[0].rows.hash for one in operators]
+
+    base = hashes(lambda s: grouped(summed(s)))
+    assert [name for name, declare in CHANGED.items() if hashes(declare) == base] == []
+    assert [name for name, declare in UNCHANGED.items() if hashes(declare) != base] == []
 
 
 def final_prices(bids: Any) -> Any:
