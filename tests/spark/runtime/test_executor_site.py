@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 from tests.spark.runtime.plan_samples import BATCH
 
+from headrace.errors import ConfigError
 from headrace.spark.runtime.executor_site import ROOT_VARIABLE, ExecutorSite
 from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.resident_stage import OpenEnd
+from headrace.spark.runtime.slot_link import SlotLink
+from headrace.spark.runtime.stage_reports import error_of
 
 SITE = ExecutorSite(group_id="a/b", process_id="p", subtopology_id="counts")
 
@@ -56,3 +61,16 @@ def test_a_plan_is_read_with_this_hosts_directory_and_boot(monkeypatch: pytest.M
     assert plan.state_dir == str(site.path)
     assert plan.boot_id == site.boot_id != "the driver's"
     assert plan.slots == of_driver.slots
+
+
+def test_a_plan_of_another_version_is_reported_to_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = SlotLink(socket.create_connection(server.getsockname()))
+        there = SlotLink(server.accept()[0])
+    with here, there:
+        with pytest.raises(ConfigError, match="another version of Headrace"):
+            OpenEnd(link=here, site=SITE.open()).read('{"slots": [], "a_new_fact": 1}')
+        told = there.receive(within_s=5)
+    assert told is not None
+    assert error_of(told["error"]).code == "slots-missing"

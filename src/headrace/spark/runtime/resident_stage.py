@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.runtime.executor_site import ExecutorSite, OpenSite, describe_executor
 from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
 from headrace.spark.runtime.restore_agent import RestoreAgent, Serving
@@ -122,9 +122,25 @@ class OpenEnd:
             yield message["plan"]
 
     def read(self, plan: str) -> MicroBatchPlan:
-        """Return a plan as it is to be read on this host."""
-        found = MicroBatchPlan.from_json(plan)
-        return found if self.site is None else self.site.place(found)
+        """Return a plan as it is to be read on this host.
+
+        Raises:
+            ConfigError: `slots-missing` if it is not a plan of this version of Headrace.
+        """
+        if self.site is None:
+            return MicroBatchPlan.from_json(plan)
+        try:
+            return self.site.place(MicroBatchPlan.from_json(plan))
+        except (KeyError, TypeError, ValueError) as error:
+            refused = ConfigError(
+                "slots-missing",
+                f"the executor on {describe_executor()['host']} has another version of Headrace than the driver: "
+                f"it cannot read a plan ({type(error).__name__}: {error})",
+                "Install the same version of Headrace on every host, or make the archived environment anew.",
+            )
+            with contextlib.suppress(LinkClosed):
+                self.link.send({"error": facts_of(refused)})
+            raise refused from error
 
     @contextlib.contextmanager
     def errors_sent(self, plan: MicroBatchPlan) -> Iterator[None]:
