@@ -1,11 +1,10 @@
-"""The queries: on DataFrames beside plain Python, on streams either running or refused at their line."""
+"""The queries on DataFrames beside plain Python. `test_runner` runs them on streams."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,19 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 from tests.nexmark import reference_results
+from tests.spark.runtime.processors import Task, transform_of
 
-import headrace.nexmark.queries as queries_module
-from headrace.errors import TopologyError
 from headrace.nexmark import QUERY_NAMES
 from headrace.nexmark.events import Workload, generate
 from headrace.nexmark.frames import event_frames
+from headrace.nexmark.last_ten import LastTen
 from headrace.nexmark.queries import QUERIES, Events
-from headrace.nexmark.runner import event_streams
-from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark
 
 EVENTS = 3_000
 WORKLOAD = Workload(event_rate=60, disorder=100)  # 50 s: five windows
 REFERENCES = [name for name in QUERY_NAMES if hasattr(reference_results, name)]
-MISSING = [name for name, query in QUERIES.items() if not query.runs]
 
 
 @pytest.fixture(scope="module")
@@ -129,38 +125,48 @@ def test_the_names_are_those_of_the_command_line() -> None:
     assert tuple(QUERIES) == QUERY_NAMES
 
 
-# The call that is refused, of each query that does not run on streams.
-REFUSED_CALLS = {
-    "q6": 'winning.select("seller"',
-}
+def last_ten(bids: list[tuple[int, int, int, int]]) -> dict[tuple[int, int], float]:
+    """Return the average of each (seller, id) of bids (seller, id, price, expires)."""
+    averages = {}
+    for seller in {bid[0] for bid in bids}:
+        best: dict[tuple[int, int], int] = {}
+        for _, name, price, expires in (bid for bid in bids if bid[0] == seller):
+            best[expires, name] = max(price, best.get((expires, name), 0))
+        order = sorted(best)
+        for place, end in enumerate(order):
+            last = [best[one] for one in order[max(0, place - 9) : place + 1]]
+            averages[seller, end[1]] = sum(last) / len(last)
+    return averages
 
 
-@pytest.fixture(scope="module")
-def user_queries(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """The queries as a file of the user's: a refusal names lines of the user's files only."""
-    path = tmp_path_factory.mktemp("program") / "my_queries.py"
-    path.write_text(Path(queries_module.__file__).read_text())
-    spec = importlib.util.spec_from_file_location("my_queries", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["my_queries"] = module
-    spec.loader.exec_module(module)
-    found: Mapping[str, Any] = module.QUERIES
-    return found
+@pytest.mark.usefixtures("spark")
+def test_averages_of_the_last_ten_do_not_depend_on_arrival(tmp_path: Path) -> None:
+    declared = transform_of(
+        LastTen(),
+        group_columns=(("seller", '"long"'),),
+        inputs=(("i0", '"long"'), ("i1", '"long"'), ("i2", '"long"')),
+        row_columns=(("seller", "g0"), ("id", "i0"), ("price", "i1"), ("expires", "i2")),
+        columns=(("seller", '"long"'), ("id", '"long"'), ("average", '"double"')),
+    )
+    for seed in range(4):
+        chance = random.Random(seed)
+        ends = {name: chance.randrange(20) for name in range(60)}  # several end at once
+        auctions = [chance.randrange(60) for _ in range(200)]
+        bids = [(name % 3, name, chance.randrange(1, 50), ends[name]) for name in auctions]
+        task = Task(tmp_path / str(seed), declared)
+        at = 0
+        while at < len(bids):
+            size, outcome = chance.randrange(1, 60), chance.choice(["commit", "commit", "undo", "restore"])
+            if outcome == "restore":
+                task.restore()
+            task.run(bids[at : at + size], commits=outcome != "undo")
+            at += 0 if outcome == "undo" else size
+        task.store.close()
+        assert {(seller, name): average for seller, name, average in task.found} == last_ten(bids)
 
 
-@pytest.mark.parametrize("name", MISSING)
-def test_query_without_its_operator_is_refused_at_its_line(
-    name: str, spark: SparkSession, user_queries: Mapping[str, Any]
-) -> None:
-    """Fails when the operator lands: then remove `missing` of the query, and test_runner.py verifies it."""
-    streams = event_streams(StreamsApp(f"nexmark-{name}", spark=spark))
-    with pytest.raises(TopologyError) as caught:
-        user_queries[name].build(streams).to_topic("results", partitions=2)
-    assert "my_queries.py:" in caught.value.facts["where"]
-    assert REFUSED_CALLS[name] in caught.value.facts["where"]
-    assert caught.value.fix
+def test_all_queries_run_on_streams() -> None:
+    assert all(query.runs for query in QUERIES.values())
 
 
 def test_the_page_has_the_table_of_the_queries() -> None:
@@ -169,7 +175,3 @@ def test_the_page_has_the_table_of_the_queries() -> None:
         result = {"append": "every row", "table": "last row of a key", "files": "files"}[query.kind]
         state = f"needs {query.missing}" if query.missing else "runs"
         assert f"| {query.name} | {query.title} | {'closed windows' if query.closed else result} | {state} |" in page
-
-
-def test_each_query_runs_or_is_refused() -> None:
-    assert sorted(REFUSED_CALLS) == sorted(MISSING)

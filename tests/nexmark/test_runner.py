@@ -68,7 +68,7 @@ def finished(
         if query.kind == "files":
             rows.to_parquet(directory / query.name, partition_by=query.partition_by)
         else:
-            rows.to_topic(f"{query.name}-results", output_mode=query.output_mode, partitions=2)
+            rows.to_topic(f"{query.name}-results", key=query.key, output_mode=query.output_mode, partitions=2)
     with app.start() as running:
         running.wait_until("caught-up", timeout=120)
     return broker, directory

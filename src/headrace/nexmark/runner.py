@@ -176,7 +176,12 @@ class QueryRun:
         if self.query.kind == "files":
             rows.to_parquet(self.output_path, partition_by=self.query.partition_by)
         else:
-            rows.to_topic(self.output_topic, output_mode=self.query.output_mode, partitions=options.partitions)
+            rows.to_topic(
+                self.output_topic,
+                key=self.query.key,
+                output_mode=self.query.output_mode,
+                partitions=options.partitions,
+            )
         return app
 
     @property
