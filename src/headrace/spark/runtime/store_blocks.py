@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from headrace.errors import StateError
 from headrace.spark.runtime import block_kernels as kernels
 from headrace.spark.runtime.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.store_records import SEAL_BYTES, seal_of, unseal
+
+if TYPE_CHECKING:
+    import lmdb
 
 __all__ = ["FIRST", "Found", "entries", "entries_under", "find", "names_between", "put", "values_under"]
 
@@ -54,7 +57,7 @@ class Found:
         return array_of_spans(self.blocks, at, np.maximum(sizes, 0), pa.binary(), sizes < 0)
 
 
-def find(transaction: Any, database: Any, names: pa.Array) -> Found:
+def find(transaction: lmdb.Transaction[bytes], database: Any, names: pa.Array) -> Found:
     """Return the blocks of `names`, which are sorted and distinct. Raises StateError("state-corrupt")."""
     with transaction.cursor(database) as cursor:
         # 1. Few names: a search in LMDB's tree for each. Many: list the first names of all blocks once and gallop
@@ -75,7 +78,7 @@ def find(transaction: Any, database: Any, names: pa.Array) -> Found:
     return Found(names, firsts, block_at, np.frombuffer(b"".join(bodies) or b"\0", np.uint8), bounds)
 
 
-def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
+def put(transaction: lmdb.Transaction[bytes], database: Any, found: Found, values: pa.Array) -> int:
     """Write a value for each name found, null to delete. Return the change of the entry count. Raises StateError."""
     value_data, value_starts, value_sizes = spans_of(values)
     if values.null_count:
@@ -106,7 +109,7 @@ def put(transaction: Any, database: Any, found: Found, values: pa.Array) -> int:
 
 
 def names_between(
-    transaction: Any, database: Any, first: bytes, end: bytes, limit: int, *, without: int = 0
+    transaction: lmdb.Transaction[bytes], database: Any, first: bytes, end: bytes, limit: int, *, without: int = 0
 ) -> pa.Array:
     """Return the names from `first` to before `end`, in order, at most the first `limit`. Raises StateError.
 
@@ -144,7 +147,7 @@ def names_between(
     return array_of_spans(data, starts + without, sizes - without, pa.binary(), np.zeros(len(starts), np.bool_))
 
 
-def values_under(transaction: Any, database: Any, prefixes: pa.Array) -> tuple[Positions, pa.Array]:
+def values_under(transaction: lmdb.Transaction[bytes], database: Any, prefixes: pa.Array) -> tuple[Positions, pa.Array]:
     """Return the values of all names that begin with one of the prefixes, and the number of the prefix of each.
 
     Prefixes are sorted, and none begins with another one. Raises StateError("state-corrupt").
@@ -154,7 +157,7 @@ def values_under(transaction: Any, database: Any, prefixes: pa.Array) -> tuple[P
 
 
 def entries_under(
-    transaction: Any, database: Any, prefixes: pa.Array, *, without: int = 0
+    transaction: lmdb.Transaction[bytes], database: Any, prefixes: pa.Array, *, without: int = 0
 ) -> tuple[Positions, pa.Array, pa.Array]:
     """Return for each name that begins with one of the prefixes the number of the prefix, the name, and the value.
 
@@ -175,7 +178,7 @@ def entries_under(
     return found, names, array_of_spans(blocks, starts, sizes, pa.binary(), none)
 
 
-def entries(transaction: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
+def entries(transaction: lmdb.Transaction[bytes], database: Any) -> Iterator[tuple[bytes, bytes]]:
     """(name, value) of all, in the order of names; for tests and tools."""
     with transaction.cursor(database) as cursor:
         for sealed in cursor.iternext(keys=False, values=True):
@@ -208,7 +211,7 @@ def _sealed(
     return pairs
 
 
-def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
+def _among_all(cursor: lmdb.Cursor[bytes], names: pa.Array) -> tuple[list[bytes], Positions]:
     """Find blocks from a list of all first names: (first names of the touched blocks, which of them each name falls
     into).
     """
@@ -221,7 +224,7 @@ def _among_all(cursor: Any, names: pa.Array) -> tuple[list[bytes], Positions]:
     return [firsts[block] for block in touched.tolist()], block_at
 
 
-def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
+def _sought(cursor: lmdb.Cursor[bytes], names: list[bytes]) -> tuple[list[bytes], Positions]:
     """Find blocks as `_among_all` does, by a search in LMDB's tree for each name."""
     firsts: list[bytes] = []
     block_at = np.empty(len(names), np.int64)
@@ -238,7 +241,7 @@ def _sought(cursor: Any, names: list[bytes]) -> tuple[list[bytes], Positions]:
     return firsts, block_at
 
 
-def _sought_under(cursor: Any, prefixes: list[bytes]) -> list[bytes]:
+def _sought_under(cursor: lmdb.Cursor[bytes], prefixes: list[bytes]) -> list[bytes]:
     """First names of the blocks that may hold names under the prefixes, by a search in LMDB's tree for each prefix."""
     firsts: list[bytes] = []
     for prefix in prefixes:
@@ -256,7 +259,7 @@ def _sought_under(cursor: Any, prefixes: list[bytes]) -> list[bytes]:
     return firsts
 
 
-def _among_all_under(cursor: Any, prefixes: pa.Array) -> list[bytes]:
+def _among_all_under(cursor: lmdb.Cursor[bytes], prefixes: pa.Array) -> list[bytes]:
     """The same, from a list of all blocks."""
     firsts = list(cursor.iternext(keys=True, values=False))
     if not firsts:

@@ -43,12 +43,12 @@ class StoreEnvironment:
         self._file = (-1, -1)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Any]:
+    def reading(self) -> Iterator[lmdb.Transaction[bytes]]:
         """A read transaction."""
         with self._watched(), self._begin(write=False) as transaction:
             yield transaction
 
-    def write(self, work: Callable[[Any], Any]) -> Any:
+    def write(self, work: Callable[[lmdb.Transaction[bytes]], Any]) -> Any:
         """Run `work` in a write transaction; what it returns."""
         while True:
             transaction, result = self.opened(work)
@@ -56,7 +56,7 @@ class StoreEnvironment:
             if committed:
                 return result
 
-    def opened(self, work: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def opened(self, work: Callable[[lmdb.Transaction[bytes]], Any]) -> tuple[lmdb.Transaction[bytes], Any]:
         """Begin a write transaction and run `work` in it: (the transaction, the result). It ends in the same thread."""
         while True:
             with self._watched():
@@ -72,7 +72,9 @@ class StoreEnvironment:
                     raise
             self._enlarge()
 
-    def finished(self, transaction: Any, work: Callable[[Any], Any]) -> tuple[bool, Any]:
+    def finished(
+        self, transaction: lmdb.Transaction[bytes], work: Callable[[lmdb.Transaction[bytes]], Any]
+    ) -> tuple[bool, Any]:
         """Run `work` and commit: (True, its result), or (False, None) if all must be repeated in a larger map."""
         try:
             with self._watched():
@@ -124,7 +126,7 @@ class StoreEnvironment:
                 self.condemn(error.message)
             raise
 
-    def _begin(self, *, write: bool) -> Any:
+    def _begin(self, *, write: bool) -> lmdb.Transaction[bytes]:
         try:
             return self.lmdb.begin(write=write)
         except lmdb.MapResizedError:  # another process made the map larger

@@ -8,10 +8,13 @@ Until `prepare` no other process can write to the store or see the changes, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_records import StorePosition
+
+if TYPE_CHECKING:
+    import lmdb
 
 __all__ = ["StoreTransaction"]
 
@@ -22,8 +25,8 @@ class StoreTransaction:
     def __init__(
         self,
         environment: StoreEnvironment,
-        merge: Callable[[Any], StorePosition | None],
-        place: Callable[[Any, int], tuple[int, int]],
+        merge: Callable[[lmdb.Transaction[bytes]], StorePosition | None],
+        place: Callable[[lmdb.Transaction[bytes], int], tuple[int, int]],
     ) -> None:
         """`merge` writes into a transaction and returns where the store stood. `place` writes where it stands then,
         given the changelog's offset, and returns its keys and bytes. Both are done again when the map was full.
