@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import HeadraceError, UnboundedStateWarning
 from headrace.spark.streams_app import StreamsApp
-from headrace.spark.topology.nodes import DeadLetter, Deduplication
+from headrace.spark.topology.nodes import DeadLetter, Deduplication, OutOfTime
 
 pytestmark = pytest.mark.spark
 
@@ -274,3 +275,33 @@ def test_refused(clicks, name):
     assert (caught.value.code, words in str(caught.value)) == (code, True), str(caught.value)
     assert caught.value.fix
     assert "test_event_time.py" in caught.value.facts["where"]
+
+
+def test_records_out_of_time_name_their_topics(spark, app):
+    late, ahead = DeadLetter("clicks-late"), DeadLetter("clicks-ahead")
+    stream = app.stream("clicks", schema=SCHEMA, key="id", on_late=late, on_ahead=ahead)
+    deduplication = compiled(stream.withWatermark("ts", "10 minutes").dropDuplicatesWithinWatermark(KEY))
+    assert deduplication.out_of_time == OutOfTime(topic="clicks", late=late, ahead=ahead)
+    assert app.compile().subtopologies[0].sources[0].dead_letter_topics == ("clicks-late", "clicks-ahead")
+    described = json.loads(app.describe("json"))["subtopologies"][0]["sources"][0]
+    assert (described["on_late"], described["on_ahead"]) == ("dead letter: clicks-late", "dead letter: clicks-ahead")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"on_late": "skip"}, "on_late is 'skip', none of drop"),
+        ({"on_ahead": DeadLetter("clicks")}, "would come again for ever"),
+        ({"on_late": DeadLetter("no topic")}, "no topic"),
+    ]
+    for policies, message in refused:
+        with pytest.raises(HeadraceError, match=message):
+            StreamsApp("other", spark=spark).stream("clicks", schema=SCHEMA, **policies)
+
+
+def test_policies_for_event_times_that_no_operator_compares_are_refused(spark):
+    unread = StreamsApp("unread", spark=spark)
+    unread.stream("clicks", schema=SCHEMA, on_ahead="drop").withWatermark("ts", "1 minute").to_topic("copy")
+    with pytest.raises(HeadraceError, match="so on_ahead has no effect"):
+        unread.compile()
+    timed = StreamsApp("timed", spark=spark, config={"headrace.watermark.idle.timeout.ms": 1000})
+    rows = timed.stream("clicks", schema=SCHEMA, on_late=DeadLetter("late")).withWatermark("ts", "1 minute")
+    rows.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n")).to_topic("counts")
+    with pytest.raises(HeadraceError, match="where their records are not known"):
+        timed.compile()

@@ -108,7 +108,7 @@ def test_aggregate_functions_of_the_limitations_page_exist_or_are_refused(flight
     arguments |= {"count_distinct": "DISTINCT n"}
     calls = {name: f"{name.removesuffix('_distinct')}({arguments.get(name, 'n')})" for name in supported}
     flights.groupBy("origin").agg(*(F.expr(call).alias(name) for name, call in calls.items()))
-    two = {"percentile": "n, 0.5"}
+    two = dict.fromkeys(("percentile", "approx_percentile", "percentile_approx"), "n, 0.5")
     within = {"percentile_cont", "percentile_disc"}
     for name in unmergeable | later:
         call = f"{name.removesuffix('_distinct')}({'DISTINCT ' * name.endswith('_distinct')}{two.get(name, 'n')})"

@@ -203,6 +203,42 @@ def test_duplicates_and_late_rows_are_dropped(make_offline_app):
         assert {key: state[key] for key in ("a", "c")} == {"a": newest + 51 * second, "c": newest + 60 * second}
 
 
+def test_records_out_of_time_are_kept_aside(make_offline_app):
+    app = make_offline_app()
+    letters = {"on_late": DeadLetter("late"), "on_ahead": DeadLetter("ahead")}
+    clicks = app.stream("clicks", schema="id string, at timestamp", key="id", **letters)
+    clicks = clicks.withWatermark("at", "10 seconds")
+    clicks.dropDuplicatesWithinWatermark(["id"]).to_topic("unique")
+    windows = F.window("at", "1 minute", "30 seconds")
+    clicks.groupBy(windows, "id").agg(F.count("*").alias("n"), name="kept").to_topic("kept", output_mode="append")
+    spread = clicks.where("id <> 'z'").groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n"), name="spread")
+    spread.where("n > 0").to_topic("spread", output_mode="append")
+
+    def click(second):
+        return {"id": "a", "at": f"2024-01-01T00:{second // 60:02}:{second % 60:02}Z"}
+
+    with TopologyTest(app, now_ms=1_704_067_200_000) as test:
+        test.push("clicks", [click(0), {"id": "n"}, {"id": "a", "at": "2024-01-02T00:00:00Z"}])
+        test.push("clicks", [click(100)])
+        assert test.records("late")[0].value == b'{"id":"n"}'
+        test.restart()
+        test.push("clicks", [click(65), click(20), click(131)])
+        late = [(dict(r.headers)["headrace.offset"], dict(r.headers)["headrace.reason"]) for r in test.records("late")]
+        assert sorted(late) == [
+            (b"1", b"without an event time for unique-by-id"),
+            (b"4", b"too late for kept-watermark"),
+            (b"4", b"too late for unique-by-id"),
+            (b"5", b"too late for kept-watermark"),
+            (b"5", b"too late for spread-watermark"),
+            (b"5", b"too late for unique-by-id"),
+        ], "the row at 65 is late for one of its two windows, and is written once"
+        assert {(r.key, dict(r.headers)["headrace.offset"]) for r in test.records("ahead")} == {(b"a", b"2")}
+        assert len(test.records("ahead")) == 3, "one for each operator"
+        assert [row["n"] for row in test.read("spread")] == [1, 2], "the row at 65 is on time for its minute"
+        assert sum(row["deadLetters"] for row in test.progress) == 5, "since the restart"
+        assert len(test.read("unique")) == 3
+
+
 def test_two_streams_share_an_aggregate(make_offline_app):
     app = make_offline_app()
     both = app.stream("flights", schema=SCHEMA).unionByName(app.stream("delays", schema=SCHEMA))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from headrace.client.admin_access import AclBinding
-from headrace.spark.topology.nodes import CompiledTopology, DeadLetter, TopicSource
+from headrace.spark.topology.nodes import CompiledTopology, TopicSource
 
 __all__ = ["as_commands", "rules_for"]
 
@@ -67,8 +67,8 @@ def _written(compiled: CompiledTopology) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for part in compiled.subtopologies:
         for source in part.sources:
-            if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter):
-                found[source.on_error.topic] = True
+            if isinstance(source, TopicSource):
+                found |= dict.fromkeys(source.dead_letter_topics, True)
     for sink in compiled.topic_sinks():
         found[sink.topic] = found.get(sink.topic, False) or sink.partitions is not None
     return dict(sorted(found.items()))

@@ -75,14 +75,17 @@ _UNMERGEABLE = {
     "median": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
     "mode": "groupBy that column as well and count: the reader takes the largest",
 }
+_BUCKETS = "count per bucket: groupBy a rounded value as well"
 _DISTINCT = "groupBy that column as well and count: there is one row per value"
 _ANY = "F.min or F.max of the column gives one of its values"
 _BY_TIME = "F.min_by(x, t) and F.max_by(x, t) are the first and the last x by a time t"
 # Aggregates whose parts do merge and that come in a later release → what serves meanwhile.
 _PLANNED = {
-    "approx_count_distinct": _DISTINCT,
+    "approx_count_distinct": "F.count_distinct(x) is exact, and keeps an entry per group and value",
     "collect_set": _DISTINCT,
     "collect_list": "write the rows to a topic with the group as key; the reader collects them",
+    "approx_percentile": _BUCKETS,
+    "percentile_approx": _BUCKETS,
     "first": _BY_TIME,
     "last": _BY_TIME,
     "first_value": _BY_TIME,

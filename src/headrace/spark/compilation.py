@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 from pyspark.sql import DataFrame
 
 from headrace.errors import TopologyError
-from headrace.spark.event_time import KeyedDeduplication, RelayedClosing, without_watermark
+from headrace.spark.event_time import KeyedDeduplication, RelayedClosing, check_out_of_time, without_watermark
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
@@ -412,6 +412,7 @@ class _Building:
             delay_us=closing.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
+            out_of_time=closing.out_of_time,
             changelog_topic=self._internal(declared.name, "watermark-changelog"),
             where=declared.where,
         )
@@ -424,6 +425,7 @@ class _Building:
             event_time_expression=declared.event_time_expression,
             delay_us=declared.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
+            out_of_time=declared.out_of_time,
             changelog_topic=self._internal(declared.name, "changelog"),
             where=declared.where,
         )
@@ -565,6 +567,7 @@ class _Building:
             delay_us=clock.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
+            out_of_time=clock.out_of_time,
             changelog_topic=self._internal(declared.name, f"{side}-watermark-changelog"),
             where=declared.where,
         )
@@ -581,6 +584,7 @@ class _Building:
             delay_us=declared.clock.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
+            out_of_time=declared.clock.out_of_time,
             changelog_topic=self._internal(declared.name, "watermark-changelog"),
             where=declared.where,
         )
@@ -592,6 +596,7 @@ class _Building:
             # topology.
             order = [*self._template_of_source(source).columns]
             needed = tuple(column for column in order if column in self._needed[name])
+            check_out_of_time(source, self._branches[name], idle_timeout_ms=self._idle_timeout_ms)
             parts[name] = CompiledSubtopology(
                 subtopology_id=name,
                 sources=(replace(source, columns_needed=needed),),

@@ -109,6 +109,13 @@ def _source(source: Source) -> dict[str, Any]:
         "key": source.key_column,
         "columns": needed,
         "on_error": on_error,
+    } | {
+        name: f"dead letter: {policy.topic}" if isinstance(policy, DeadLetter) else policy
+        for name, policy, default in (
+            ("on_late", source.on_late, "drop"),
+            ("on_ahead", source.on_ahead, "keep"),
+        )
+        if policy != default
     }
 
 

@@ -12,7 +12,7 @@ partition. So a slow upstream task makes no record of the others late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -26,13 +26,21 @@ from headrace.spark.frames import quoted, without_hidden
 from headrace.spark.plan_reader import source_column
 from headrace.spark.spark_internals import analysed, interval_microseconds, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, NarrowCall, TopicSource
+from headrace.spark.topology.nodes import (
+    EVENT_TIME_COLUMN,
+    Branch,
+    DeadLetter,
+    NarrowCall,
+    OutOfTime,
+    TopicSource,
+)
 from headrace.spark.unsupported import refusal, translated
 
 __all__ = [
     "ClosingWindows",
     "KeyedDeduplication",
     "RelayedClosing",
+    "check_out_of_time",
     "check_watermark",
     "closing_windows",
     "has_watermark",
@@ -53,6 +61,7 @@ class KeyedDeduplication:
     key_expressions: tuple[str, ...]
     event_time_expression: str  # empty without a watermark: then all rows have the same time, and keys stay for ever
     delay_us: int
+    out_of_time: OutOfTime = field(default_factory=OutOfTime)
     where: str
     noun = "a deduplication"
 
@@ -70,6 +79,7 @@ class ClosingWindows:
     topics: tuple[str, ...]
     event_time_expression: str
     delay_us: int
+    out_of_time: OutOfTime = field(default_factory=OutOfTime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +167,7 @@ def keyed_deduplication(
         key_expressions=tuple(text for text, _, _ in keys),
         event_time_expression="" if delay is None else canonical.text(event_time),
         delay_us=0 if delay is None else interval_microseconds(template.sparkSession, delay),
+        out_of_time=OutOfTime() if delay is None else _out_of_time(source),
         where=where,
     )
 
@@ -186,7 +197,47 @@ def closing_windows(
         topics=source.topics,
         event_time_expression=CanonicalExpressions(template).text(event_time),
         delay_us=interval_microseconds(template.sparkSession, delay),
+        out_of_time=_out_of_time(source),
     )
+
+
+def check_out_of_time(source: TopicSource, branches: Sequence[Branch], *, idle_timeout_ms: int) -> None:
+    """Refuse policies for event times that would have no effect, or that some late rows would escape.
+
+    Args:
+        source: The source that has the policies.
+        branches: What its rows are used for.
+        idle_timeout_ms: Time after which a silent partition is passed over; 0: never.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    if source.on_late == "drop" and source.on_ahead == "keep":
+        return
+    argument = "on_late" if source.on_late != "drop" else "on_ahead"
+    if all(branch.out_of_time == OutOfTime() for branch in branches):
+        raise refusal(
+            "not-supported-here",
+            f"no operator compares event times of this stream, so {argument} has no effect",
+            f'call withWatermark("ts", "10 minutes") before a window, join or deduplication, or leave {argument} out',
+            source.where,
+        )
+    # Behind a repartition topic a row of a partition that was passed over is dropped as well. Its record is not known
+    # there.
+    if idle_timeout_ms > 0 and isinstance(source.on_late, DeadLetter) and any(one.watermark for one in branches):
+        raise refusal(
+            "not-supported-here",
+            "with headrace.watermark.idle.timeout.ms rows may be late behind the repartition topic, where their "
+            "records are not known",
+            "leave on_late out, or set headrace.watermark.idle.timeout.ms to 0",
+            source.where,
+        )
+
+
+def _out_of_time(source: TopicSource) -> OutOfTime:
+    if source.on_late == "drop" and source.on_ahead == "keep":
+        return OutOfTime()
+    return OutOfTime(topic=source.topics[0], late=source.on_late, ahead=source.on_ahead)
 
 
 def _only_source(

@@ -28,9 +28,11 @@ from headrace.spark.spark_session import check_session, session
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamSource
 from headrace.spark.topology.nodes import (
+    AheadPolicy,
     DeadLetter,
     ErrorPolicy,
     FormatName,
+    LatePolicy,
     TopicSource,
     ValueFormat,
 )
@@ -132,6 +134,8 @@ class StreamsApp(ApplicationDeclaration):
         value: ValueFormat | None = None,
         key: str | None = None,
         on_error: ErrorPolicy | None = None,
+        on_late: LatePolicy = "drop",
+        on_ahead: AheadPolicy = "keep",
         name: str | None = None,
     ) -> Stream:
         """Return the records of one or several topics as rows.
@@ -146,6 +150,9 @@ class StreamsApp(ApplicationDeclaration):
                 registry or a schema of their own, whose fields are the columns.
             key: The column that equals the record's key, so that grouping by it needs no repartitioning.
             on_error: Policy of this source; by default the application's.
+            on_late: Policy for records that come too late for their watermark: "drop", or DeadLetter("topic").
+            on_ahead: Policy for records whose event time is more than `headrace.event.time.max.ahead.ms` ahead of their
+                timestamp. They never move the watermark. "keep" processes them, "drop" and DeadLetter("topic") do not.
             name: Name of the source in descriptions.
 
         Raises:
@@ -159,6 +166,8 @@ class StreamsApp(ApplicationDeclaration):
             check_topic_name(topic, where)
         if len(set(names)) != len(names):
             raise refusal("topic-read-twice", "a topic is named twice", "name each once", where)
+        for argument, policy in (("on_late", on_late), ("on_ahead", on_ahead)):
+            _check_dead_letter(argument, policy, names, where)
         serde = None
         if isinstance(value, Serde):
             serde, columns = _serde_columns_of(value, schema, names, where)
@@ -173,6 +182,8 @@ class StreamsApp(ApplicationDeclaration):
             serde=serde,
             key_column=_key_column(key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
+            on_late=on_late,
+            on_ahead=on_ahead,
             # Read at the declaration: a later setting of the session does not change timestamps without a zone.
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
             where=where,
@@ -314,6 +325,20 @@ def _check_choice(argument: str, value: object, choices: tuple[str, ...]) -> Non
     raise ConfigError(
         "bad-value", f"{argument}={value!r} is none of {', '.join(choices)}", f'{argument}="{choices[0]}"'
     )
+
+
+def _check_dead_letter(argument: str, policy: object, topics: Sequence[str], where: str) -> None:
+    """Refuse a dead-letter topic that the stream reads: a late record is late again, for ever."""
+    if not isinstance(policy, DeadLetter):
+        return
+    check_topic_name(policy.topic, where)
+    if policy.topic in topics:
+        raise refusal(
+            "bad-value",
+            f'{argument} writes to "{policy.topic}", which the stream reads: these records would come again for ever',
+            f'{argument}=DeadLetter("{policy.topic}-late")',
+            where,
+        )
 
 
 def _checked_policy(policy: object) -> ErrorPolicy:

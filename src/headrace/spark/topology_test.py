@@ -38,7 +38,6 @@ from headrace.spark.topology.nodes import (
     Aggregate,
     CompiledSubtopology,
     CompiledTopology,
-    DeadLetter,
     Deduplication,
     KeyedOperator,
     RepartitionSink,
@@ -417,9 +416,7 @@ def _partition_counts(compiled: CompiledTopology, given: int | Mapping[str, int]
     for part in compiled.subtopologies:
         for source in part.sources:
             if isinstance(source, TopicSource):
-                counts |= dict.fromkeys(source.topics, 1)
-            if isinstance(source.on_error, DeadLetter):
-                counts[source.on_error.topic] = 1
+                counts |= dict.fromkeys((*source.topics, *source.dead_letter_topics), 1)
         counts |= {branch.sink.topic: 1 for branch in part.branches if isinstance(branch.sink, TopicSink)}
     _check_counts(counts, given)
     counts = dict.fromkeys(counts, given) if isinstance(given, int) else counts | dict(given)

@@ -45,9 +45,12 @@ from headrace.spark.topic_frames import (
 )
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
+    EVENT_TIME_COLUMN,
     KEY_COLUMN,
+    TIMESTAMP_COLUMN,
     WINDOW_COLUMN,
     Leaving,
+    NarrowCall,
     RepartitionSource,
     TableSink,
     TopicSink,
@@ -270,7 +273,7 @@ class _Recomputation:
         [source], closing = declared.origins, declared.closing
         assert isinstance(closing, ClosingWindows)
         assert isinstance(source.source, TopicSource)
-        keyed = apply_calls(with_places(good_rows(self._frames[source.source.name]), source.source), source.calls)
+        keyed = self._placed_rows(source.source, source.calls)
         if isinstance(declared, KeyedTopN):
             keyed = keyed.withColumn(WINDOW_COLUMN, F.expr(declared.window_sql))
         session_of = declared.session_of if isinstance(declared, KeyedAggregate) else None
@@ -288,6 +291,16 @@ class _Recomputation:
             session_of=session_of,
         )
 
+    def _placed_rows(self, source: TopicSource, calls: Sequence[NarrowCall]) -> DataFrame:
+        """Return rows with the places of their records, without those that `on_ahead` leaves out."""
+        rows = apply_calls(with_places(good_rows(self._frames[source.name]), source), calls)
+        if source.on_ahead == "keep" or EVENT_TIME_COLUMN not in rows.columns:
+            return rows
+        time, recorded = F.unix_micros(EVENT_TIME_COLUMN), F.col(TIMESTAMP_COLUMN)
+        # A comparison with null is null, and such a row is not ahead.
+        ahead = (recorded >= 0) & (time > recorded * 1000 + self._max_ahead_us)
+        return rows.where(~F.coalesce(ahead, F.lit(False)))
+
     @property
     def _max_ahead_us(self) -> int:
         return int(self._app.config["headrace.event.time.max.ahead.ms"]) * 1000
@@ -304,10 +317,9 @@ class _Recomputation:
         if isinstance(origin.source, ClosedWindows):
             return apply_calls(self._closed_windows(origin.source.state), origin.calls)
         assert isinstance(origin.source, TopicSource)  # rows of processors are not recomputed
-        rows = good_rows(self._frames[origin.source.name])
         if origin.deduplication is None:
-            return apply_calls(rows, origin.calls)
-        keyed = apply_calls(with_places(rows, origin.source), origin.calls)
+            return apply_calls(good_rows(self._frames[origin.source.name]), origin.calls)
+        keyed = self._placed_rows(origin.source, origin.calls)
         return apply_calls(first_rows(keyed, origin.deduplication, self._max_ahead_us), origin.later)
 
     def _join_in_event_time(self, join: KeyedJoin) -> DataFrame:
@@ -322,7 +334,7 @@ class _Recomputation:
             return rows, self._relayed_watermark(origin.source.state)
         assert isinstance(clock, ClosingWindows)
         assert isinstance(origin.source, TopicSource)
-        rows = apply_calls(with_places(good_rows(self._frames[origin.source.name]), origin.source), origin.calls)
+        rows = self._placed_rows(origin.source, origin.calls)
         return rows_not_late(rows, clock.delay_us, self._max_ahead_us), self._least_watermark(clock, rows)
 
     def _least_watermark(self, clock: ClosingWindows, rows: DataFrame) -> int | None:
@@ -334,7 +346,7 @@ class _Recomputation:
         [origin], closing = aggregate.origins, aggregate.closing
         if isinstance(closing, ClosingWindows):
             assert isinstance(origin.source, TopicSource)
-            rows = apply_calls(with_places(good_rows(self._frames[origin.source.name]), origin.source), origin.calls)
+            rows = self._placed_rows(origin.source, origin.calls)
             passed = self._least_watermark(closing, rows)
         else:
             assert isinstance(origin.source, ClosedWindows)

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
+from headrace import DeadLetter
+
 pytestmark = pytest.mark.spark
 
 SCHEMA = "id string, kind string, n bigint, ts timestamp"
@@ -77,7 +79,7 @@ def expected(broker, topic="clicks", group="kind"):
 def counted(app, *, output_mode="update", group="kind", sessions=False):
     table_of(app, group).to_topic("counts", partitions=2, output_mode=output_mode)
     if sessions:
-        rows = app.stream("clicks", schema=SCHEMA, key="id").withWatermark("ts", f"{DELAY} seconds")
+        rows = clicks_of(app)
         stays = rows.groupBy(F.session_window("ts", f"{GAP} seconds"), group)
         stays.agg(F.count("*").alias("rows"), F.sum("n").alias("total")).to_topic(
             "sessions", partitions=2, output_mode=output_mode
@@ -85,9 +87,14 @@ def counted(app, *, output_mode="update", group="kind", sessions=False):
     return app
 
 
+def clicks_of(app):
+    """The stream with its watermark. Late records are kept aside where the settings allow it."""
+    letters = {} if app.config["headrace.watermark.idle.timeout.ms"] else {"on_late": DeadLetter("late")}
+    return app.stream("clicks", schema=SCHEMA, key="id", **letters).withWatermark("ts", f"{DELAY} seconds")
+
+
 def table_of(app, group, name=None):
-    rows = app.stream("clicks", schema=SCHEMA, key="id").withWatermark("ts", f"{DELAY} seconds")
-    grouped = rows.groupBy(F.window("ts", f"{WINDOW} seconds"), group)
+    grouped = clicks_of(app).groupBy(F.window("ts", f"{WINDOW} seconds"), group)
     return grouped.agg(F.count("*").alias("rows"), F.sum("n").alias("total"), name=name)
 
 
@@ -185,6 +192,9 @@ def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, ma
     else:
         states = [state for row in started.recentProgress for state in row["stateOperators"]]
         assert sum(state["numRowsDroppedByWatermark"] for state in states) == late * (4 if has_more else 1)
+        letters = [(record.key, record.value) for record in broker.records("late")]
+        assert len(letters) == late * (4 if has_more else 1), "one for each operator"
+        assert set(letters) < {(record.key, record.value) for record in broker.records("clicks")}
     started.stop()
     verdict = app.verify()
     assert verdict.status == "equal", verdict

@@ -48,6 +48,7 @@ from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OFFSET_COLUMN,
     OLD_COLUMN,
+    RECORD_COLUMN,
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
@@ -81,6 +82,9 @@ __all__ = [
     "shared_topics",
     "source_topics",
 ]
+
+
+_RECORD_TYPE = StructType().add("offset", LongType()).add("key", BinaryType()).add("value", BinaryType())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,10 @@ def _written(subtopology: CompiledSubtopology) -> list[str]:
     """
     sinks = [branch.sink for branch in subtopology.branches]
     writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
+    for branch in subtopology.branches:
+        # Each branch judges its rows in a stage of its own.
+        again = isinstance(branch.sink, ForeachBatchSink)
+        writers += [topic for topic in branch.out_of_time.topics for _ in range(2 if again else 1)]
     for index, source in enumerate(subtopology.sources):
         if isinstance(source.on_error, DeadLetter):
             again = any(b.source_index == index and isinstance(b.sink, ForeachBatchSink) for b in subtopology.branches)
@@ -508,7 +516,7 @@ class ChainBuilder:
         return apply_calls(frame, branch.after)
 
     def _deduplicated(self, frame: DataFrame, deduplication: Deduplication, index: int) -> DataFrame:
-        schema = frame.drop(EVENT_TIME_COLUMN, TIMESTAMP_COLUMN).schema
+        schema = frame.drop(EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, RECORD_COLUMN).schema
         steps = (self._deduplicating(deduplication, index),)
         stage = PythonStage(name=f"deduplicate-{index}", slots=self._slots, steps=steps, output=tuple(schema.names))
         return self._through(frame, stage, schema)
@@ -528,7 +536,9 @@ class ChainBuilder:
         frame = self._called(branch, fetched)
         if branch.projection is None or self._projected_in_arrow(branch):
             return frame
-        carried = (*self._hidden, EVENT_TIME_COLUMN, TIMESTAMP_COLUMN) if branch.watermark is not None else self._hidden
+        carried = self._hidden
+        if branch.watermark is not None:
+            carried = (*carried, EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, RECORD_COLUMN)
         hidden = [(name, name) for name in carried if name in frame.columns]
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, *hidden]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
@@ -558,6 +568,9 @@ class ChainBuilder:
         schema = StructType([*schema.fields, *([StructField(KEY_COLUMN, BinaryType())] if with_key else [])])
         if _needs_timestamp(branch):
             schema = schema.add(TIMESTAMP_COLUMN, LongType())
+        with_record = bool(branch.out_of_time.topics) and not self._traced
+        if with_record:
+            schema = schema.add(RECORD_COLUMN, _RECORD_TYPE)
         schema = self._with_hidden(schema)
         steps: list[Step] = []
         steps += _head_steps(branch, f"fetch-{index}", with_key=with_key)
@@ -573,7 +586,7 @@ class ChainBuilder:
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=replace(fetch, with_timestamp=_needs_timestamp(branch)),
+            source=replace(fetch, with_timestamp=_needs_timestamp(branch), with_record=with_record),
             output=tuple(schema.names),
         )
         return stage, schema

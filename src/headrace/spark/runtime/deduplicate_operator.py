@@ -24,7 +24,7 @@ by a range scan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,12 +36,13 @@ from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.bulk_load import order_of_keys
 from headrace.spark.runtime.byte_spans import Positions
 from headrace.spark.runtime.event_time_kernels import NO_TIME, find_duplicates, find_late
+from headrace.spark.runtime.out_of_time import find_ahead, without_out_of_time
 from headrace.spark.runtime.row_schema import StoreSpec, store_of_deduplication
 from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate
 from headrace.spark.runtime.store import StoreWrites
 from headrace.spark.runtime.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, Deduplication
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, RECORD_COLUMN, TIMESTAMP_COLUMN, Deduplication
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
@@ -103,7 +104,8 @@ class _Changes:
         return (StoreUpdate(store=self._store, update=self._update),)
 
     def results(self) -> pa.Table:
-        rows = self._rows.drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN])
+        carried = [RECORD_COLUMN] if self._deduplication.out_of_time.topics else []
+        rows = self._rows.drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, *carried])
         return rows.filter(pa.array(self._kept))
 
     def _update(self, reader: StoreReader) -> StoreWrites:
@@ -114,7 +116,9 @@ class _Changes:
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
         # Kafka's timestamps are milliseconds; -1 stands for none and stays negative.
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
-        late, newest = find_late(times, record_times, int(stored[0]), declared.delay_us, declared.max_ahead_us)
+        is_late, newest = find_late(times, record_times, int(stored[0]), declared.delay_us, declared.max_ahead_us)
+        is_ahead = find_ahead(times, record_times, declared.max_ahead_us)
+        late, dead = without_out_of_time(declared.out_of_time, self._rows, times, is_late, is_ahead, declared.name)
         # 2. The other rows' places in the store, and what is kept there.
         on_time = np.flatnonzero(~late)
         places = _Places.of(self._keys(on_time), times[on_time], _width(declared.delay_us))
@@ -131,7 +135,8 @@ class _Changes:
         if newest != stored[0]:
             keys.append(pa.array([CLOCK_KEY], pa.binary()))
             event_times.append(np.array([newest], np.int64))
-        return self._writes(pa.concat_arrays(keys), np.concatenate(event_times), int(late.sum()), newest)
+        writes = self._writes(pa.concat_arrays(keys), np.concatenate(event_times), int(late.sum()), newest)
+        return replace(writes, dead_letters=dead)
 
     def _writes(self, keys: pa.Array, event_times: Positions, late_rows: int, newest: int) -> StoreWrites:
         values = encode_rows([pa.array(event_times)], self._store.rows.fingerprint)

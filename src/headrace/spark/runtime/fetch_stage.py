@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import RecordError, StateError
 from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.dead_letters import remember_dead_letters, send_dead_letters
 from headrace.spark.runtime.plan import InputRange, TaskReport
 from headrace.spark.runtime.row_schema import input_schema
 from headrace.spark.runtime.rows import decode_rows
@@ -28,6 +29,7 @@ from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     KEY_COLUMN,
     OFFSET_COLUMN,
+    RECORD_COLUMN,
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
@@ -63,6 +65,7 @@ class FetchStep:
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
     first_topic: int = 0  # number of the first of `topics` among those of the subtopology
     with_timestamp: bool = False  # whether an operator needs the timestamps of the records
+    with_record: bool = False  # whether rows carry their records, for an operator that writes some of them to a topic
     traced: bool = False  # whether rows carry the topic and offset of their records
     only_dead_letters: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
 
@@ -208,6 +211,8 @@ class _Fetch:
             rows = rows.append_column(KEY_COLUMN, records.column("key").combine_chunks())
         if self._step.with_timestamp:
             rows = rows.append_column(TIMESTAMP_COLUMN, records.column("timestamp").combine_chunks().cast(pa.int64()))
+        if self._step.with_record:
+            rows = rows.append_column(RECORD_COLUMN, _records(records))
         rows = self._traced(where, records, rows)
         if not decoded.bad_rows and decoded.tombstones is None:
             return rows
@@ -255,26 +260,11 @@ class _Fetch:
         if self._context.plan.probe or not self._step.accounts:
             return
         self._account(where).dead += records.num_rows
-        names = [f"{name_of(*where)}@{offset}" for offset in records.column("offset").to_pylist()]
-        # a `foreachBatch` function may run its frame several times
-        # Names of this attempt's dead letters, in a file: the function may run its frame in other processes.
-        known = self._context.stage_reports.dead_letters(self._context.slot.slot)
-        fresh = [index for index, name in enumerate(names) if name not in known]
-        if not fresh:
-            return
-        records = records.take(pa.array(fresh))
-        headers = _headers(self._step.source, where, records, [reasons[index] for index in fresh])
-        producer = producer_for(self._context)
-        producer.send(
-            policy.topic,
-            None,
-            records.column("key").combine_chunks(),
-            records.column("value").combine_chunks(),
-            timestamps_ms=self._context.topics.now_ms(),
-            headers=headers,
-        )
-        producer.flush()
-        self._context.stage_reports.write_dead_letters(self._context.slot.slot, known.union(names))
+        more = _own_headers(self._step.source, where, records)
+        names = send_dead_letters(self._context, policy.topic, where, records, reasons, more)
+        if names:
+            producer_for(self._context).flush()
+            remember_dead_letters(self._context, names)
 
 
 def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> pa.Table:
@@ -300,34 +290,17 @@ def _decoded_rows(source: RepartitionSource, where: tuple[str, int], records: pa
     return pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
 
 
-def _headers(source: Source, where: tuple[str, int], records: pa.Table, reasons: list[str]) -> pa.Array:
-    """Headers of dead letters: Headrace's own, and those of Kafka Streams (KIP-1034) for tools that read them.
+def _own_headers(source: Source, where: tuple[str, int], records: pa.Table) -> list[list[tuple[str, bytes]]] | None:
+    """Return more headers of dead letters behind a repartition topic, None for others.
 
-    Behind a repartition topic they name, as Kafka Streams does, the record of that topic. Its source record is not
+    There `headrace.topic` names, as in Kafka Streams, the record of that topic. Its source record is not
     known: carrying the coordinates through every repartition record would cost all applications some bytes a record.
     `headrace.sources` names the topics that it can be from, `headrace.row` shows its columns.
     """
-    topic, partition = where[0].encode(), str(where[1]).encode()
-    more: list[list[tuple[str, bytes]]] = [[] for _ in reasons]
-    if isinstance(source, RepartitionSource):
-        origins = ("headrace.sources", ",".join(source.origins).encode())
-        more = [[origins, *row] for row in _shown_rows(source, where, records)]
-    rows = []
-    for offset, reason, own in zip(records.column("offset").to_pylist(), reasons, more, strict=True):
-        pairs = [
-            ("headrace.topic", topic),
-            ("headrace.partition", partition),
-            ("headrace.offset", str(offset).encode()),
-            ("headrace.reason", reason.encode()),
-            *own,
-            ("__streams.errors.exception", f"{RecordError.__module__}.{RecordError.__qualname__}".encode()),
-            ("__streams.errors.message", reason.encode()),
-            ("__streams.errors.topic", topic),
-            ("__streams.errors.partition", partition),
-            ("__streams.errors.offset", str(offset).encode()),
-        ]
-        rows.append([{"key": name, "value": value} for name, value in pairs])
-    return pa.array(rows, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    if not isinstance(source, RepartitionSource):
+        return None
+    origins = ("headrace.sources", ",".join(source.origins).encode())
+    return [[origins, *row] for row in _shown_rows(source, where, records)]
 
 
 def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.Table) -> list[list[tuple[str, bytes]]]:
@@ -353,7 +326,10 @@ def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.T
 def _record_columns(step: FetchStep) -> tuple[str, ...]:
     """Return the parts of a record that the steps of the stage use. Other parts are not decoded."""
     used = _columns_of_rows(step)
-    return used if not step.with_timestamp or "timestamp" in used else (*used, "timestamp")
+    also = ("key", "value") if step.with_record else ()
+    used = (*used, *also, *(("timestamp",) if step.with_timestamp else ()))
+    order = ("key", "value", "offset", "timestamp", "headers")
+    return tuple(name for name in order if name in used)
 
 
 def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
@@ -371,6 +347,12 @@ def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
         return ("key", "value", "offset", "timestamp")
     used = {"offset", *named, *(("key",) if keyed else ()), *(("value",) if _has_dead_letters(source) else ())}
     return tuple(name for name in ("key", "value", "offset") if name in used)
+
+
+def _records(records: pa.Table) -> pa.StructArray:
+    names = ("offset", "key", "value")
+    columns = [records.column(name).combine_chunks() for name in names]
+    return pa.StructArray.from_arrays([columns[0].cast(pa.int64()), *columns[1:]], names=list(names))
 
 
 def _has_dead_letters(source: Source) -> bool:

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
+from headrace.spark.runtime.dead_letters import remember_dead_letters, send_dead_letters
 from headrace.spark.runtime.fetch_stage import input_name, name_of
+from headrace.spark.runtime.out_of_time import DeadRecords
 from headrace.spark.runtime.plan import TaskPlan, TaskReport
 from headrace.spark.runtime.row_schema import StoreSpec
 from headrace.spark.runtime.sink_stage import producer_for
@@ -273,14 +275,31 @@ class _Stateful:
                 writes.values,
                 timestamps_ms=self._context.topics.now_ms(),
             )
-        return _MergedStore(change.store, batch, len(writes.keys))
+        letters = self._send_dead_letters(task.partition, writes.dead_letters)
+        return _MergedStore(change.store, batch, len(writes.keys), letters)
+
+    def _send_dead_letters(self, partition: int, found: Sequence[DeadRecords]) -> tuple[str, ...]:
+        """Send the records that an operator left out. Return names of those sent."""
+        names: list[str] = []
+        if self._context.plan.probe:
+            return ()
+        for dead in found:
+            self._context.report(partition).dead += len(dead.records)
+            columns = {name: dead.records.field(name) for name in ("offset", "key", "value")}
+            # Partition p of a source belongs to task p.
+            where = dead.source_topic, partition
+            names += send_dead_letters(self._context, dead.topic, where, pa.table(columns), dead.reasons)
+        return tuple(names)
 
     def _prepare(self, merged: list[_Merged]) -> Iterable[pa.Table]:
         """Wait for all changelog writes, prepare the stores, and yield the changed rows. No transaction stays open."""
         context = self._context
         started = time.perf_counter()
         # 1. One wait for the acknowledgements of all tasks.
-        written = producer_for(context).flush() if any(one.changed for one in merged) else {}
+        letters = [name for one in merged for store in one.stores for name in store.letters]
+        written = producer_for(context).flush() if letters or any(one.changed for one in merged) else {}
+        if letters:
+            remember_dead_letters(context, letters)
         # 2. Stores after their changelogs: a store is never ahead of its topic, or a replay elsewhere would miss what
         #    this one has. The other order of a crash is harmless: records without a prepared store belong to a
         #    transaction that is aborted, or are written again with the repeated batch.
@@ -320,6 +339,7 @@ class _MergedStore:
     spec: StoreSpec
     batch: StoreTransaction
     changed: int  # keys
+    letters: tuple[str, ...] = ()  # names of dead letters that were sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from headrace.errors import StateError
 from headrace.spark.runtime import store_blocks
 from headrace.spark.runtime.bulk_load import name_of_key, names_of_keys, newest_values, order_of_keys
 from headrace.spark.runtime.byte_spans import Positions
+from headrace.spark.runtime.out_of_time import DeadRecords
 from headrace.spark.runtime.store_environment import StoreEnvironment
 from headrace.spark.runtime.store_files import file_bytes, open_read_only
 from headrace.spark.runtime.store_records import (
@@ -420,6 +421,7 @@ class StoreWrites:
     announced_us: int | None = None  # watermark that the next step sends on
     silent: tuple[tuple[str, int, int], ...] = ()  # (source, upstream task, ms): those that hold back windows
     next_due_ms: int | None = None  # when the next timer of processing time is due
+    dead_letters: tuple[DeadRecords, ...] = ()
 
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:

@@ -14,7 +14,7 @@ from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError
 from headrace.protocol.error_codes import ErrorCode
 from headrace.spark.runtime.chains import source_topics
-from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, DeadLetter, TopicSink, TopicSource
+from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, TopicSink, TopicSource
 
 __all__ = ["check_topics", "create_topics", "missing_sources", "most_tasks", "tables"]
 
@@ -90,10 +90,11 @@ def tables(compiled: CompiledTopology) -> set[str]:
         if isinstance(branch.sink, TopicSink)
     ]
     streams = {topic for topic, is_table in written if not is_table} | {
-        source.on_error.topic
+        topic
         for subtopology in compiled.subtopologies
         for source in subtopology.sources
-        if isinstance(source, TopicSource) and isinstance(source.on_error, DeadLetter)
+        if isinstance(source, TopicSource)
+        for topic in source.dead_letter_topics
     }
     return {topic for topic, is_table in written if is_table} - streams
 
@@ -115,8 +116,8 @@ def _named(compiled: CompiledTopology) -> tuple[set[str], dict[str, int | None]]
         for source in subtopology.sources:
             if isinstance(source, TopicSource):
                 sources |= set(source.topics)
-                if isinstance(source.on_error, DeadLetter):
-                    sinks.setdefault(source.on_error.topic, 1)
+                for topic in source.dead_letter_topics:
+                    sinks.setdefault(topic, 1)
         for branch in subtopology.branches:
             if isinstance(branch.sink, TopicSink):
                 sinks[branch.sink.topic] = branch.sink.partitions or sinks.get(branch.sink.topic)

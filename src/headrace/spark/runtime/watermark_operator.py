@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from headrace.spark.runtime.byte_spans import Positions
 from headrace.spark.runtime.event_time_kernels import NO_TIME, find_closed, find_late
+from headrace.spark.runtime.out_of_time import find_ahead, without_out_of_time
 from headrace.spark.runtime.row_schema import StoreSpec, store_of_watermark
 from headrace.spark.runtime.rows import decode_rows, encode_rows
 from headrace.spark.runtime.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
 from headrace.spark.runtime.store import StoreWrites
 from headrace.spark.runtime.time_keys import microseconds
-from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, Watermark
+from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, RECORD_COLUMN, TIMESTAMP_COLUMN, Watermark
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.store import BatchKey, StoreReader
@@ -78,15 +79,16 @@ class _Changes:
     def __init__(self, operator: WatermarkOperator, rows: pa.Table) -> None:
         self._watermark, self._rows = operator.watermark, rows
         [self._store] = operator.stores
-        self._late: NDArray[np.bool_] = np.zeros(rows.num_rows, np.bool_)
+        self._left_out: NDArray[np.bool_] = np.zeros(rows.num_rows, np.bool_)
 
     @property
     def stores(self) -> Sequence[StoreUpdate]:
         return (StoreUpdate(store=self._store, update=self._update),)
 
     def results(self) -> pa.Table:
-        rows = self._rows.drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN])
-        return rows if not self._late.any() else rows.filter(pa.array(~self._late))
+        hidden = [EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, *([RECORD_COLUMN] if self._watermark.out_of_time.topics else [])]
+        rows = self._rows.drop_columns(hidden)
+        return rows if not self._left_out.any() else rows.filter(pa.array(~self._left_out))
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         declared = self._watermark
@@ -99,17 +101,26 @@ class _Changes:
         record_times = self._rows.column(TIMESTAMP_COLUMN).to_numpy()
         record_times = np.where(record_times < 0, record_times, record_times * 1000)
         # Row by row, in the order of the offsets: a row is judged by the rows before it.
-        self._late, newest = self._judged(times, record_times, before)
-        late = int(self._late.sum())
+        is_late, newest = self._judged(times, record_times, before)
+        is_ahead = find_ahead(times, record_times, declared.max_ahead_us)
+        self._left_out, dead = without_out_of_time(
+            declared.out_of_time, self._rows, times, is_late, is_ahead, declared.name
+        )
+        late = int(self._left_out.sum())
         if newest == NO_TIME:
-            return StoreWrites(keys=NO_KEYS, values=NO_KEYS, late_rows=late)
+            return StoreWrites(keys=NO_KEYS, values=NO_KEYS, late_rows=late, dead_letters=dead)
         watermark_ms = (newest - declared.delay_us) // 1000
         announced = self._announced(before, newest)
         # The clock did not move, so the store does not change. The watermark may have to be sent all the same
         # (`announces_each_batch`).
         if newest == before:
             return StoreWrites(
-                keys=NO_KEYS, values=NO_KEYS, late_rows=late, watermark_ms=watermark_ms, announced_us=announced
+                keys=NO_KEYS,
+                values=NO_KEYS,
+                late_rows=late,
+                watermark_ms=watermark_ms,
+                announced_us=announced,
+                dead_letters=dead,
             )
         return StoreWrites(
             keys=pa.array([_NEWEST_KEY], pa.binary()),
@@ -117,6 +128,7 @@ class _Changes:
             late_rows=late,
             watermark_ms=watermark_ms,
             announced_us=announced,
+            dead_letters=dead,
         )
 
     def _judged(self, times: Positions, record_times: Positions, before: int) -> tuple[NDArray[np.bool_], int]:

@@ -35,6 +35,8 @@ WINDOW_COLUMN = "__headrace_window"  # struct<start, end>: the window that a row
 SESSION_END_COLUMN = "__headrace_session_end"  # timestamp: end of a session, beside g0.. and b0..
 MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in the rows that end a micro-batch
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
+# struct<offset, key, value>: the input record of a row, where rows out of time are written to a topic
+RECORD_COLUMN = "__headrace_record"
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
 # boolean: this is the row that its key had before the micro-batch. The new one follows directly, if the key has one.
 OLD_COLUMN = "__headrace_old"
@@ -97,12 +99,31 @@ def window_parts(name: str) -> tuple[str, str]:
 @checked_api()
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """`on_error=DeadLetter("flights.bad")`: records that cannot be processed are written, unchanged, to this topic."""
+    """`on_error=DeadLetter("flights.bad")`: records that cannot be processed are written, unchanged, to this topic.
+
+    `on_late` and `on_ahead` take it for records whose event time is out of bounds.
+    """
 
     topic: str
 
 
 ErrorPolicy: TypeAlias = Literal["fail", "skip"] | DeadLetter
+LatePolicy: TypeAlias = Literal["drop"] | DeadLetter
+AheadPolicy: TypeAlias = Literal["keep", "drop"] | DeadLetter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfTime:
+    """Policies for the records of a source whose event time is out of bounds."""
+
+    topic: str = ""  # that the records come from
+    late: LatePolicy = "drop"
+    ahead: AheadPolicy = "keep"  # of records that do not move the watermark: see `max_ahead_us`
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Return the dead-letter topics. Where there are any, rows carry their records."""
+        return tuple(policy.topic for policy in (self.late, self.ahead) if isinstance(policy, DeadLetter))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +149,17 @@ class TopicSource:
     serde: Avro | Protobuf | None = None  # with the schema that is read with, where the format has one
     key_column: str | None = None  # the column that equals the record's key, when the user said so
     on_error: ErrorPolicy = "fail"
+    on_late: LatePolicy = "drop"
+    on_ahead: AheadPolicy = "keep"
     columns_needed: tuple[str, ...] | None = None  # None: all; may hold `_kafka`; never anything hidden
     time_zone: str = "UTC"  # of timestamps in records that name none: the session's
     where: str = ""
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """Return the topics that its records may be written to, by any of its policies."""
+        policies = (self.on_error, self.on_late, self.on_ahead)
+        return tuple(dict.fromkeys(policy.topic for policy in policies if isinstance(policy, DeadLetter)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +290,7 @@ class Watermark:
     delay_us: int
     max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
     announces_each_batch: bool  # whether the watermark is sent with each micro-batch, not only when windows close
+    out_of_time: OutOfTime = OutOfTime()
     changelog_topic: str
     where: str = ""
 
@@ -417,6 +447,7 @@ class Deduplication:
     event_time_expression: str  # canonical text; empty: all rows have the same event time, and keys stay for ever
     delay_us: int
     max_ahead_us: int  # by how much an event time may exceed its record's timestamp and still move the watermark
+    out_of_time: OutOfTime = OutOfTime()
     changelog_topic: str
     where: str = ""
 
@@ -663,6 +694,12 @@ class Branch:
     def head(self) -> Join | Transform | WindowedAggregate | None:
         """Return the operator in front of everything else, which makes the rows that `before` takes."""
         return self.join or self.transform or self.closed
+
+    @property
+    def out_of_time(self) -> OutOfTime:
+        """Return the policies for rows whose event time is out of bounds."""
+        clock = self.watermark or self.deduplication
+        return OutOfTime() if clock is None else clock.out_of_time
 
     @property
     def aggregate(self) -> Aggregate | None:
