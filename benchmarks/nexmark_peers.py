@@ -11,7 +11,7 @@ them. Where the measured time begins and ends:
 
 - Headrace: from the moment that all tasks are open to the commit of the last offset.
 - Flink SQL 2.3.0: the run time that it reports for its job, with scheduling and the final checkpoint.
-- Kafka Streams 4.3.1, two threads: from the state RUNNING to the last record processed, before its last commit.
+- Kafka Streams 4.3.1, two threads: from RUNNING, or its first record, to its last record, before the last commit.
 - Structured Streaming 4.0.0, its JVM connector, RocksDB, availableNow: the sum of its micro-batches. It writes at least
   once, since its sink has no transactions.
 

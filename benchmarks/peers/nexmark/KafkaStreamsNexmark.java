@@ -485,7 +485,14 @@ public final class KafkaStreamsNexmark {
             while (processed < records || System.nanoTime() - changed < QUIET_NANOS) {
                 Thread.sleep(20);
                 double now = processed(streams);
+                if (now == 0 && running.get() == 0) {
+                    changed = System.nanoTime();
+                }
                 if (now != processed) {
+                    // A thread may process before the whole client is RUNNING.
+                    if (processed == 0 && (running.get() == 0 || changed < running.get())) {
+                        running.set(changed);
+                    }
                     processed = now;
                     changed = System.nanoTime();
                 }
