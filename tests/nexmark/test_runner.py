@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 EVENTS = 20_000
 WORKLOAD = Workload(event_rate=200, disorder=100)
-RUNNING = [query for query in QUERIES.values() if query.runs]
 broker = broker_fixture({}, config=STREAMS_GROUPS_WITHOUT_DELAYS, scope="module")
 
 
@@ -63,7 +62,7 @@ def finished(
         "nexmark-all", spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=directory / "state"
     )
     streams = event_streams(app)
-    for query in RUNNING:
+    for query in QUERIES.values():
         rows = query.build(streams)
         if query.kind == "files":
             rows.to_parquet(directory / query.name, partition_by=query.partition_by)
@@ -74,7 +73,7 @@ def finished(
     return broker, directory
 
 
-@pytest.mark.parametrize("name", [query.name for query in RUNNING])
+@pytest.mark.parametrize("name", QUERIES)
 def test_the_result_of_a_query_is_that_of_a_spark_batch(
     name: str, finished: tuple[EmbeddedBroker, Path], events: Events, spark: SparkSession
 ) -> None:

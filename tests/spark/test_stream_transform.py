@@ -416,7 +416,7 @@ def test_timers_of_processing_time_fire_without_new_records(make_offline_app):
 
 
 def test_the_fraud_rule_of_the_examples_forgets_old_payments(spark):
-    program = Path("examples/declined_payments.py")
+    program = Path("examples/gallery/declined_payments.py")
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(program.read_text(), str(program), "exec"), names)  # as `headrace run` does
     app = names["app"]

@@ -17,7 +17,6 @@ from headrace.cli.running import terminable
 from headrace.cli.terminal import align, data, print_json
 from headrace.client.admin import Admin
 from headrace.client.producer import Producer
-from headrace.errors import ConfigError
 from headrace.nexmark.events import KINDS, Workload, count_events
 from headrace.nexmark.feed import create_topics, send_events
 from headrace.nexmark.queries import QUERIES, Query
@@ -59,10 +58,10 @@ class NexmarkOptions:
 def list_queries(*, as_json: bool) -> None:
     """Print the queries."""
     if as_json:
-        rows = [{"query": q.name, "title": q.title, "runs": q.runs, "missing": q.missing} for q in QUERIES.values()]
+        rows = [{"query": q.name, "title": q.title, "result": q.kind} for q in QUERIES.values()]
         print_json({"queries": rows})
         return
-    for line in align([[q.name, q.title, f"needs {q.missing}" if q.missing else "runs"] for q in QUERIES.values()]):
+    for line in align([[q.name, q.title] for q in QUERIES.values()]):
         data(line)
 
 
@@ -74,7 +73,7 @@ def run_query(options: NexmarkOptions) -> int:
     """
     from headrace.spark.spark_session import check_java
 
-    query = _checked_query(options.query)
+    query = QUERIES[options.query]
     workload = options.workload  # refuses wrong values before anything starts
     check_java()
     view = NexmarkView(as_json=options.as_json)
@@ -90,17 +89,6 @@ def run_query(options: NexmarkOptions) -> int:
     if options.as_json:
         print_json({"options": asdict(options), **result.as_document()})
     return EQUAL if result.comparison.equal else DIFFERS
-
-
-def _checked_query(name: str) -> Query:
-    query = QUERIES[name]
-    if not query.runs:
-        raise ConfigError(
-            "not-supported-here",
-            f"{name} ({query.title}) needs {query.missing}, which streams do not support yet.",
-            "List the queries that run: headrace nexmark --list",
-        )
-    return query
 
 
 @contextlib.contextmanager

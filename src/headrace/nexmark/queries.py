@@ -57,7 +57,6 @@ class Query:
         build: The query.
         inputs: Kinds of events it reads.
         kind: "append": every row stays; "table": the last row of each key; "files": rows of a directory.
-        missing: The operator that streams lack; empty when the query runs.
         closed: The time at which a row of the result is final, as SQL over its columns, where results are final when
             the watermark has passed; empty otherwise.
         ties: For ranks over rows that may be equal.
@@ -71,16 +70,11 @@ class Query:
     build: Callable[[Events], Any]
     inputs: tuple[str, ...] = ("bid",)
     kind: ResultKind = "append"
-    missing: str = ""
     closed: str = ""
     ties: Ties | None = None
     totals: Callable[[Any], Any] | None = None
     partition_by: tuple[str, ...] = field(default=())
     key: str | tuple[str, ...] | None = None
-
-    @property
-    def runs(self) -> bool:
-        return not self.missing
 
     @property
     def output_mode(self) -> OutputMode:

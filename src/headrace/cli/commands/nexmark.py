@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 @click.command("nexmark")
 @click.argument("query", metavar="QUERY", type=click.Choice(QUERY_NAMES), required=False)
-@click.option("--list", "show_list", is_flag=True, help="List the queries, and what those need that do not run yet.")
+@click.option("--list", "show_list", is_flag=True, help="List the queries.")
 @click.option("--events", type=click.IntRange(1), default=1_000_000, show_default=True, help="Persons, auctions, bids.")
 @click.option(
     "--event-rate",
