@@ -118,7 +118,9 @@ def reference(rows: dict[int, Any]) -> dict[str | None, tuple[Any, ...]]:
 
 
 def shown(value: Any) -> str:
-    """A value as text: NaN equals itself, and both zeros are one."""
+    """A value as text: NaN equals itself, both zeros are one, and the scale of a decimal does not count."""
+    if isinstance(value, D):
+        return repr(value.as_integer_ratio())
     if isinstance(value, dt.date):
         return value.isoformat()
     return repr(value + 0.0 if isinstance(value, float) else value)

@@ -33,8 +33,12 @@ def test_the_newest_of_each_task_counts_and_time_never_goes_back() -> None:
     assert [UpstreamWatermark.from_report(one.as_report()).time_us for one in found] == [70, -5]
 
 
-@pytest.mark.parametrize("value", [None, b"", b"[1]", b"{}", b'{"source": "clicks"}'])
-def test_a_value_that_is_no_watermark_is_refused(value: bytes | None) -> None:
+@pytest.mark.parametrize("value", [b"", b"[1]", b"{}", b'{"source": "clicks"}'])
+def test_a_value_that_is_no_watermark_is_refused(value: bytes) -> None:
     with pytest.raises(StateError) as caught:
         read_watermarks([value])
     assert caught.value.code == "state-corrupt"
+
+
+def test_a_record_without_a_value_only_starts_a_micro_batch() -> None:
+    assert read_watermarks([None, FIRST.value, None]) == read_watermarks([FIRST.value])
