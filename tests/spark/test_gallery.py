@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,10 @@ def test_the_page_shows_every_program_as_it_is() -> None:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_writes_what_the_page_shows(path: Path, spark: SparkSession) -> None:
     del spark  # the active session
-    app = runpy.run_path(str(path))["app"]
+    # Not by `runpy`: classes of the program would be pickled as those of a module that ends with the call.
+    program: dict[str, Any] = {"__name__": "program", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), program)
+    app = program["app"]
     found: dict[str, list[str]] = {}
     with TopologyTest(app) as test:
         for topic, lines in rows_of(path.stem, "Input").items():
