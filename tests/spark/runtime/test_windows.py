@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F
+from tests.longer import longer
 
 from headrace import DeadLetter
 
@@ -158,7 +159,7 @@ def results(broker, topic="counts", group="kind"):
     [
         {},
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
-        {"group": "id", "sessions": True},
+        pytest.param({"group": "id", "sessions": True}, marks=longer),
     ],
     ids=["exactly-once", "resident", "by-the-record-key"],
 )
