@@ -221,10 +221,16 @@ def counted_counts(bids: Any) -> Any:
 
 def united(bids: Any) -> Any:
     """Two tables of one stream, with other columns in between, in one aggregate."""
-    per_auction = bids.groupBy("id").agg(F.max("price").alias("price")).withColumn("who", F.lit("auction"))
-    per_category = bids.where("price > 9").groupBy("category").agg(F.count("*").alias("n"))
+    per_auction = (
+        bids.withColumnRenamed("id", "auction")
+        .groupBy("auction")
+        .agg(F.max("price").alias("price"))
+        .withColumn("who", F.lit("auction"))
+    )
+    renamed = bids.withColumnRenamed("category", "kind")  # stores are named after grouping columns
+    per_category = renamed.where("price > 9").groupBy("kind").agg(F.count("*").alias("n"))
     per_category = per_category.select((F.col("n") % 20).alias("price"), F.lit("category").alias("who"))
-    both = per_auction.drop("id").unionByName(per_category).where("price <> 3")
+    both = per_auction.drop("auction").unionByName(per_category).where("price <> 3")
     return both.groupBy("price").agg(F.count("*").alias("rows"), F.countDistinct("who").alias("kinds"))
 
 
