@@ -11,23 +11,16 @@ loop consumes bytes or is bounded, and entries are counted by a first run where 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace.njit import njit
 from headrace.protocol.arrow_kernels import copy_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array, Integer, IntegerArray, UInt64Array
 
-    Kernel = TypeVar("Kernel", bound=Callable[..., object])
-
-    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
-
-else:
-    from numba import njit
 
 # Steps of a program: (step, slot, a, b). A slot of -1 skips the value.
 END: Final = 0

@@ -10,13 +10,13 @@ Bytes come from strangers and numba checks no bounds: each read is behind a comp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.njit import njit
 
+if TYPE_CHECKING:
     from headrace.array_types import (
         BoolArray,
         Boolean,
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
         IntegerArray,
     )
 
-    Kernel = TypeVar("Kernel", bound=Callable[..., object])
-
-    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
-
-else:
-    from numba import njit
 
 __all__ = [
     "ABSENT",

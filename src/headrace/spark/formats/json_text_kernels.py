@@ -6,23 +6,16 @@ the ones before it wrote; a row's first comma becomes its brace at the end. A nu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.njit import njit
 from headrace.protocol.arrow_kernels import copy_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.array_types import BoolArray, ByteArray, Int64Array, Integer, IntegerArray
 
-    Kernel = TypeVar("Kernel", bound=Callable[..., object])
-
-    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
-
-else:
-    from numba import njit
 
 __all__ = ["add_integer_sizes", "add_text_sizes", "close_rows", "is_plain_text", "write_integers", "write_texts"]
 

@@ -9,23 +9,16 @@ Format: protobuf.dev, "Encoding". Where parsers differ, it is read as by upb, th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace.njit import njit
 from headrace.protocol.arrow_kernels import copy_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.array_types import ByteArray, Int32Array, Int64Array, Integer, IntegerArray
 
-    Kernel = TypeVar("Kernel", bound=Callable[..., object])
-
-    def njit(**_options: object) -> Callable[[Kernel], Kernel]: ...
-
-else:
-    from numba import njit
 
 # How a value is read; up to SINT64 it is a varint, up to FLOAT four bytes, up to FIXED64 eight.
 INT64: Final = 0  # and uint64

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.njit import njit
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-
-else:
-    from numba import njit
 
 __all__ = ["find_extremes", "merge_comoments", "merge_moments", "warm_up"]
 

@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.njit import njit
 
+if TYPE_CHECKING:
     from headrace.spark.runtime.byte_spans import Bytes, Positions
 
-    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-else:
-    from numba import njit
 
 __all__ = [
     "ENTRY_HEADER",

@@ -8,24 +8,17 @@ them are equal.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.njit import njit
 from headrace.spark.runtime import block_kernels
 from headrace.spark.runtime.block_kernels import is_in_order
 from headrace.spark.runtime.byte_spans import spans_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-
-else:
-    from numba import njit
 
 __all__ = ["name_of_key", "names_of_keys", "newest_values", "order_of_keys", "warm_up"]
 

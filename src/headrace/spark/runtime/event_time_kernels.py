@@ -6,21 +6,17 @@ on nothing else: not on where a micro-batch begins or ends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.njit import njit
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.spark.runtime.byte_spans import Positions
 
-    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-
-else:
-    from numba import njit
 
 __all__ = ["NO_TIME", "find_closed", "find_duplicates", "find_late", "number_sessions", "warm_up"]
 

@@ -6,19 +6,15 @@ forks, so that no micro-batch waits for a compiler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.njit import njit
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    def njit(**_options: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-
-else:
-    from numba import njit
 
 __all__ = ["copy_spans", "find_prefix", "warm_up"]
 

@@ -100,7 +100,7 @@ def put(transaction: lmdb.Transaction[bytes], database: Any, found: Found, value
         raise StateError("state-corrupt", str(error)) from error
     with transaction.cursor(database) as cursor:
         # 3. Pieces come in the order of their names, so each insertion lands on the page of the last one or the next.
-        cursor.putmulti(_sealed(found.firsts, memoryview(pieces), begins.tolist(), owners.tolist()))
+        cursor.putmulti(_sealed(found.firsts, pieces.data, begins.tolist(), owners.tolist()))
     # 4. A block without a piece lost all its entries. Its range falls to the block before it, since a range ends where
     #    the next block begins.
     for block in np.setdiff1d(np.arange(len(found.firsts)), owners).tolist():
