@@ -434,7 +434,7 @@ def test_the_fraud_rule_of_the_examples_forgets_old_payments(spark):
         test.push("payments", [at(59, "1")])
         test.push("payments", [at(59), at(59)])
         assert test.read("alerts") == []
-        # Of the first two cards nothing is left but what was just paid.
+        # The first two cards have no state left except that of the last payments.
         kept: dict[bytes | None, bytes] = {}
         for record in test.records("declined-payments-transformed-by-card-changelog"):
             kept.pop(record.key, None)

@@ -31,7 +31,7 @@ __all__ = [
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]|spark://.+")
 # A slot is lost after this silence. Shorter than transaction.timeout.ms, which is shorter than the group's session.
 LEASE_S = 5.0
-# What slots on executors need: setting → (wanted, Spark's default, why)
+# Settings that slots on executors need: setting → (wanted, Spark's default, why)
 CLUSTER_SETTINGS: Mapping[str, tuple[str, str, str]] = {
     "spark.speculation": ("false", "false", "a second attempt of a running slot would write its rows twice"),
     "spark.dynamicAllocation.enabled": ("false", "false", "executors without Spark jobs would be removed with stores"),

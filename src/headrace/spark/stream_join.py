@@ -105,7 +105,7 @@ def keyed_join(left: StreamSide, right: StreamSide, on: Any, kind: JoinKind, nam
     if kind == "inner" and clocks is not None and any(isinstance(clock, RelayedClosing) for clock in clocks):
         found = _Reader(joined, kind, clocks, (left, right), where)
         if not found.equates_windows():
-            # Where the windows are not equated, rows of closed windows are rows as any others.
+            # Without equal windows in the condition, rows of closed windows are joined as those of any stream.
             clocks = None
     return _Reader(joined, kind, clocks, (left, right), where).declared(templates, on, name)
 

@@ -196,7 +196,7 @@ def test_values_expire_by_the_time_of_the_micro_batch(tmp_path: Path) -> None:
     assert entry == repr((None, False))
     task.restore()
     assert run(119, "show") == [nothing]
-    # What has expired is deleted by a micro-batch of another key.
+    # A micro-batch of another key deletes expired values.
     run(119, "show", key="b")
     assert task.store.count() == 0
     # A list that has expired begins anew, and none of its old elements comes back.

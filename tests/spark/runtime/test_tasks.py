@@ -1,4 +1,4 @@
-"""What an opening of a task takes over from an earlier one."""
+"""Tasks: positions and stores that an opening takes over from an earlier one."""
 
 from headrace.spark.runtime.tasks import RunningTask
 
