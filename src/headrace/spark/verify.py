@@ -210,7 +210,8 @@ class _Recomputation:
                 kind,
                 "with headrace.watermark.idle.timeout.ms, it depends on the time of day which rows are late",
             )
-        processor = next((found for output in outputs for found in _processors(_origins_of(output.rows))), None)
+        in_front = (found for output in outputs for found in _operators_in_front(_origins_of(output.rows)))
+        processor = next((found for found in in_front if isinstance(found, KeyedTransform)), None)
         if processor is not None:
             why = f"the processor {processor.processor_name} ({shown(processor.where)}) sees where micro-batches end"
             return _undecided(topic, kind, f"{why}, which a recomputation does not; TopologyTest runs it on rows")
@@ -373,7 +374,8 @@ class _Recomputation:
 
     def _has_idle_timeout(self, rows: StreamBase) -> bool:
         timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
-        joins = any(join.in_event_time for join in _joins_of(_origins_of(rows)))
+        in_front = _operators_in_front(_origins_of(rows))
+        joins = any(isinstance(found, KeyedJoin) and found.in_event_time for found in in_front)
         return timeout_ms > 0 and (joins or any(True for _ in _closing_states(rows)))
 
     def _rows(self, origins: Sequence[StreamSource]) -> DataFrame:
@@ -560,44 +562,27 @@ def _closing_states(rows: StreamBase) -> Iterator[KeyedAggregate | KeyedTopN]:
         state = rows._state
         if isinstance(state, (KeyedAggregate, KeyedTopN)) and isinstance(state.closing, ClosingWindows):
             yield state
-    pending = list(_origins_of(rows))
-    while pending:
-        source = pending.pop().source
+    for source in _operators_in_front(_origins_of(rows)):
         if isinstance(source, ClosedWindows) and isinstance(source.state.closing, ClosingWindows):
             yield source.state
-        if not isinstance(source, TopicSource):
-            pending += source.origins
 
 
-def _processors(origins: Sequence[StreamSource]) -> Iterator[KeyedTransform]:
-    """Yield the processors that rows of `origins` come through."""
+def _operators_in_front(
+    origins: Sequence[StreamSource],
+) -> Iterator[KeyedJoin | KeyedTransform | ClosedWindows | TableRows]:
+    """Yield what stands between the topics and `origins`, over all levels."""
     for origin in origins:
-        if isinstance(origin.source, KeyedTransform):
-            yield origin.source
         if not isinstance(origin.source, TopicSource):
-            yield from _processors(origin.source.origins)
-
-
-def _joins_of(origins: Sequence[StreamSource]) -> Iterator[KeyedJoin]:
-    """Yield each join that `origins` come from, over all levels."""
-    for origin in origins:
-        if isinstance(origin.source, KeyedJoin):
             yield origin.source
-        if not isinstance(origin.source, TopicSource):
-            yield from _joins_of(origin.source.origins)
+            yield from _operators_in_front(origin.source.origins)
 
 
 def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaration) -> Iterator[DataFrame]:
     """Yield a frame of each join, table and closed windows that `origins` come from, and of each way into them."""
     for origin in origins:
-        if isinstance(origin.source, TableRows):
-            inner = origin.source.state.origins
+        if isinstance(origin.source, (KeyedJoin, TableRows)):
             yield origin.source.frame
-            yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in inner)
-            yield from _frames_of_joins(inner, app)
-        if isinstance(origin.source, KeyedJoin):
-            yield origin.source.frame
-        if isinstance(origin.source, (KeyedJoin, ClosedWindows)):
+        if isinstance(origin.source, (KeyedJoin, TableRows, ClosedWindows)):
             ways = origin.source.origins
             yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in ways)
             yield from _frames_of_joins(ways, app)
