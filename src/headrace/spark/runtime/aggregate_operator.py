@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,7 +36,15 @@ from headrace.spark.topology.nodes import (
     WindowKind,
 )
 
-__all__ = ["AggregateOperator", "GroupMerge", "PartialRows", "RowMerging", "merge_stored", "window_column"]
+__all__ = [
+    "AggregateOperator",
+    "GroupMerge",
+    "GroupsWithEntries",
+    "PartialRows",
+    "RowMerging",
+    "merge_stored",
+    "window_column",
+]
 
 _ROW = "__headrace_row"
 ENOUGH = 1_000_000  # partials of a task that wait to be combined with those before them
@@ -186,23 +195,35 @@ class _Changes:
         return self.merging.results(self.merger, self.partition)
 
 
-class _DistinctChanges:
-    """Groups of one task that a micro-batch has rows of, with the values that their distinct counts may not have."""
+class GroupsWithEntries(ABC):
+    """Groups of one task that a micro-batch has rows of, whose values have entries of their own in the store."""
 
-    def __init__(
-        self, merging: RowMerging, partition: int, keys: pa.Array, rows: pa.Table, entries: DistinctEntries
-    ) -> None:
+    def __init__(self, merging: RowMerging, partition: int, keys: pa.Array, rows: pa.Table) -> None:
         self._merging, self._partition = merging, partition
-        self._keys, self._rows, self._entries = keys, rows, entries
-        self._merger: GroupMerge | None = None
+        self._keys, self._rows = keys, rows
+        self._merge: GroupMerge | None = None  # of the last update
 
     @property
     def stores(self) -> Sequence[StoreUpdate]:
         return (StoreUpdate(store=self._merging.store, update=self._update),)
 
     def results(self) -> pa.Table:
-        assert self._merger is not None
-        return self._merging.results(self._merger, self._partition)
+        assert self._merge is not None
+        return self._merging.results(self._merge, self._partition)
+
+    @abstractmethod
+    def _update(self, reader: StoreReader) -> StoreWrites:
+        """Merge the groups with stored ones and with entries of their values, and set `_merge`."""
+
+
+class _DistinctChanges(GroupsWithEntries):
+    """Groups with the values that their distinct counts may not have."""
+
+    def __init__(
+        self, merging: RowMerging, partition: int, keys: pa.Array, rows: pa.Table, entries: DistinctEntries
+    ) -> None:
+        super().__init__(merging, partition, keys, rows)
+        self._entries = entries
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         fingerprint, entries, rows = self._merging.fingerprint, self._entries, self._rows
@@ -210,8 +231,8 @@ class _DistinctChanges:
         is_new = reader.values(entries.keys).is_null().to_numpy(zero_copy_only=False)
         rows = with_counters(rows, entries, is_new, self._merging.distinct)
         # 2. The groups' rows with the grown counters, then the new entries, whose keys are behind all keys of groups.
-        self._merger = GroupMerge(self._merging.functions, rows, fingerprint)
-        values = self._merger(reader.values(self._keys))
+        self._merge = GroupMerge(self._merging.functions, rows, fingerprint)
+        values = self._merge(reader.values(self._keys))
         added = entries.keys.filter(pa.array(is_new))
         marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(added))
         return StoreWrites(keys=pa.concat_arrays([self._keys, added]), values=pa.concat_arrays([values, marks]))

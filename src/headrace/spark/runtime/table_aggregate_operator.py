@@ -17,8 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.spark.runtime.aggregate import AggregateFunctions
-from headrace.spark.runtime.aggregate_operator import AggregateOperator, GroupMerge, PartialRows, RowMerging
-from headrace.spark.runtime.stateful_operator import RunningOperator, StoreUpdate, TaskChanges
+from headrace.spark.runtime.aggregate_operator import (
+    AggregateOperator,
+    GroupMerge,
+    GroupsWithEntries,
+    PartialRows,
+    RowMerging,
+)
+from headrace.spark.runtime.stateful_operator import RunningOperator, TaskChanges
 from headrace.spark.runtime.store import StoreReader, StoreWrites
 from headrace.spark.runtime.table_functions import SIGN_COLUMN
 from headrace.spark.runtime.value_counts import CountedValues, ValueCounts, counted_buffers, value_counts_of
@@ -58,29 +64,20 @@ class _TableMerging(RowMerging):
         return super().grouped(signed_rows(rows))
 
 
-class _CountedChanges:
-    """Groups of one task that changes came to, with the values that came and left."""
+class _CountedChanges(GroupsWithEntries):
+    """Groups with the values that came and left."""
 
     def __init__(
         self, merging: _TableMerging, partition: int, keys: pa.Array, rows: pa.Table, counts: ValueCounts
     ) -> None:
-        self._merging, self._partition = merging, partition
-        self._keys, self._rows, self._counts = keys, rows, counts
-        self._merge: _CountedMerge | None = None
-
-    @property
-    def stores(self) -> Sequence[StoreUpdate]:
-        return (StoreUpdate(store=self._merging.store, update=self._update),)
-
-    def results(self) -> pa.Table:
-        assert self._merge is not None
-        return self._merging.results(self._merge, self._partition)
+        super().__init__(merging, partition, keys, rows)
+        self._counted, self._counts = merging.counted, counts
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         fingerprint, counts, rows = self._merging.fingerprint, self._counts, self._rows
         # 1. How often each value that came or left occurs now; distinct counts follow from that alone.
         before, after = counts.counts(reader.values(counts.keys), fingerprint)
-        for number, kind in enumerate(self._merging.counted):
+        for number, kind in enumerate(self._counted):
             if not kind.is_extreme:
                 name, grown = kind.buffer.name, counts.grown(number, before, after, rows.num_rows)
                 rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(grown))
