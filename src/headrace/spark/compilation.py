@@ -14,7 +14,13 @@ from typing import TypeAlias, TypeVar
 from pyspark.sql import DataFrame
 
 from headrace.errors import TopologyError
-from headrace.spark.event_time import KeyedDeduplication, RelayedClosing, check_out_of_time, without_watermark
+from headrace.spark.event_time import (
+    ClosingWindows,
+    KeyedDeduplication,
+    RelayedClosing,
+    check_out_of_time,
+    without_watermark,
+)
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
@@ -54,6 +60,7 @@ from headrace.spark.topology.nodes import (
     Watermark,
     WindowedAggregate,
     WindowedTopN,
+    WindowKind,
     window_parts,
 )
 from headrace.spark.unsupported import refusal
@@ -375,8 +382,8 @@ class _Building:
             expressions=_change_texts(projection),
             takes_changes=True,
         )
-        # What a row added is taken back by the same expressions. They belong to the identity of the table's own rows
-        # as well: the state of another aggregate behind it lacks what these rows have added.
+        # The same expressions take back the values that a row added. They belong to the identity of the table's own
+        # rows as well: the state of another aggregate behind it lacks what these rows have added.
         changes = f"to {declared.name}: {', '.join(projection.expressions)} of {rows.text}"
         # Projections that only rename are done without Spark SQL, and then the calls in front of them are not needed.
         after = () if projection.bare else (*rows.calls, *origin.calls)
@@ -404,17 +411,29 @@ class _Building:
         if isinstance(closing, RelayedClosing):
             return RelayedWatermark(name=closing.source)
         assert window is not None
+        return self._clock(declared.watermark_name, closing, closing.source, window, declared.where)
+
+    def _clock(self, name: str, clock: ClosingWindows, source: str, window: WindowKind | None, where: str) -> Watermark:
+        """Return the clock in front of an operator.
+
+        Args:
+            name: Of its store.
+            clock: What the program declared.
+            source: Under which the operator knows its watermarks.
+            window: That rows are late for; None: rows older than the watermark are late.
+            where: "file:line" of the operator.
+        """
         return Watermark(
-            name=declared.watermark_name,
-            source=closing.source,
+            name=name,
+            source=source,
             window=window,
-            event_time_expression=closing.event_time_expression,
-            delay_us=closing.delay_us,
+            event_time_expression=clock.event_time_expression,
+            delay_us=clock.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
-            out_of_time=closing.out_of_time,
-            changelog_topic=self._internal(declared.name, "watermark-changelog"),
-            where=declared.where,
+            out_of_time=clock.out_of_time,
+            changelog_topic=self._internal(name, "changelog"),
+            where=where,
         )
 
     def _deduplication(self, declared: KeyedDeduplication) -> Deduplication:
@@ -559,35 +578,13 @@ class _Building:
             return None
         if isinstance(clock, RelayedClosing):
             return RelayedWatermark(name=clock.source, side=side)
-        return Watermark(
-            name=f"{declared.name}-{side}-watermark",
-            source=side,
-            window=None,
-            event_time_expression=clock.event_time_expression,
-            delay_us=clock.delay_us,
-            max_ahead_us=self._max_ahead_ms * 1000,
-            announces_each_batch=self._idle_timeout_ms > 0,
-            out_of_time=clock.out_of_time,
-            changelog_topic=self._internal(declared.name, f"{side}-watermark-changelog"),
-            where=declared.where,
-        )
+        return self._clock(f"{declared.name}-{side}-watermark", clock, side, None, declared.where)
 
     def _watermark_in_front(self, declared: KeyedTransform) -> Watermark | None:
         """Return the clock in front of a processor with timers of event time."""
         if declared.clock is None:
             return None
-        return Watermark(
-            name=f"{declared.name}-watermark",
-            source=declared.clock.source,
-            window=None,
-            event_time_expression=declared.clock.event_time_expression,
-            delay_us=declared.clock.delay_us,
-            max_ahead_us=self._max_ahead_ms * 1000,
-            announces_each_batch=self._idle_timeout_ms > 0,
-            out_of_time=declared.clock.out_of_time,
-            changelog_topic=self._internal(declared.name, "watermark-changelog"),
-            where=declared.where,
-        )
+        return self._clock(f"{declared.name}-watermark", declared.clock, declared.clock.source, None, declared.where)
 
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}

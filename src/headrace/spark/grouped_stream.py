@@ -450,11 +450,7 @@ class StreamTable(KeyedTable):
             return self._closed_rows("groupBy").groupBy(*cols)
         return self._grouped(cols, call_site())
 
-    def groupby(self, *cols: Any) -> Any:
-        """As `groupBy`."""
-        if self._aggregate.closing is not None:
-            return self._closed_rows("groupBy").groupby(*cols)
-        return self._grouped(cols, call_site())
+    groupby = groupBy
 
     def unionByName(self, other: Any, allowMissingColumns: bool = False) -> Any:  # noqa: N803 PySpark's own
         """As `DataFrame.unionByName`: rows of two tables, to be grouped; of closed windows as those of streams."""

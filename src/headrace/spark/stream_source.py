@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -98,8 +99,7 @@ class KeyedJoin:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        found = [topic for one in self.origins for topic in one.source.topics]
-        return tuple(dict.fromkeys(found))
+        return _topics_of(self.origins)
 
     @property
     def origins(self) -> tuple[StreamSource, ...]:
@@ -144,7 +144,7 @@ class KeyedTransform:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        return tuple(dict.fromkeys(topic for one in self.origins for topic in one.source.topics))
+        return _topics_of(self.origins)
 
     def node(self, changelog_topic: str, idle_timeout_ms: int) -> Transform:
         """Return its compiled form. `idle_timeout_ms`: as in `WindowedAggregate`."""
@@ -193,7 +193,7 @@ class ClosedWindows:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        return tuple(dict.fromkeys(topic for origin in self.origins for topic in origin.source.topics))
+        return _topics_of(self.origins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,7 +217,7 @@ class TableRows:
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that its rows come from."""
-        return tuple(dict.fromkeys(topic for origin in self.origins for topic in origin.source.topics))
+        return _topics_of(self.origins)
 
     def as_batch(self, dataframe: DataFrame) -> DataFrame:
         """The same rows of a DataFrame without hidden columns, by Spark: what `verify` compares with."""
@@ -226,3 +226,7 @@ class TableRows:
 
 
 RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows | TableRows
+
+
+def _topics_of(origins: Sequence[StreamSource]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(topic for one in origins for topic in one.source.topics))
