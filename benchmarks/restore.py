@@ -28,8 +28,8 @@ from spark_source import cluster
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
-from headrace.spark.runtime.replicas import Replicas
-from headrace.spark.runtime.store_records import boot_id
+from headrace.spark.runtime.stores.replicas import Replicas
+from headrace.spark.runtime.stores.store_records import boot_id
 
 SUBTOPOLOGY, STORE = "counts", "by-key"
 PEER = Path(__file__).parent / "peers" / "restore" / "RestoreOnce.java"

@@ -128,10 +128,10 @@ class SumValues:
 def our_ways(bootstrap: str, ranges: Ranges) -> Iterator[dict[str, Way]]:
     """A session, and the ways to read in it."""
     from headrace.spark.formats.schemas import RAW
+    from headrace.spark.runtime.batches.fetch_stage import FetchStep
+    from headrace.spark.runtime.batches.plan import PLAN_PROPERTY
+    from headrace.spark.runtime.batches.stages import PythonStage
     from headrace.spark.runtime.chains import PreparedPlan
-    from headrace.spark.runtime.fetch_stage import FetchStep
-    from headrace.spark.runtime.plan import PLAN_PROPERTY
-    from headrace.spark.runtime.stages import PythonStage
     from headrace.spark.spark_session import session
     from headrace.spark.topology.nodes import TopicSource
 
@@ -171,8 +171,8 @@ def our_ways(bootstrap: str, ranges: Ranges) -> Iterator[dict[str, Way]]:
 
 def one_batch(bootstrap: str, ranges: Ranges, slots: int, directory: str) -> str:
     """Everything as one micro-batch, partitions dealt out over the slots."""
-    from headrace.spark.runtime.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
-    from headrace.spark.runtime.store import BatchKey
+    from headrace.spark.runtime.batches.plan import InputRange, MicroBatchPlan, SlotPlan, TaskPlan
+    from headrace.spark.runtime.stores.store import BatchKey
 
     tasks = [
         TaskPlan(partition=p, ranges=(InputRange(topic=t, partition=p, start=start, end=end),))

@@ -41,7 +41,7 @@ ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "headrace.cli.main": "broker",
     "headrace.client.guardian": "guardian",
-    "headrace.spark.runtime.replica_process": "replicas",
+    "headrace.spark.runtime.stores.replica_process": "replicas",
     "headrace.spark.runtime.daemon": "workers",
     "soak_app": "driver",
     "measured_application": "driver",  # benchmarks ask as well

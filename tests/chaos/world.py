@@ -32,7 +32,7 @@ NO_BROKER_S = 15.0  # a start looks for a broker for 5 s, and says so when it fi
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "headrace.client.guardian": "guardian",
-    "headrace.spark.runtime.replica_process": "replicas",
+    "headrace.spark.runtime.stores.replica_process": "replicas",
     "headrace.spark.runtime.daemon": "workers",
     "_app.py": "driver",
     "headrace.cli.main": "broker",

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.cli.commands.verify import sink_lines, verdict_line
 from headrace.cli.demo.replay import Departures, FlightYear
 from headrace.cli.demo.steps import figures, kept_guarantee, shortfalls
-from headrace.spark.verdict import SinkVerdict, Verdict
+from headrace.spark.verification.verdict import SinkVerdict, Verdict
 
 YEAR = FlightYear(days=(), by_origin={"JFK": Departures(flights=12, departed=10, delay_minutes=25.0)}, by_carrier={})
 

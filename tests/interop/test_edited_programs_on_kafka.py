@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tests.spark.runtime.test_stored_schemas as mixed_versions
+import tests.spark.runtime.stores.test_stored_schemas as mixed_versions
 import tests.spark.runtime.test_upgraded_state as on_our_broker
 from tests.interop.kafka_broker import KafkaBroker
 from tests.longer import longer

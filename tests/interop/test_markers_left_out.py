@@ -21,9 +21,9 @@ from headrace.client.sender import Sender
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
-from headrace.spark.runtime.slot_transactions import SlotTransactions, _identity
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.slots.slot_transactions import SlotTransactions, _identity
+from headrace.spark.runtime.stores.store import BatchKey
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -1,8 +1,8 @@
 """What a user gets wrong, as the user meets it: a command line, an exit code, one clear error and no traceback.
 
 Each is here once for the way it is said. What becomes of the records is looked at where no process has to be started
-for it: `runtime/test_batch_runner` (undecodable records), `runtime/test_bad_circumstances` (permissions, sizes, a
-full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `dsl/test_unsupported` (a shuffle).
+for it: `runtime/batches/test_batch_runner` (undecodable records), `runtime/test_bad_circumstances` (permissions, sizes,
+a full disk), `runtime/test_state_troubles` (a corrupt store, a second process), `dsl/test_unsupported` (a shuffle).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA
 
-from headrace.spark.runtime import resident_slots
+from headrace.spark.runtime.slots import resident_slots
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import DeadLetter
 

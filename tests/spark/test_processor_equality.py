@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from pyspark import cloudpickle
-from tests.spark.runtime import processors, test_processor_timers
+from tests.spark.runtime import processors
+from tests.spark.runtime.operators import test_processor_timers
+from tests.spark.runtime.operators.test_processor_timers import Alarms
 from tests.spark.runtime.processors import Begun, Scripted
-from tests.spark.runtime.test_processor_timers import Alarms
 
 from headrace.testing import TopologyTest
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA
 
 from headrace.errors import TopologyError, UnknownName
-from headrace.spark.aggregate_split import aggregate_limits
+from headrace.spark.analysis.aggregate_split import aggregate_limits
 from headrace.spark.streams_app import StreamsApp
 
 pytestmark = pytest.mark.spark

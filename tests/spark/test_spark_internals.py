@@ -24,11 +24,11 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from headrace.spark import session
 from headrace.spark import spark_internals as internals
-from headrace.spark.runtime import resident_stage
+from headrace.spark.runtime.batches.prepared_plan import fetching_session
 from headrace.spark.runtime.in_process import in_process_session
-from headrace.spark.runtime.marker_bypass import MarkerBypass
-from headrace.spark.runtime.prepared_plan import fetching_session
-from headrace.spark.runtime.resident_chains import BYTES_SETTING
+from headrace.spark.runtime.slots import resident_stage
+from headrace.spark.runtime.slots.marker_bypass import MarkerBypass
+from headrace.spark.runtime.slots.resident_chains import BYTES_SETTING
 from headrace.spark.topology.nodes import MARKER_COLUMN
 
 FILTERED = "a > 1"

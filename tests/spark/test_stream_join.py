@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from tests.spark.refused_programs import refused
 
 from headrace.errors import TopologyError
-from headrace.spark.runtime.row_schema import stores_of_branch
+from headrace.spark.runtime.rows.row_schema import stores_of_branch
 from headrace.spark.streams_app import StreamsApp
 from headrace.spark.topology.nodes import RepartitionSink, RepartitionSource
 

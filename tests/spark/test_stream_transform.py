@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, Row, StructType
 from tests.spark.refused_programs import refused
 
 from headrace.errors import TopologyError, UserCodeError
-from headrace.spark.runtime.store_names import ELEMENT
+from headrace.spark.runtime.stores.store_names import ELEMENT
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark

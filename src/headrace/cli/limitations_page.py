@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, get_args
 
 from headrace.errors import ConfigError
-from headrace.spark.aggregate_split import aggregate_limits
+from headrace.spark.analysis.aggregate_split import aggregate_limits
+from headrace.spark.analysis.static_join import NARROW_JOINS, WIDE_JOINS
 from headrace.spark.grouped_stream import GroupedStream, StreamTable
 from headrace.spark.refused_methods import (
     REFUSED_GROUPED_METHODS,
@@ -17,7 +18,6 @@ from headrace.spark.refused_methods import (
     REFUSED_TABLE_METHODS,
 )
 from headrace.spark.spark_session import JUDGED_SETTINGS, check_master
-from headrace.spark.static_join import NARROW_JOINS, WIDE_JOINS
 from headrace.spark.stream import Stream
 from headrace.spark.topology.nodes import FormatName
 from headrace.spark.unsupported import OTHER_FORMATS, is_planned, refused_format

@@ -113,7 +113,7 @@ def _group(app: ApplicationDeclaration, admin: Admin) -> Iterator[Finding]:
 
 def _stored_state(app: ApplicationDeclaration, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:
     """Yield a finding if the changelogs hold rows with another schema than this program stores."""
-    from headrace.spark.runtime.stored_schemas import StoredSchemas
+    from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
 
     for topic in StoredSchemas(app.name, compiled).check(client):
         yield Finding(level="ok", code="state-schema", message=f"{topic} holds the columns that this program keeps")
@@ -274,7 +274,7 @@ def _session(app: ApplicationDeclaration) -> Iterator[Finding]:
 
 def _executors(app: ApplicationDeclaration, compiled: CompiledTopology) -> Iterator[Finding]:
     """Yield what keeps the application from running on the executors of the session's cluster."""
-    from headrace.spark.runtime.cluster_runner import cluster_chains
+    from headrace.spark.runtime.slots.cluster_runner import cluster_chains
 
     if not is_cluster(str(app.spark.sparkContext.master)):
         return

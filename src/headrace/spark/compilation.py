@@ -14,17 +14,17 @@ from typing import TypeAlias, TypeVar
 from pyspark.sql import DataFrame
 
 from headrace.errors import TopologyError
-from headrace.spark.event_time import (
+from headrace.spark.analysis.event_time import (
     ClosingWindows,
     KeyedDeduplication,
     RelayedClosing,
     check_out_of_time,
     without_watermark,
 )
+from headrace.spark.analysis.plan_reader import columns_read
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
-from headrace.spark.plan_reader import columns_read
 from headrace.spark.ranked_stream import KeyedTopN
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource

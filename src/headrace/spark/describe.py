@@ -67,7 +67,7 @@ def reasons_for_jobs(settings: ApplicationSettings, compiled: CompiledTopology) 
     Spark passes markers.
     """
     from headrace.spark.cluster_masters import is_cluster
-    from headrace.spark.runtime.resident_slots import ResidentThreads
+    from headrace.spark.runtime.slots.resident_slots import ResidentThreads
     from headrace.spark.spark_session import cores_of
 
     if is_cluster(str(settings.spark.sparkContext.master)):  # there are no other ways to run there

@@ -15,19 +15,19 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api, unknown_attribute
 from headrace.errors import TopologyError
-from headrace.spark.aggregate_split import AggregateSplit, WindowGroup, split_aggregate
-from headrace.spark.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
+from headrace.spark.analysis.aggregate_split import AggregateSplit, WindowGroup, split_aggregate
+from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
+from headrace.spark.analysis.ranked_windows import find_window_column, window_columns
+from headrace.spark.analysis.table_changes import check_invertible, check_repeatable, drops_rows, filter_text, zone_text
+from headrace.spark.analysis.table_union import united_tables
+from headrace.spark.analysis.time_windows import GroupedWindow, find_window
 from headrace.spark.frames import apply_calls, without_hidden
 from headrace.spark.keyed_table import KeyedTable
-from headrace.spark.ranked_windows import find_window_column, window_columns
 from headrace.spark.refused_methods import REFUSED_GROUPED_METHODS, REFUSED_TABLE_METHODS
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.stream_source import ClosedWindows, TableRows
 from headrace.spark.stream_transform import keyed_transform
-from headrace.spark.table_changes import check_invertible, check_repeatable, drops_rows, filter_text, zone_text
-from headrace.spark.table_union import united_tables
-from headrace.spark.time_windows import GroupedWindow, find_window
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     Aggregate,

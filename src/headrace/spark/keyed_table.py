@@ -9,10 +9,10 @@ from typing import Any, Protocol, Self
 
 from pyspark.sql import DataFrame
 
-from headrace.spark.plan_reader import source_column
+from headrace.spark.analysis.plan_reader import source_column
+from headrace.spark.analysis.table_changes import columns_behind
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.table_changes import columns_behind
 from headrace.spark.topology.nodes import KeyedOperator, NarrowCall, ProjectForGroup
 from headrace.spark.unsupported import refusal
 

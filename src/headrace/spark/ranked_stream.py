@@ -1,7 +1,8 @@
 """`RankedStream` and `RankedTable`: a stream with a rank, and the first rows of each key that a filter on it leaves.
 
 A rank alone changes with every row that comes, for all rows behind it; so a `RankedStream` waits for its filter and has
-no sinks. With it, `RankedTable` is a table of changes by key and position (`headrace.spark.ranking` has the example).
+no sinks. With it, `RankedTable` is a table of changes by key and position (`headrace.spark.analysis.ranking` has the
+example).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api
-from headrace.spark.event_time import ClosingWindows, RelayedClosing
+from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing
+from headrace.spark.analysis.plan_reader import source_column
+from headrace.spark.analysis.ranking import Ranking, limit_of
 from headrace.spark.keyed_table import KeyedTable
-from headrace.spark.plan_reader import source_column
-from headrace.spark.ranking import Ranking, limit_of
 from headrace.spark.refused_methods import REFUSED_RANKED_METHODS, REFUSED_RANKED_TABLE_METHODS
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import TopologyError
-from headrace.spark.event_time import (
+from headrace.spark.analysis.event_time import (
     ClosingWindows,
     RelayedClosing,
     check_watermark,
@@ -22,19 +22,19 @@ from headrace.spark.event_time import (
     has_watermark,
     keyed_deduplication,
 )
+from headrace.spark.analysis.plan_reader import check_narrow
+from headrace.spark.analysis.ranked_windows import window_columns
+from headrace.spark.analysis.ranking import Ranking, read_ranking
+from headrace.spark.analysis.static_join import StaticDataFrame, checked_join
+from headrace.spark.analysis.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream, StreamTable
-from headrace.spark.plan_reader import check_narrow
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
-from headrace.spark.ranked_windows import window_columns
-from headrace.spark.ranking import Ranking, read_ranking
 from headrace.spark.spark_internals import analysed, sequence
-from headrace.spark.static_join import StaticDataFrame, checked_join
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import StreamSide, join_kind, keyed_join, without_equal_rows
 from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
-from headrace.spark.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
 from headrace.spark.unsupported import (
     call_site,
     refusal,

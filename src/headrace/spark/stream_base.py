@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ArgumentError, UnknownName
+from headrace.spark.analysis.plan_reader import check_narrow
 from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
-from headrace.spark.plan_reader import check_narrow
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
 from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
 from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource, TableRows

@@ -16,11 +16,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from headrace.spark.aggregate_split import is_groupable, is_number
-from headrace.spark.canonical_expressions import CanonicalExpressions, calls_user_function
-from headrace.spark.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
+from headrace.spark.analysis.aggregate_split import is_groupable, is_number
+from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
+from headrace.spark.analysis.join_times import ConditionTimes, JoinKey, is_window
 from headrace.spark.frames import without_hidden
-from headrace.spark.join_times import ConditionTimes, JoinKey, is_window
 from headrace.spark.spark_internals import (
     analysed,
     class_of,

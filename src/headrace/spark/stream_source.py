@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.spark.event_time import ClosingWindows, KeyedDeduplication, RelayedClosing
+from headrace.spark.analysis.event_time import ClosingWindows, KeyedDeduplication, RelayedClosing
+from headrace.spark.analysis.join_times import Operand
 from headrace.spark.frames import apply_calls, without_hidden
-from headrace.spark.join_times import Operand
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     KEY_COLUMN,

@@ -15,11 +15,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from headrace.errors import TopologyError
-from headrace.spark.declared_variables import DeclaringHandle, parsed_schema
-from headrace.spark.event_time import ClosingWindows, closing_windows, has_watermark
-from headrace.spark.initial_state import read_initial_state
-from headrace.spark.processor_columns import GroupedColumns
-from headrace.spark.runtime.processor_rows import output_schema
+from headrace.spark.analysis.declared_variables import DeclaringHandle, parsed_schema
+from headrace.spark.analysis.event_time import ClosingWindows, closing_windows, has_watermark
+from headrace.spark.analysis.initial_state import read_initial_state
+from headrace.spark.analysis.processor_columns import GroupedColumns
+from headrace.spark.runtime.operators.processor_rows import output_schema
 from headrace.spark.runtime.spark_errors import raised_by_user
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_source import KeyedTransform, StreamSource

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.spark.findings import Finding
     from headrace.spark.running_app import RunningApp
     from headrace.spark.topology.nodes import CompiledTopology
-    from headrace.spark.verdict import Verdict
+    from headrace.spark.verification.verdict import Verdict
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
@@ -264,7 +264,7 @@ class StreamsApp(ApplicationDeclaration):
 
     def verify(self, *, sinks: Sequence[str] | None = None) -> Verdict:
         """Recompute the application as one Spark batch over its input, and compare the result with its sinks."""
-        from headrace.spark.verify import verify
+        from headrace.spark.verification.verify import verify
 
         return verify(self, sinks=sinks)
 

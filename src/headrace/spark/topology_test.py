@@ -25,15 +25,8 @@ from headrace.spark.frames import quoted
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.in_process_application import InProcessApplication, Offsets
 from headrace.spark.runtime.memory_topics import MemoryTopics, MemoryWriter
-from headrace.spark.runtime.row_schema import store_of, store_of_deduplication
-from headrace.spark.runtime.state_reading import read_aggregate, read_deduplication
-from headrace.spark.tested_records import (
-    Rows,
-    decode_sink_values,
-    encode_source_rows,
-    key_text,
-    record_keys,
-)
+from headrace.spark.runtime.rows.row_schema import store_of, store_of_deduplication
+from headrace.spark.runtime.stores.state_reading import read_aggregate, read_deduplication
 from headrace.spark.topology.nodes import (
     Aggregate,
     CompiledSubtopology,
@@ -46,6 +39,13 @@ from headrace.spark.topology.nodes import (
     TopicSource,
 )
 from headrace.spark.unsupported import refusal
+from headrace.spark.verification.tested_records import (
+    Rows,
+    decode_sink_values,
+    encode_source_rows,
+    key_text,
+    record_keys,
+)
 from headrace.suggestions import nearest
 from headrace.temporary_directories import OwnedDirectory
 

@@ -76,9 +76,9 @@ def _around(
 
 def in_the_driver() -> None:
     from headrace.client.transactions import Transactions
-    from headrace.spark.runtime.replicas import Replicas
-    from headrace.spark.runtime.slot_transactions import SlotTransactions
-    from headrace.spark.runtime.store_restorer import StoreRestorer
+    from headrace.spark.runtime.slots.slot_transactions import SlotTransactions
+    from headrace.spark.runtime.stores.replicas import Replicas
+    from headrace.spark.runtime.stores.store_restorer import StoreRestorer
     from headrace.spark.runtime.table_sinks import TableSinks
     from headrace.spark.sinks.parquet import ParquetSink
 
@@ -101,10 +101,10 @@ def in_the_driver() -> None:
 
 
 def in_a_worker() -> None:
-    from headrace.spark.runtime.restore_stage import RestoreStep
-    from headrace.spark.runtime.slot_producer import SlotProducer
-    from headrace.spark.runtime.store import TaskStore
-    from headrace.spark.runtime.store_transaction import StoreTransaction
+    from headrace.spark.runtime.slots.slot_producer import SlotProducer
+    from headrace.spark.runtime.stores.restore_stage import RestoreStep
+    from headrace.spark.runtime.stores.store import TaskStore
+    from headrace.spark.runtime.stores.store_transaction import StoreTransaction
     from headrace.spark.sinks.parquet import PartWriter
 
     def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:

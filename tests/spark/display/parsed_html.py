@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-from headrace.spark.verdict import SinkVerdict, Verdict
+from headrace.spark.verification.verdict import SinkVerdict, Verdict
 
 
 class Parsed(HTMLParser):

@@ -9,7 +9,7 @@ from tests.spark.display.parsed_html import Parsed, verdict
 
 from headrace.spark.display.app_snapshot import MOST_TASKS, AppSnapshot, TaskRow, as_html, as_text
 from headrace.spark.display.rows_html import rows_html
-from headrace.spark.verdict import SinkVerdict
+from headrace.spark.verification.verdict import SinkVerdict
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

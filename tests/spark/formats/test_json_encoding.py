@@ -15,7 +15,7 @@ from tests.spark.formats.generated_values import generated
 
 from headrace.spark import formats
 from headrace.spark.topology.nodes import TopicSink
-from headrace.spark.verify_streams import JSON_OPTIONS
+from headrace.spark.verification.verify_streams import JSON_OPTIONS
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.spark.runtime.keyed_operators import stateful_operator
-from headrace.spark.runtime.stateful_operator import StoreUpdate
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, TaskStore
+from headrace.spark.runtime.operators.keyed_operators import stateful_operator
+from headrace.spark.runtime.operators.stateful_operator import StoreUpdate
+from headrace.spark.runtime.stores.store import BatchKey, StoreIdentity, StorePosition, StoreReader, TaskStore
 from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate
 
 

@@ -35,7 +35,7 @@ from headrace.broker.metadata.topic_administration import TopicRefused
 WORDS = 40
 SESSION_S = 45  # Kafka's default
 PATIENCE_S = float(os.environ.get("CLUSTER_PATIENCE_S", "240"))
-WORKER, AGENT = "org.apache.spark.deploy.worker.Worker", "headrace.spark.runtime.restore_agent"
+WORKER, AGENT = "org.apache.spark.deploy.worker.Worker", "headrace.spark.runtime.stores.restore_agent"
 
 
 # -- the application ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """The key of a micro-batch."""
 
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stores.store import BatchKey
 
 BATCH = BatchKey(incarnation="i", batch_id=7, attempt=1)

@@ -12,12 +12,19 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, Row, StringType, StructType
 
+from headrace.spark.analysis.declared_variables import DeclaringHandle
 from headrace.spark.arrow_types import arrow_type
-from headrace.spark.declared_variables import DeclaringHandle
-from headrace.spark.runtime.row_schema import store_of_transform
-from headrace.spark.runtime.rows import encode_key
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, StoreWrites, TaskStore
-from headrace.spark.runtime.transform_operator import TransformOperator
+from headrace.spark.runtime.operators.transform_operator import TransformOperator
+from headrace.spark.runtime.rows.row_schema import store_of_transform
+from headrace.spark.runtime.rows.rows import encode_key
+from headrace.spark.runtime.stores.store import (
+    BatchKey,
+    StoreIdentity,
+    StorePosition,
+    StoreReader,
+    StoreWrites,
+    TaskStore,
+)
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, InitialState, TimeMode, Transform
 
 # Types and no DDL, which only a session can read.

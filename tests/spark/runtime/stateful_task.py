@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.spark.runtime.stateful_operator import StatefulOperator, StoreUpdate, TakesWatermarks
-from headrace.spark.runtime.store import BatchKey, StoreIdentity, StorePosition, StoreReader, StoreWrites, TaskStore
-from headrace.spark.runtime.watermark_records import UpstreamWatermark
+from headrace.spark.runtime.operators.stateful_operator import StatefulOperator, StoreUpdate, TakesWatermarks
+from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
+from headrace.spark.runtime.stores.store import (
+    BatchKey,
+    StoreIdentity,
+    StorePosition,
+    StoreReader,
+    StoreWrites,
+    TaskStore,
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.spark.runtime.rows import decode_rows, encode_rows
+from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
 
 UNALIGNED = """
 import numpy as np, pyarrow as pa

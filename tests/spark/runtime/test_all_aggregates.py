@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as F
 from tests.longer import longer
 
-from headrace.spark.aggregate_split import aggregate_limits
-from headrace.spark.runtime.time_keys import DISTINCT_ENTRY
+from headrace.spark.analysis.aggregate_split import aggregate_limits
+from headrace.spark.runtime.stores.time_keys import DISTINCT_ENTRY
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import time
 import lmdb
 import pytest
 
-from headrace.spark.runtime.state_coordinator import StateCoordinator
+from headrace.spark.runtime.stores.state_coordinator import StateCoordinator
 from headrace.spark.runtime.task_opener import TaskOpener
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F
-from tests.spark.runtime.test_deduplicate_operator import Event, reference
+from tests.spark.runtime.operators.test_deduplicate_operator import Event, reference
 
 from headrace.errors import RecordError
 from headrace.spark.topology.nodes import Deduplication

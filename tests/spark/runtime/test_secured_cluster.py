@@ -13,7 +13,7 @@ from tests.harness.certificates import Certificates
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.errors import CannotConnect, ConfigError
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stores.store import BatchKey
 
 pytestmark = pytest.mark.spark
 

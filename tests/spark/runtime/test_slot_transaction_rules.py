@@ -10,10 +10,10 @@ import pytest
 
 from headrace.client.sender import TransactionalIdentity
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
-from headrace.spark.runtime import slot_transactions
-from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
-from headrace.spark.runtime.slot_transactions import SlotTransactions
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.slots import slot_transactions
+from headrace.spark.runtime.slots.slot_transactions import SlotTransactions
+from headrace.spark.runtime.stores.store import BatchKey
 
 AWAY = CannotConnect("broker-unreachable", "away")
 REFUSED = BrokerError("broker-refused", "no")

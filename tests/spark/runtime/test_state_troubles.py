@@ -13,8 +13,8 @@ from tests.longer import longer
 
 from headrace.client.admin import Admin
 from headrace.errors import StateError
-from headrace.spark.runtime import plan_factory
-from headrace.spark.runtime.store_records import seal, unseal
+from headrace.spark.runtime.batches import plan_factory
+from headrace.spark.runtime.stores.store_records import seal, unseal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -201,7 +201,7 @@ def test_a_second_process_on_the_directory_is_refused(make_app, running, flights
 def test_another_application_on_the_directory_is_refused(make_app, flights, tmp_path):
     directory = tmp_path / "a"
     directory.mkdir()
-    from headrace.spark.runtime.state_directory import StateDirectory
+    from headrace.spark.runtime.stores.state_directory import StateDirectory
 
     StateDirectory(Path(directory), "another-group").release()
     with pytest.raises(StateError) as refused:

@@ -21,7 +21,7 @@ from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.machine.commands import Open
-from headrace.spark.runtime.stored_schemas import StoredSchemas
+from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
 from headrace.spark.runtime.task_opener import TaskOpener
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology, RepartitionSource, TopicSource
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from headrace.spark.verdict import Verdict
+    from headrace.spark.verification.verdict import Verdict
 
 __all__ = ["command", "repeats", "sink_lines", "verdict_line"]
 

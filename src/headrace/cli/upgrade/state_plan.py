@@ -11,7 +11,7 @@ from headrace.errors import StateError
 
 if TYPE_CHECKING:
     from headrace.cli.upgrade.group_state import GroupState
-    from headrace.spark.runtime.row_schema import StoredSchema
+    from headrace.spark.runtime.rows.row_schema import StoredSchema
 
 __all__ = ["InternalTopic", "describe_choice", "plan_state"]
 
@@ -122,7 +122,7 @@ def _saved(state: GroupState, topic: InternalTopic, *, replaced: bool) -> SavedT
 
 
 def _check_kept(state: GroupState, changelog: InternalTopic) -> None:
-    from headrace.spark.runtime.row_conversion import check_convertible
+    from headrace.spark.runtime.rows.row_conversion import check_convertible
 
     assert changelog.stored is not None
     assert changelog.program is not None
@@ -141,7 +141,7 @@ def _check_kept(state: GroupState, changelog: InternalTopic) -> None:
 
 def describe_choice(saved: SavedState, first: Mapping[tuple[str, int], int]) -> list[str]:
     """Return the meaning of the values after the upgrade, as lines."""
-    from headrace.spark.runtime.row_schema import StoredSchema
+    from headrace.spark.runtime.rows.row_schema import StoredSchema
 
     if saved.choice == "recompute":
         again = "every aggregate is computed anew from the records that the sources hold now"

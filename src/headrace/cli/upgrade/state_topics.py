@@ -16,10 +16,10 @@ from headrace.cli.upgrade.state_plan import InternalTopic
 from headrace.client.fetcher import Fetcher
 from headrace.client.producer import Producer
 from headrace.errors import BrokerError, HeadraceError
-from headrace.spark.runtime.row_conversion import convert_rows
-from headrace.spark.runtime.row_schema import StoredSchema, schemas_by_changelog
-from headrace.spark.runtime.rows import SCHEMA_KEY
-from headrace.spark.runtime.stored_schemas import first_rows, publish_schema
+from headrace.spark.runtime.rows.row_conversion import convert_rows
+from headrace.spark.runtime.rows.row_schema import StoredSchema, schemas_by_changelog
+from headrace.spark.runtime.rows.rows import SCHEMA_KEY
+from headrace.spark.runtime.stores.stored_schemas import first_rows, publish_schema
 
 if TYPE_CHECKING:
     from headrace.cli.upgrade.group_state import GroupState

@@ -26,18 +26,18 @@ from headrace.errors import HeadraceError, MaxPollExceeded
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
-from headrace.spark.runtime.batch_runner import SubtopologyRunner
+from headrace.spark.runtime.batches.batch_runner import SubtopologyRunner
+from headrace.spark.runtime.batches.job_runner import JobRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
-from headrace.spark.runtime.cluster_runner import ClusterRunner, start_cluster_runner
 from headrace.spark.runtime.instance import RunningInstance
-from headrace.spark.runtime.job_runner import JobRunner
-from headrace.spark.runtime.resident_slots import ResidentThreads
-from headrace.spark.runtime.state_coordinator import StateCoordinator
+from headrace.spark.runtime.slots.cluster_runner import ClusterRunner, start_cluster_runner
+from headrace.spark.runtime.slots.resident_slots import ResidentThreads
+from headrace.spark.runtime.slots.warm_up import warm_up
 from headrace.spark.runtime.status import write_status_of
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stores.state_coordinator import StateCoordinator
+from headrace.spark.runtime.stores.store import BatchKey
 from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
-from headrace.spark.runtime.warm_up import warm_up
 from headrace.spark.spark_session import cores_of
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 

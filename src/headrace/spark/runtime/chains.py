@@ -20,26 +20,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
+from headrace.spark.analysis.static_join import StaticDataFrame
 from headrace.spark.frames import apply_calls, quoted, without_hidden
-from headrace.spark.runtime.deduplicate_operator import DeduplicateOperator
-from headrace.spark.runtime.event_time_join_operator import EventTimeJoinOperator
-from headrace.spark.runtime.fetch_stage import FetchStep
-from headrace.spark.runtime.join_operator import JoinOperator
-from headrace.spark.runtime.keyed_operators import can_trace, stateful_operator, traced_step
-from headrace.spark.runtime.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
-from headrace.spark.runtime.prepared_plan import PreparedPlan, fetching_session, static_dataframes
+from headrace.spark.runtime.batches.fetch_stage import FetchStep
+from headrace.spark.runtime.batches.prepared_plan import PreparedPlan, fetching_session, static_dataframes
+from headrace.spark.runtime.batches.sink_stage import RepartitionSinkStep, TopicSinkStep
+from headrace.spark.runtime.batches.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
+from headrace.spark.runtime.batches.suspect_rows import GUARDING, guarded_rows
+from headrace.spark.runtime.batches.table_sink_stage import TableSinkStep
+from headrace.spark.runtime.operators.deduplicate_operator import DeduplicateOperator
+from headrace.spark.runtime.operators.event_time_join_operator import EventTimeJoinOperator
+from headrace.spark.runtime.operators.join_operator import JoinOperator
+from headrace.spark.runtime.operators.keyed_operators import can_trace, stateful_operator, traced_step
+from headrace.spark.runtime.operators.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.operators.stateful_operator import StatefulStep
+from headrace.spark.runtime.operators.transform_operator import TransformOperator
+from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
-from headrace.spark.runtime.restore_stage import RestoreStep
-from headrace.spark.runtime.row_schema import stores_of_branch
-from headrace.spark.runtime.sink_stage import RepartitionSinkStep, TopicSinkStep
-from headrace.spark.runtime.spark_types import struct_of
-from headrace.spark.runtime.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
-from headrace.spark.runtime.stateful_operator import StatefulStep
-from headrace.spark.runtime.suspect_rows import GUARDING, guarded_rows
-from headrace.spark.runtime.table_sink_stage import TableSinkStep
-from headrace.spark.runtime.transform_operator import TransformOperator
-from headrace.spark.runtime.watermark_operator import WatermarkOperator
-from headrace.spark.static_join import StaticDataFrame
+from headrace.spark.runtime.rows.row_schema import stores_of_branch
+from headrace.spark.runtime.rows.spark_types import struct_of
+from headrace.spark.runtime.stores.restore_stage import RestoreStep
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     DELETED_COLUMN,

@@ -18,24 +18,24 @@ from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.machine.events import Event
-from headrace.spark.runtime.batch_commit import BatchCommit, reached_offsets
-from headrace.spark.runtime.batch_limits import BatchMeasure
-from headrace.spark.runtime.batch_outcome import complete, measure
-from headrace.spark.runtime.batch_recovery import BatchRecovery
+from headrace.spark.runtime.batches.batch_commit import BatchCommit, reached_offsets
+from headrace.spark.runtime.batches.batch_limits import BatchMeasure
+from headrace.spark.runtime.batches.batch_outcome import complete, measure
+from headrace.spark.runtime.batches.batch_recovery import BatchRecovery
+from headrace.spark.runtime.batches.job_runner import BatchFailed
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
+from headrace.spark.runtime.batches.task_inputs import TaskInputs
 from headrace.spark.runtime.chains import source_topics
 from headrace.spark.runtime.executor import Executor
-from headrace.spark.runtime.job_runner import BatchFailed
-from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, StageReport, TaskReport, merged
+from headrace.spark.runtime.operators.silent_partitions import SilenceLog
 from headrace.spark.runtime.progress import BatchTiming, SubtopologyProgress
-from headrace.spark.runtime.silent_partitions import SilenceLog
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.stores.store import BatchKey
 from headrace.spark.runtime.table_sinks import TableSinks
-from headrace.spark.runtime.task_inputs import TaskInputs
 from headrace.spark.runtime.tasks import RunningTask, plan_slots
 from headrace.spark.topology.nodes import CompiledSubtopology
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.plan_factory import PlanFactory
+    from headrace.spark.runtime.batches.plan_factory import PlanFactory
 
 __all__ = ["CommandExecutor"]
 

@@ -18,7 +18,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from headrace.spark.runtime import row_kernels
+from headrace.spark.runtime.rows import row_kernels
 
 PRELOADED = (
     "numpy",
@@ -34,16 +34,16 @@ PRELOADED = (
     "headrace.client.fetcher",
     "headrace.client.producer",
     "headrace.spark.formats",
-    "headrace.spark.runtime.stages",
-    "headrace.spark.runtime.restore_stage",
+    "headrace.spark.runtime.batches.stages",
+    "headrace.spark.runtime.stores.restore_stage",
 )
 # Compiled code that a worker would otherwise load in the middle of its first micro-batch, a quarter of a second of it.
 WARMED = (
     "headrace.protocol.arrow_batches",
     "headrace.spark.formats.json_columns",
-    "headrace.spark.runtime.aggregate_kernels",
-    "headrace.spark.runtime.bulk_load",
-    "headrace.spark.runtime.event_time_kernels",
+    "headrace.spark.runtime.operators.aggregate_kernels",
+    "headrace.spark.runtime.stores.bulk_load",
+    "headrace.spark.runtime.operators.event_time_kernels",
 )
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headrace.errors import RecordError
-from headrace.spark.runtime.sink_stage import producer_for
-from headrace.spark.runtime.stages import StageContext
+from headrace.spark.runtime.batches.sink_stage import producer_for
+from headrace.spark.runtime.batches.stages import StageContext
 
 __all__ = ["remember_dead_letters", "send_dead_letters"]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.bad_record_search import BadRecord
-    from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
+    from headrace.spark.runtime.batches.bad_record_search import BadRecord
+    from headrace.spark.runtime.batches.plan import MicroBatchPlan, StageReport
 
 __all__ = ["Executor"]
 

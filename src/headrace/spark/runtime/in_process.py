@@ -18,16 +18,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, UserCodeError
-from headrace.spark.runtime.bad_record_search import BadRecord
+from headrace.spark.runtime.batches.bad_record_search import BadRecord
+from headrace.spark.runtime.batches.driver_evaluation import DriverRows, failing_rows
+from headrace.spark.runtime.batches.job_runner import BatchFailed, batch_number
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, StageReport
+from headrace.spark.runtime.batches.prepared_plan import fetching_session, static_dataframes
+from headrace.spark.runtime.batches.stage_reports import StageReports
+from headrace.spark.runtime.batches.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.runtime.chains import ChainBuilder, has_sql_on_records, input_topics
-from headrace.spark.runtime.driver_evaluation import DriverRows, failing_rows
-from headrace.spark.runtime.job_runner import BatchFailed, batch_number
-from headrace.spark.runtime.keyed_operators import can_trace
-from headrace.spark.runtime.plan import MicroBatchPlan, StageReport
-from headrace.spark.runtime.prepared_plan import fetching_session, static_dataframes
+from headrace.spark.runtime.operators.keyed_operators import can_trace
 from headrace.spark.runtime.spark_errors import reason_of, user_error
-from headrace.spark.runtime.stage_reports import StageReports
-from headrace.spark.runtime.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.runtime.topic_access import TopicAccess
 from headrace.spark.spark_internals import collect_arrow
 from headrace.spark.topology.nodes import (

@@ -22,21 +22,21 @@ from headrace.spark.machine import commands, events
 from headrace.spark.machine.commands import Work
 from headrace.spark.machine.events import Event
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
-from headrace.spark.runtime.batch_commit import reached_offsets
-from headrace.spark.runtime.batch_limits import BatchMeasure
+from headrace.spark.runtime.batches.batch_commit import reached_offsets
+from headrace.spark.runtime.batches.batch_limits import BatchMeasure
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan, TaskReport
+from headrace.spark.runtime.batches.plan_factory import PlanFactory
 from headrace.spark.runtime.chains import ChainBuilder, input_topics
 from headrace.spark.runtime.command_executor import CommandExecutor
 from headrace.spark.runtime.in_process import SLOT, InProcessExecutor, in_process_session
 from headrace.spark.runtime.memory_topics import MemoryTopics, MemoryWriter
-from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan, TaskReport
-from headrace.spark.runtime.plan_factory import PlanFactory
+from headrace.spark.runtime.operators.watermark_records import WATERMARK_KEY
 from headrace.spark.runtime.progress import SubtopologyProgress
-from headrace.spark.runtime.row_schema import StoreSpec
-from headrace.spark.runtime.store import StoreIdentity, TaskStore
-from headrace.spark.runtime.store_restorer import restore_slots, take_restored
+from headrace.spark.runtime.rows.row_schema import StoreSpec
+from headrace.spark.runtime.stores.store import StoreIdentity, TaskStore
+from headrace.spark.runtime.stores.store_restorer import restore_slots, take_restored
 from headrace.spark.runtime.table_sinks import metadata_of
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
-from headrace.spark.runtime.watermark_records import WATERMARK_KEY
 from headrace.spark.runtime.worker_process import close_stores, store_for, store_path
 
 if TYPE_CHECKING:

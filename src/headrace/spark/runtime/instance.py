@@ -22,12 +22,12 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.spark.application_settings import ApplicationSettings
-from headrace.spark.runtime.plan_factory import PlanFactory
+from headrace.spark.runtime.batches.plan_factory import PlanFactory
 from headrace.spark.runtime.progress import SubtopologyProgress
-from headrace.spark.runtime.replicas import ReplicaProgress, Replicas, RestoreResult
-from headrace.spark.runtime.state_directory import StateDirectory
-from headrace.spark.runtime.store import BatchKey
-from headrace.spark.runtime.stored_schemas import StoredSchemas
+from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult
+from headrace.spark.runtime.stores.state_directory import StateDirectory
+from headrace.spark.runtime.stores.store import BatchKey
+from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
 from headrace.spark.runtime.tasks import RunningTask
 from headrace.spark.runtime.topic_access import now_ms
 from headrace.spark.spark_internals import jvm_process

@@ -22,8 +22,8 @@ from headrace.client.producer import RecordEncoder
 from headrace.protocol.arrow_batches import ALL_COLUMNS
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.record_batches import assign_offsets, iter_batch_headers
-from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
-from headrace.spark.runtime.stage_reports import StageReports
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
+from headrace.spark.runtime.batches.stage_reports import StageReports
 from headrace.spark.runtime.topic_access import NO_LIMIT_BYTES, RangeReader, RecordWriter
 
 __all__ = ["MemoryTopics", "MemoryWriter"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spark.listeners import timestamp
-from headrace.spark.runtime.plan import MicroBatchPlan, StageReport, TaskReport
-from headrace.spark.runtime.silent_partitions import silent_partitions
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, StageReport, TaskReport
+from headrace.spark.runtime.operators.silent_partitions import silent_partitions
 from headrace.spark.runtime.tasks import RunningTask
 
 __all__ = ["BatchTiming", "SubtopologyProgress", "Totals", "write_status"]

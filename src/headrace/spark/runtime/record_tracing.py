@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
-from headrace.spark.runtime import sink_stage
-from headrace.spark.runtime.aggregate_operator import AggregateOperator, RowMerging
-from headrace.spark.runtime.aggregate_states import StateColumn
-from headrace.spark.runtime.bulk_load import order_of_keys
-from headrace.spark.runtime.rows import decode_rows, encode_key, encode_rows
-from headrace.spark.runtime.stages import Operator, StageContext
-from headrace.spark.runtime.stateful_operator import by_task, open_store
-from headrace.spark.runtime.store import StorePosition
+from headrace.spark.runtime.batches import sink_stage
+from headrace.spark.runtime.batches.stages import Operator, StageContext
+from headrace.spark.runtime.operators.aggregate_operator import AggregateOperator, RowMerging
+from headrace.spark.runtime.operators.aggregate_states import StateColumn
+from headrace.spark.runtime.operators.stateful_operator import by_task, open_store
+from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
+from headrace.spark.runtime.stores.bulk_load import order_of_keys
+from headrace.spark.runtime.stores.store import StorePosition
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
 
 __all__ = ["TRACE_COLUMNS", "TracedAggregateStep", "TracedSinkStep"]

@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark.runtime.progress import write_status
-from headrace.spark.runtime.restore_stage import progress_path
-from headrace.spark.runtime.state_coordinator import progress_of
+from headrace.spark.runtime.stores.restore_stage import progress_path
+from headrace.spark.runtime.stores.state_coordinator import progress_of
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.instance import RunningInstance

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace.client.admin_results import CommittedOffset
 from headrace.errors import SinkError
-from headrace.spark.runtime.fetch_stage import input_name, name_of
-from headrace.spark.runtime.plan import MicroBatchPlan, TaskReport
-from headrace.spark.runtime.table_sink_stage import batch_name, part_of, refused_by
+from headrace.spark.runtime.batches.fetch_stage import input_name, name_of
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, TaskReport
+from headrace.spark.runtime.batches.table_sink_stage import batch_name, part_of, refused_by
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
 from headrace.spark.sinks import part_resolution
 from headrace.spark.sinks.interface import SinkPart, SinkTask

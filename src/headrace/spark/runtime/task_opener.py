@@ -29,8 +29,8 @@ from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.machine.commands import Open
 from headrace.spark.machine.events import OpenFailed
 from headrace.spark.runtime.chains import input_topics
-from headrace.spark.runtime.store_restorer import StoreRestorer
-from headrace.spark.runtime.stored_schemas import StoredSchemas
+from headrace.spark.runtime.stores.store_restorer import StoreRestorer
+from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
 from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
 from headrace.spark.sinks.part_resolution import topic_id_of

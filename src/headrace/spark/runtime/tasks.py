@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.spark.runtime.fetch_stage import name_of
-from headrace.spark.runtime.plan import InputRange, SlotPlan, TaskPlan, TaskReport
-from headrace.spark.runtime.store import BatchKey
+from headrace.spark.runtime.batches.fetch_stage import name_of
+from headrace.spark.runtime.batches.plan import InputRange, SlotPlan, TaskPlan, TaskReport
+from headrace.spark.runtime.stores.store import BatchKey
 
 __all__ = ["RunningTask", "TopicPartition", "plan_slots"]
 

@@ -15,8 +15,8 @@ from headrace.spark.runtime.worker_process import client_for
 
 if TYPE_CHECKING:
     from headrace.client.fetcher import FetchedBatch
-    from headrace.spark.runtime.plan import MicroBatchPlan, SlotPlan
-    from headrace.spark.runtime.stage_reports import StageReports
+    from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
+    from headrace.spark.runtime.batches.stage_reports import StageReports
 
 __all__ = ["NO_LIMIT_BYTES", "BrokerTopics", "RangeReader", "RecordWriter", "TopicAccess", "now_ms"]
 
@@ -113,7 +113,7 @@ class BrokerTopics:
         )
 
     def writer(self, plan: MicroBatchPlan, slot: SlotPlan, stage_reports: StageReports) -> RecordWriter:
-        from headrace.spark.runtime.slot_producer import SlotProducer
+        from headrace.spark.runtime.slots.slot_producer import SlotProducer
 
         return SlotProducer(plan, slot, stage_reports)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.spark.runtime.row_schema import StoreSpec
-from headrace.spark.runtime.store import StoreIdentity, TaskStore
-from headrace.spark.runtime.store_files import path_of_store
+from headrace.spark.runtime.rows.row_schema import StoreSpec
+from headrace.spark.runtime.stores.store import StoreIdentity, TaskStore
+from headrace.spark.runtime.stores.store_files import path_of_store
 
 if TYPE_CHECKING:
     from headrace.client.network_client import NetworkClient

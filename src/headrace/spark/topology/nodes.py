@@ -10,8 +10,8 @@ Columns of a row on its way, by name:
   what a repartition topic carries (`RepartitionSource.columns`) and what an `Aggregate` takes;
 - `g0.., b0..` the grouping values and the *finished* buffers (an `avg` already divided): what the results of an
   `Aggregate` (`Aggregate.results`) are written over;
-- buffers and inputs are ordered by their canonical text (`headrace.spark.canonical_expressions`), never by where they
-  stand in the program: stored rows of two programs that keep the same partial results have the same layout;
+- buffers and inputs are ordered by their canonical text (`headrace.spark.analysis.canonical_expressions`), never by
+  where they stand in the program: stored rows of two programs that keep the same partial results have the same layout;
 - the hidden columns below, carried beside the user's columns by `headrace.spark.frames.apply_calls`.
 """
 

@@ -1,0 +1,142 @@
+"""Calls behind a table that decide which keys have a row, and aggregates of its rows: what they may be, and their text.
+
+Old rows are evaluated again when they are replaced, and what they were once published as is taken back by that. So such
+calls have to answer the same for the same row for ever: they neither read the clock nor call functions of the user, and
+their text is part of the identity of the stored rows. A program with others is refused, until
+`headrace upgrade --state recompute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from headrace.spark.analysis.aggregate_split import AggregateSplit
+from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.analysis.plan_reader import leaf_of, nondeterministic_functions_of
+from headrace.spark.spark_internals import (
+    analysed,
+    class_of,
+    expression_id,
+    is_instance,
+    sequence,
+    walk,
+    walk_of_stream,
+)
+from headrace.spark.unsupported import refusal
+
+__all__ = ["check_invertible", "check_repeatable", "columns_behind", "drops_rows", "filter_text", "zone_text"]
+
+
+_ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
+_INVERTIBLE = frozenset({"count", "count_distinct", "sum", "avg", "min", "max"})
+
+
+def drops_rows(template: DataFrame) -> bool:
+    """Whether a filter stands between a table and `template`."""
+    return any(class_of(node) == "Filter" for node in walk_of_stream(analysed(template)))
+
+
+def check_repeatable(template: DataFrame, where: str, what: str) -> None:
+    """Refuse what could answer differently when an old row is evaluated again. Raises TopologyError.
+
+    Args:
+        template: The rows behind the call.
+        where: "file:line" of the call.
+        what: The call, for messages, such as "where behind an aggregate".
+    """
+    plan = analysed(template)
+    found = sorted(nondeterministic_functions_of(plan))
+    if found:
+        raise refusal(
+            "not-supported-here",
+            f"{what} takes back what a row once was, and {', '.join(found)} answers differently when asked again",
+            f"compute it behind the filter, or before groupBy ({found[0]})",
+            where,
+        )
+    if any(calls_user_function(one) for node in walk(plan) for one in sequence(node.expressions())):
+        raise refusal(
+            "not-supported-here",
+            f"{what} takes back what a row once was; whether a function of the user still answers the same is unknown",
+            "write it with Spark's own functions, or call the function before groupBy",
+            where,
+        )
+
+
+def check_invertible(split: AggregateSplit, where: str) -> None:
+    """Refuse aggregates of a table that cannot give exactly back what a row added. Raises TopologyError."""
+    for buffer in split.buffers:
+        kinds = [kind for kind in (buffer.input_type, *(kind for _, kind in buffer.more_inputs)) if kind is not None]
+        if buffer.function not in _INVERTIBLE:
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table, whose rows change and vanish, is not supported yet",
+                "count, count_if, count_distinct, sum, avg, min and max work now; or aggregate where you read",
+                where,
+            )
+        if buffer.function in ("min", "max") and buffer.input_type in ('"string"', '"binary"'):
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table over texts and bytes is not supported yet",
+                "numbers, dates, timestamps and booleans work now; or aggregate where you read",
+                where,
+            )
+        if buffer.function in ("sum", "avg") and any(kind in ('"float"', '"double"') for kind in kinds):
+            raise refusal(
+                "not-supported-here",
+                f"{buffer.function}({buffer.argument}) of a table: sums of floating-point numbers cannot be taken back "
+                "exactly, so results would depend on the order of changes",
+                f"cast to a decimal: {buffer.function}(F.col(..).cast('decimal(30,10)'))",
+                where,
+            )
+
+
+def filter_text(template: DataFrame, results: Sequence[tuple[str, str]]) -> str:
+    """Return the canonical text of all filters between a table and `template`; empty without any.
+
+    Args:
+        template: The rows behind the filters.
+        results: (column, SQL over the stored values) of the table.
+    """
+    canonical = CanonicalExpressions(template)
+    conditions = [
+        canonical.text(node.condition()) for node in walk_of_stream(analysed(template)) if class_of(node) == "Filter"
+    ]
+    if not conditions:
+        return ""
+    # The filters name columns of the table, which mean nothing without what they are.
+    columns = ", ".join(f"{sql} as {name}" for name, sql in results)
+    return f"where {' and '.join(sorted(conditions))} of ({columns}){zone_text(template)}"
+
+
+def zone_text(template: DataFrame) -> str:
+    """Return the session's time zone as text, if an expression behind the table may depend on it."""
+    session = template.sparkSession
+    nodes = walk_of_stream(analysed(template))
+    expressions = [part for node in nodes for one in sequence(node.expressions()) for part in walk(one)]
+    if not any(is_instance(session, one, _ZONED) for one in expressions):
+        return ""
+    return f" in {session.conf.get('spark.sql.session.timeZone')}"
+
+
+def columns_behind(template: DataFrame, name: str) -> set[str]:
+    """Return the table's own columns that a column of `template` is computed from."""
+    plan = analysed(template)
+    own = {expression_id(one): str(one.name()) for one in sequence(leaf_of(template).output())}
+    aliases = {
+        expression_id(one): one
+        for node in walk_of_stream(plan)
+        if class_of(node) == "Project"
+        for one in sequence(node.projectList())
+        if class_of(one) == "Alias"
+    }
+    found: set[str] = set()
+    pending = [one for one in sequence(plan.output()) if str(one.name()) == name]
+    while pending:
+        number = expression_id(pending.pop())
+        if number in own:
+            found.add(own[number])
+        elif number in aliases:
+            pending.extend(sequence(aliases[number].references().toSeq()))
+    return found

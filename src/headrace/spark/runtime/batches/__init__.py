@@ -1,0 +1,1 @@
+"""Micro-batches: their plans, the stages that run them, and their commits."""

@@ -1,0 +1,1 @@
+"""Operators that keep state: aggregates, joins, deduplication, ranks, windows, sessions and processors."""

@@ -1,0 +1,168 @@
+"""Comparison of stateless sinks with their recomputation, as multisets: records of different tasks have no order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from headrace.spark.formats import key_object_start
+from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
+from headrace.spark.verification.verdict import SinkVerdict
+
+EXAMPLES = 5
+JSON_OPTIONS = {  # of `to_json`, so that it writes what `formats.encode_json` writes
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+
+
+def compare_stream(
+    topic: str, expected: Sequence[tuple[DataFrame, TopicSink]], actual: DataFrame, ignored: frozenset[str]
+) -> SinkVerdict:
+    """Compare the records of a topic.
+
+    Missing records are lost. Surplus records are repeated if the recomputation has the same record, else extra.
+    """
+    schema = value_schema(expected[0][0], expected[0][1])
+    sides = [
+        frame.select(
+            key_of(frame, sink, None).alias("key"),
+            canonical_value(value_of(frame, sink), sink, schema, ignored).alias("value"),
+        )
+        for frame, sink in expected
+    ]
+    sink = expected[0][1]
+    found = actual.select("key", canonical_value(F.col("value"), sink, schema, ignored).alias("value"))
+    return _compare(topic, reduce(lambda one, other: one.unionAll(other), sides), found)
+
+
+def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
+    """The same for the rows of a Parquet sink."""
+    schema = StructType.fromJson(json.loads(sink.schema_json))
+    spark = expected.sparkSession
+    files = (
+        spark.read.schema(schema).parquet(sink.sink.path)
+        if Path(sink.sink.path).is_dir()
+        else empty_frame(spark, schema)
+    )
+    kept = [name for name in sink.columns if name not in ignored]
+    sides = [
+        frame.select(
+            F.lit(None).cast("binary").alias("key"),
+            F.to_json(F.struct(*map(quoted, kept)), JSON_OPTIONS).alias("value"),
+        )
+        for frame in (expected.select(*map(quoted, sink.columns)), files)
+    ]
+    return _compare(sink.name, *sides)
+
+
+def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
+    """Two multisets of (key, value)."""
+    # Multisets: equal records are counted on both sides and joined by their bytes.
+    wanted = expected.groupBy("key", "value").agg(F.count("*").alias("wanted"))
+    found = actual.groupBy("key", "value").agg(F.count("*").alias("found"))
+    same = wanted["key"].eqNullSafe(found["key"]) & wanted["value"].eqNullSafe(found["value"])
+    pairs = wanted.join(found, same, "full_outer").select(
+        F.coalesce(wanted["key"], found["key"]).alias("key"),
+        F.coalesce(wanted["value"], found["value"]).alias("value"),
+        F.coalesce("wanted", F.lit(0)).alias("wanted"),
+        F.coalesce("found", F.lit(0)).alias("found"),
+    )  # fmt: skip
+    surplus = F.greatest(F.col("found") - F.col("wanted"), F.lit(0))
+    totals = pairs.agg(
+        F.coalesce(F.sum("wanted"), F.lit(0)),
+        F.coalesce(F.sum("found"), F.lit(0)),
+        F.coalesce(F.sum(F.least("wanted", "found")), F.lit(0)),
+        F.coalesce(F.sum(F.when(F.col("wanted") > 0, surplus)), F.lit(0)),
+        F.coalesce(F.sum(F.when(F.col("wanted") == 0, F.col("found"))), F.lit(0)),
+    ).first()
+    assert totals is not None
+    counted = [int(total) for total in totals]
+    is_same = counted[0] == counted[1] == counted[2]
+    examples = [] if is_same else pairs.where("wanted != found").orderBy("value").limit(EXAMPLES).collect()
+    return SinkVerdict(
+        topic=name,
+        kind="stream",
+        expected=counted[0],
+        found=counted[1],
+        equal=counted[2],
+        missing=counted[0] - counted[2],
+        lost=counted[0] - counted[2],
+        repeated=counted[3],
+        extra=counted[4],
+        examples=tuple(f"{row.value}: {row.found} there, {row.wanted} recomputed" for row in examples),
+    )
+
+
+def value_schema(frame: DataFrame, sink: TopicSink) -> StructType:
+    """The columns of the value as `from_json` reads them back: in JSON the keys of every map are strings."""
+    columns = frame.select(*map(quoted, sink.value_columns)).schema
+    return StructType([StructField(field.name, _read_back(field.dataType)) for field in columns.fields])
+
+
+def _read_back(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _read_back(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_read_back(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(StringType(), _read_back(kind.valueType))
+    return StringType() if isinstance(kind, (CharType, VarcharType)) else kind
+
+
+def value_of(frame: DataFrame, sink: TopicSink) -> Column:
+    """The record's value as Spark itself would write it."""
+    if sink.value_format == "json":
+        return F.to_json(F.struct(*map(quoted, sink.value_columns)), JSON_OPTIONS).cast("binary")
+    return (
+        frame[quoted(sink.value_columns[0])]
+        .cast("string" if sink.value_format == "string" else "binary")
+        .cast("binary")
+    )
+
+
+def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] | None) -> Column:
+    """The record's key: `group` are (hidden column, name) of a table's grouping values."""
+    if sink.key_columns is not None:
+        return key_of_columns(frame, [(name, name) for name in sink.key_columns])
+    return F.col(KEY_COLUMN) if group is None else key_of_columns(frame, group)
+
+
+def key_of_columns(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Column:
+    """The key of a record whose key is made of `columns`: pairs of a column and the name in the key."""
+    types = dict(frame.dtypes)
+    parts = F.struct(*(F.col(quoted(column)).alias(name) for column, name in columns))
+    as_object = F.to_json(parts, JSON_OPTIONS).cast("binary")
+    if len(columns) == 1 and types[columns[0][0]] in {"string", "binary"}:
+        plain = F.col(quoted(columns[0][0])).cast("binary")
+        start = F.lit(key_object_start(columns[0][1]).encode())
+        return F.when(plain.isNull() | F.startswith(plain, start), as_object).otherwise(plain)
+    return as_object
+
+
+def canonical_value(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:
+    """Text that is equal when the typed values are: numbers and escapes are read and written once more."""
+    if sink.value_format != "json":
+        return F.hex(value) if sink.value_format == "raw" else value.cast("string")
+    # Read by the schema and written again by the same writer: 1.0 and 1.00, or two escapes of one character, become
+    # equal text.
+    kept = StructType([field for field in schema.fields if field.name not in ignored])
+    return F.coalesce(F.to_json(F.from_json(value.cast("string"), kept), JSON_OPTIONS), value.cast("string"))
