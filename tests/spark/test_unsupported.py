@@ -128,6 +128,11 @@ def test_a_wrong_argument_whose_refusal_fails_in_pyspark_40_and_41(flights):
     assert 'how="any"' in error.fix
 
 
+def test_a_filter_without_a_rank_has_no_store_to_name(flights):
+    for call in (lambda: flights.where("delay > 0", name="late"), lambda: flights.filter("delay > 0", name="late")):
+        assert refused(call).fix == "leave name out"
+
+
 def test_duplicate_columns(flights):
     assert refused(lambda: flights.select("n", "n")).code == "duplicate-column"
     assert refused(lambda: flights.groupBy("n").agg(F.count("*").alias("n"))).code == "duplicate-column"

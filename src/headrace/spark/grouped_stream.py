@@ -7,7 +7,7 @@ from what is computed ("by-origin"), never from its position in the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -495,7 +495,7 @@ class StreamTable(KeyedTable):
             return super().to_sink(sink, name=name)
         return self._closed_rows("to_sink").to_sink(sink, name=name)
 
-    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Self:
         if self._aggregate.closing is not None and method in ("where", "dropna"):
             return self._closed_rows(method)._narrow(method, *args, **kwargs)
         try:

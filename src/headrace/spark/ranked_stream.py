@@ -171,7 +171,7 @@ class RankedStream(StreamBase):
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> RankedStream:
         return RankedStream(self._app, template, self._state, (*self._calls, call))
 
-    def where(self, condition: Column | str, *, name: str | None = None) -> RankedTable:
+    def where(self, condition: Column | str, *, name: str | None = None) -> RankedTable:  # type: ignore[override]
         """As `DataFrame.where`, for a condition on the rank alone: `rn <= 10`, `rn < 10`, `rn = 1`.
 
         Args:
@@ -186,7 +186,7 @@ class RankedStream(StreamBase):
         """
         return self._first_rows(condition, name, call_site())
 
-    def filter(self, condition: Column | str, *, name: str | None = None) -> RankedTable:
+    def filter(self, condition: Column | str, *, name: str | None = None) -> RankedTable:  # type: ignore[override]
         """As `where`."""
         return self._first_rows(condition, name, call_site())
 

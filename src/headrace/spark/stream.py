@@ -6,7 +6,7 @@ See `headrace.spark.stream_base` for what both have.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -65,13 +65,15 @@ class Stream(StreamBase):
         template = self._app._template_of(operator.schema)
         return Stream(self._app, template, (StreamSource(source=operator),))
 
-    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Self:
         try:
             return super()._narrow(method, *args, **kwargs)
         except TopologyError as error:
             if error.facts.get("node") != "Window":
                 raise
-        return self._ranked(NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=call_site()))
+        # The rows behind a rank are a stream that waits for its filter.
+        call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=call_site())
+        return cast("Self", self._ranked(call))
 
     def _ranked(self, call: NarrowCall) -> RankedStream:
         """Return the rows behind a call with a rank over a window. Raises TopologyError for any other window."""

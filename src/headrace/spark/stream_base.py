@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from pyspark._globals import _NoValue
 from pyspark.sql import Column, DataFrame
@@ -54,6 +54,9 @@ _NO_ROWS_YET = (
 
 FillValue: TypeAlias = bool | float | str
 ColumnNames: TypeAlias = str | tuple[str, ...] | list[str]
+ColumnOrName: TypeAlias = Column | str
+Result = TypeVar("Result")
+Rows = TypeVar("Rows", bound="StreamBase")
 
 
 class Application(Protocol):
@@ -108,7 +111,13 @@ class StreamBase:
         """As `DataFrame.printSchema`."""
         without_hidden(self._template).printSchema(level)
 
-    def __getitem__(self, item: Any) -> Any:
+    @overload
+    def __getitem__(self, item: str | int) -> Column: ...
+
+    @overload
+    def __getitem__(self, item: Column | Sequence[ColumnOrName]) -> Self: ...
+
+    def __getitem__(self, item: Any) -> Column | Self:
         """As `DataFrame[..]`: a column by name or position, a condition, a list of columns."""
         if isinstance(item, str):
             return self._column(item, call_site())
@@ -160,68 +169,79 @@ class StreamBase:
 
     # -- rows to rows -----------------------------------------------------------------------------------------------
 
-    def select(self, *cols: Any) -> Any:
+    def select(self, *cols: ColumnOrName | list[ColumnOrName]) -> Self:
         """As `DataFrame.select`. `"*"` does not hold `_kafka`, as with Spark's own `_metadata`."""
         return self._narrow("select", *cols)
 
-    def selectExpr(self, *expr: str | list[str]) -> Any:
+    def selectExpr(self, *expr: str | list[str]) -> Self:
         """As `DataFrame.selectExpr`."""
         return self._narrow("selectExpr", *expr)
 
-    def where(self, condition: Column | str) -> Any:
-        """As `DataFrame.where`."""
+    def where(self, condition: Column | str, *, name: str | None = None) -> Self:
+        """As `DataFrame.where`. `name` is for the filter of a rank alone: it names the store of the first rows."""
+        self._check_no_store(name)
         return self._narrow("where", condition)
 
-    def filter(self, condition: Column | str) -> Any:
-        """As `DataFrame.filter`."""
+    def filter(self, condition: Column | str, *, name: str | None = None) -> Self:
+        """As `where`."""
+        self._check_no_store(name)
         return self._narrow("where", condition)
 
-    def withColumn(self, colName: str, col: Column) -> Any:  # noqa: N803 PySpark's own name
+    def withColumn(self, colName: str, col: Column) -> Self:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumn`."""
         return self._narrow("withColumn", colName, col)
 
-    def withColumns(self, *colsMap: dict[str, Column]) -> Any:  # noqa: N803 PySpark's own name
+    def withColumns(self, *colsMap: dict[str, Column]) -> Self:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumns`."""
         return self._narrow("withColumns", *colsMap)
 
-    def withColumnRenamed(self, existing: str, new: str) -> Any:
+    def withColumnRenamed(self, existing: str, new: str) -> Self:
         """As `DataFrame.withColumnRenamed`."""
         return self._narrow("withColumnRenamed", existing, new)
 
-    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Any:  # noqa: N803 PySpark's own name
+    def withColumnsRenamed(self, colsMap: dict[str, str]) -> Self:  # noqa: N803 PySpark's own name
         """As `DataFrame.withColumnsRenamed`."""
         return self._narrow("withColumnsRenamed", colsMap)
 
-    def drop(self, *cols: Any) -> Any:
+    def drop(self, *cols: ColumnOrName) -> Self:
         """As `DataFrame.drop`."""
         return self._narrow("drop", *cols)
 
-    def toDF(self, *cols: str) -> Any:
+    def toDF(self, *cols: str) -> Self:
         """As `DataFrame.toDF`: all columns get these names, in their order."""
         return self._narrow("toDF", *cols)
 
-    def alias(self, alias: str) -> Any:
+    def alias(self, alias: str) -> Self:
         """As `DataFrame.alias`: columns may be named `"alias.column"` from here on."""
         return self._narrow("alias", alias)
 
-    def fillna(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
+    def fillna(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Self:
         """As `DataFrame.fillna`. On a table not in the grouping columns: they are the key."""
         self._check_not_key("fillna", value if isinstance(value, dict) else subset)
         return self._narrow("fillna", value, subset)
 
-    def dropna(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
+    def dropna(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Self:
         """As `DataFrame.dropna`. On the table of an aggregate it deletes the rows' records, as `where` does."""
         return self._narrow("dropna", how, thresh, subset)
 
-    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
+    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Self:
         """As `DataFrame.replace`. On a table not in the grouping columns: they are the key."""
         self._check_not_key("replace", subset)
         return self._narrow("replace", to_replace, value, subset)
 
     @property
-    def na(self) -> NaFunctions:
+    def na(self) -> NaFunctions[Self]:
         """As `DataFrame.na`: `na.fill`, `na.drop`, `na.replace`."""
         return NaFunctions(self)
+
+    def _check_no_store(self, name: str | None) -> None:
+        if name is not None:
+            raise refusal(
+                "not-supported-here",
+                f'name="{name}" names a store, and this filter has none; only the filter of a rank keeps rows',
+                "leave name out",
+                call_site(),
+            )
 
     def _check_not_key(self, method: str, columns: Any) -> None:
         """Refuse to change grouping columns: rows of two groups could end up with the same key."""
@@ -241,7 +261,7 @@ class StreamBase:
             call_site(),
         )
 
-    def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def transform(self, func: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """As `DataFrame.transform`: `func` gets this stream."""
         where = call_site()
         result = func(self, *args, **kwargs)
@@ -254,7 +274,7 @@ class StreamBase:
             )
         return result
 
-    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _narrow(self, method: str, *args: Any, **kwargs: Any) -> Self:
         where = call_site()
         call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=where)
         # Applied to an empty DataFrame at once: Spark analyses the call now, and its error names this line. The
@@ -300,7 +320,7 @@ class StreamBase:
         value: ValueFormat = "json",
         output_mode: OutputMode = "update",
         partitions: int | None = None,
-    ) -> Any:
+    ) -> Self:
         """Write the rows to a topic, and return the stream.
 
         Args:
@@ -325,7 +345,7 @@ class StreamBase:
         self._app._leave(self, sink)
         return self
 
-    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Any:
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:
         """Call `func(dataframe, batch_id)` for every micro-batch, at least once; like `DataStreamWriter.foreachBatch`.
 
         Each instance calls it for its own tasks, with batch ids of its own.
@@ -341,7 +361,7 @@ class StreamBase:
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
-    ) -> Any:
+    ) -> Self:
         """Write each row exactly once to Parquet files below `path`, and return the stream.
 
         Args:
@@ -368,7 +388,7 @@ class StreamBase:
         self._app._leave(self, sink)
         return self
 
-    def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
+    def to_sink(self, sink: Sink, *, name: str | None = None) -> Self:
         """Write each row exactly once to a `headrace.spark.sinks.Sink`, and return the stream.
 
         Args:
@@ -383,21 +403,21 @@ class StreamBase:
 
 
 @checked_api()
-class NaFunctions:
+class NaFunctions(Generic[Rows]):
     """As PySpark's `DataFrameNaFunctions`; made by `Stream.na`."""
 
-    def __init__(self, rows: StreamBase) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def fill(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Any:
+    def fill(self, value: FillValue | dict[str, Any], subset: ColumnNames | None = None) -> Rows:
         """As `Stream.fillna`."""
         return self._rows.fillna(value, subset)
 
-    def drop(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Any:
+    def drop(self, how: str = "any", thresh: int | None = None, subset: ColumnNames | None = None) -> Rows:
         """As `Stream.dropna`."""
         return self._rows.dropna(how, thresh, subset)
 
-    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Any:
+    def replace(self, to_replace: Any, value: Any = _NoValue, subset: ColumnNames | None = None) -> Rows:
         """As `Stream.replace`."""
         return self._rows.replace(to_replace, value, subset)
 
