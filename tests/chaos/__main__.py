@@ -57,10 +57,11 @@ def main() -> int:
         print(f"{times:4d}  {name}")
     for name, (count, resident) in outcome.micro_batches.items():
         print(f"{name}: {count} micro-batches, {resident} of them in resident slots")
+    kills = sum(times for name, times in outcome.disasters.items() if "kill -9" in name)
     print(
-        f"{sum(outcome.disasters.values())} disasters, {outcome.flights} flights, {outcome.seconds:.0f} s, "
-        f"at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody: "
-        + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
+        f"{sum(outcome.disasters.values())} disasters, {kills} of them kills; {outcome.flights} flights, "
+        f"{outcome.seconds:.0f} s, at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody; "
+        f"rows {outcome.verdict}: " + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
     )
     places = (directory / "data", directory / "kafka" / "data", *sorted(directory.glob("broker-*/data")))
     torn = faults(*(place for place in places if place.exists()))

@@ -24,7 +24,7 @@ from tests.chaos.event_time_judgement import wrong_in_event_time
 from tests.chaos.world import GROUP, PROGRAM, World
 from tests.harness.brokers import RunningBroker
 from tests.spark.application.judgement import flights_in, wrong_sums, wrongly_counted
-from tests.spark.application.processes import Application, BrokerProcess, caught_up, headrace, send_flights
+from tests.spark.application.processes import BrokerProcess, caught_up, headrace, send_flights
 
 from headrace.client.admin import Admin
 
@@ -47,6 +47,7 @@ class Outcome:
     disasters: dict[str, int]
     longest_rest_seconds: float
     micro_batches: Mapping[str, tuple[int, int]]  # by subtopology: all, and those of resident slots
+    verdict: str  # of the rows: right, wrong, or not judged, because the group did not come to rest
     failures: tuple[str, ...]
 
 
@@ -107,7 +108,7 @@ def chaos(
         program=path,
     )
     struck: Counter[str] = Counter()
-    sent = 0
+    sent, verdict = 0, "not judged"
     try:
         world.start()
         world.note(f"{instances} instances at work")
@@ -124,19 +125,17 @@ def chaos(
                 world.await_work(WORK_BETWEEN[program])
             else:
                 world.rest(rng.uniform(0, 2))  # the next one strikes while this one is mended
-        sent = settle(world)
+        came_to_rest, sent = settle(world)
         for name, (count, resident) in world.micro_batches().items():
             # Only searches for bad records and very large micro-batches are jobs, and there are none of these here.
             if execution != "micro-batch" and resident < count * LEAST_RESIDENT:
                 world.fail(f"{name}: {resident} of {count} micro-batches ran in resident slots")
-        if not world.failures:
-            for found in judge(broker, sent, path):
-                world.fail(found)
-            world.note("judged, and recomputed by Spark" + (": right" if not world.failures else ""))
-        if proves_state and not world.failures:
-            for found in _state_is_right(broker, directory, sent, path):
-                world.fail(found)
-            world.note("more was counted on top of the stores, and of the changelogs alone")
+        if came_to_rest:  # whatever failed before: whether rows are lost or repeated is the first question
+            verdict = _judged(world, judge(broker, sent, path), "the result")
+        if proves_state and came_to_rest and verdict == "right":
+            verdict = _judged(
+                world, _faults_of_state(world, sent, path), "more flights on top of stores and changelogs"
+            )
     except AssertionError as error:
         world.fail(str(error))
     finally:
@@ -147,24 +146,32 @@ def chaos(
         disasters=dict(struck),
         longest_rest_seconds=world.longest_rest,
         micro_batches=world.micro_batches(),
+        verdict=verdict,
         failures=tuple(world.failures),
     )
 
 
-def settle(world: World) -> int:
-    """Everything runs, everything is committed, everybody stops. The number of flights."""
+def _judged(world: World, faults: Sequence[str], what: str) -> str:
+    for fault in faults:
+        world.fail(fault)
+    world.note(f"{what}: " + ("wrong" if faults else "nothing lost, nothing repeated, equal to Spark's recomputation"))
+    return "wrong" if faults else "right"
+
+
+def settle(world: World) -> tuple[bool, int]:
+    """Everything runs, everything is committed, everybody stops. Whether it came to rest, and the number of flights."""
     world.wait_for(lambda: world.broker_is_up, "a broker")
     sent = world.feed.stop()
     world.note(f"{sent} flights were sent; now everything is to come to rest")
     with Admin(world.broker.bootstrap_servers) as admin:
         world.wait_for(lambda: all(i.is_at_work for i in world.instances), "everybody at work")
-        world.wait_for(lambda: caught_up(admin, GROUP), "caught up")
+        came_to_rest = world.wait_for(lambda: caught_up(admin, GROUP), "caught up")
     for instance in world.instances:
-        code = instance.application.stop(180) if instance.runs else None
+        code = world.stop(instance)
         if code != 0:
             world.fail(f"{instance.name} ended with {code} at the last stop")
     world.note("all stopped")
-    return sent
+    return came_to_rest, sent
 
 
 def judge(broker: RunningBroker, sent: int, program: Path = PROGRAM) -> list[str]:
@@ -191,27 +198,34 @@ def judge(broker: RunningBroker, sent: int, program: Path = PROGRAM) -> list[str
     return found
 
 
-def _state_is_right(broker: RunningBroker, directory: Path, sent: int, program: Path) -> list[str]:
+def _faults_of_state(before: World, sent: int, program: Path) -> list[str]:
     """More flights, counted on top of the stores as they lie there, then on top of a state restored from changelogs."""
-    found: list[str] = []
+    broker = before.broker
     for place in ("a", "restored"):
-        application = Application(str(program), broker.bootstrap_servers, directory / place)
-        application.start()
+        world = World(
+            broker,
+            before.directory,
+            instances=1,
+            feed_per_second=0,
+            program=program,
+            names=(place,),
+            began=before.began,
+        )
         try:
+            (instance,) = world.instances
+            instance.application.start()
             send_flights(broker.bootstrap_servers, range(sent, sent + MORE), 4)
             sent += MORE
             with Admin(broker.bootstrap_servers) as admin:
-                deadline = time.monotonic() + 600  # as long as `World.wait_for`
-                while not caught_up(admin, GROUP):
-                    if time.monotonic() > deadline:
-                        return [f"{place} did not catch up:\n{application.log.read_text()[-2000:]}"]
-                    time.sleep(0.2)
-            if code := application.stop(180):
-                found.append(f"{place} ended with {code}")
+                world.wait_for(lambda: caught_up(admin, GROUP), f"caught up: {place}")
+            if (code := world.stop(instance)) and not world.failures:
+                world.fail(f"{place} ended with {code}")
         finally:
-            application.end()
-        found += [f"state of {place}: {what}" for what in judge(broker, sent, program)]
-    return found
+            world.close()
+        faults = [*world.failures, *(f"state of {place}: {what}" for what in judge(broker, sent, program))]
+        if faults:
+            return faults
+    return []
 
 
 def new_directory() -> Path:

@@ -298,7 +298,7 @@ def rolling_restart(
                     restarts.append(restarted(world, watch, admin, instance, are_static=are_static))
             finally:
                 watch.end()
-        sent = settle(world)
+        _, sent = settle(world)
         restarts = _judged(restarts, broker.bootstrap_servers)
         if not world.failures:
             for found in judge(broker, sent):

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
 
+from tests.chaos.evidence import evidence_of
+from tests.chaos.patience import Patience, Signs, phase_of
 from tests.harness.brokers import RunningBroker
 from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
 
@@ -26,9 +29,13 @@ __all__ = ["GROUP", "Broker", "Instance", "World", "roles_of"]
 
 GROUP = "chaos"
 PROGRAM = Path(__file__).with_name("chaos_app.py")
-STOP_WITHIN_S = 180.0
+STOP_WITHIN_S = 300.0
+DELIVERY_S = 600.0  # of a flight: a broker that is down, and a slow start of one, do not end the run
+LOOK_S = 2.0
+LAST_LINES = 12  # of a log, in a finding
 RESTART_AFTER_S = 0.5
 NO_BROKER_S = 15.0  # a start looks for a broker for 5 s, and says so when it finds time to
+TRACES = {"PYTHONFAULTHANDLER": "1"}  # SIGABRT writes the stacks of a stuck process into its log
 ROLES = {  # what stands in a command line, and who that is; the first that fits
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "headrace.client.guardian": "guardian",
@@ -99,20 +106,25 @@ class World:
         are_static: bool = False,
         environment: Mapping[str, str] | None = None,
         program: Path = PROGRAM,
+        names: Sequence[str] = "abcdefgh",
+        began: float | None = None,
     ) -> None:
+        """`began`: when time begins in the journal, as `time.monotonic`."""
         self.broker, self.directory = broker, directory
         self.nodes: Sequence[Broker] = getattr(broker, "brokers", None) or [cast("Broker", broker)]
         self.instances = [
             Instance(
                 name,
-                Application(str(program), broker.bootstrap_servers, directory / name, **env, **(environment or {})),
+                Application(
+                    str(program), broker.bootstrap_servers, directory / name, **env, **TRACES, **(environment or {})
+                ),
             )
-            for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in "abcdefgh"[:instances])
+            for name, env in ((n, {"INSTANCE_ID": f"pod-{n}"} if are_static else {}) for n in names[:instances])
         ]
-        self.feed = Feed(broker.bootstrap_servers, 4)
+        self.feed = Feed(broker.bootstrap_servers, 4, delivery_s=DELIVERY_S)
         self._feed_per_second = feed_per_second
         self.failures: list[str] = []
-        self.began = time.monotonic()
+        self.began = time.monotonic() if began is None else began
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._seen: dict[tuple[int, str], ProcessEntry] = {}
         self._looked = 0.0
@@ -120,7 +132,7 @@ class World:
         self.broker_is_up = True
         self._broker_was_away = -NO_BROKER_S  # when that was last seen
         self.longest_rest = 0.0  # seconds without a commit of anybody
-        self._progress = (0, self.began)
+        self._progress = (0, time.monotonic())
         self._journal = (directory / "journal.log").open("a", buffering=1)
 
     # -- beginning and end --------------------------------------------------------------------------------------------
@@ -194,7 +206,7 @@ class World:
             instance.may_end = "no broker at its start"
         instance.ends.append(f"{instance.may_end or 'by itself'}: {code}")
         if not instance.may_end:
-            self.fail(f"{instance.name} ended by itself with {code}: {' | '.join(said[-3:])}")
+            self.fail(f"{instance.name} ended by itself with {code}: {' | '.join(said[-LAST_LINES:])}")
         elif instance.may_end == "SIGTERM" and code not in (0, -signal.SIGTERM):
             self.fail(f"{instance.name} ended with {code} after SIGTERM")
         instance.restarts = True
@@ -236,18 +248,51 @@ class World:
             self.mend()
             time.sleep(0.05)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, within_s: float = 600.0) -> bool:
-        """Whether it came true; not to come true is a failure."""
-        until = time.monotonic() + within_s
+    def wait_for(self, condition: Callable[[], bool], what: str, instances: Sequence[Instance] | None = None) -> bool:
+        """Return whether it came true, which may take as long as something moves; not to come true is a failure.
+
+        `instances`: those whose progress counts; None: all of the world.
+        """
+        watched = self.instances if instances is None else instances
+        patience, looked = Patience(), 0.0
         while True:
             self.mend()
             with contextlib.suppress(HeadraceError):
                 if condition():
                     return True
-            if time.monotonic() > until:
-                self.fail(f"not {what} within {within_s:.0f} s")
-                return False
+            if time.monotonic() - looked > LOOK_S:
+                looked = time.monotonic()
+                if stuck := patience.look(self._signs(watched)):
+                    waited = time.monotonic() - patience.began
+                    self.fail(f"not {what} after {waited:.0f} s, {stuck}{self._evidence(watched)}")
+                    return False
             time.sleep(0.1)
+
+    def _signs(self, instances: Sequence[Instance]) -> Signs:
+        commits = None
+        with contextlib.suppress(HeadraceError):
+            commits = self.committed()
+        return Signs(commits=commits, phases=tuple(phase_of(i.application.status) for i in instances if i.runs))
+
+    def _evidence(self, instances: Sequence[Instance]) -> str:
+        """Write down everything about a stuck group, and return the short form. Ends the instances: see `evidence`."""
+        place = self.directory / f"stuck-{len(self.failures)}.txt"
+        families = {i.name: (i.application, i.family()) for i in instances if i.runs}
+        for instance in instances:
+            instance.may_end = instance.may_end or "ended to see where it stood"
+        short, whole = evidence_of(self.broker.bootstrap_servers, GROUP, families)
+        place.write_text(whole)
+        return f"\n{short}\n(all of it: {place}, stacks: the logs)"
+
+    def stop(self, instance: Instance) -> int | None:
+        """SIGTERM; the exit code, or None if it did not end within `STOP_WITHIN_S`, which is a failure."""
+        if not instance.runs:
+            return None
+        try:
+            return instance.application.stop(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.fail(f"{instance.name} does not stop within {STOP_WITHIN_S:.0f} s{self._evidence([instance])}")
+            return None
 
     # -- how far the group is -----------------------------------------------------------------------------------------
 
@@ -265,7 +310,7 @@ class World:
         """Every instance has tasks, and has opened them."""
         return self.wait_for(lambda: all(i.is_at_work for i in self.instances), "tasks for everybody")
 
-    def await_work(self, offsets: int, within_s: float = 600.0) -> bool:
+    def await_work(self, offsets: int) -> bool:
         """The group commits so many offsets more."""
         known: list[int] = []
 
@@ -275,7 +320,7 @@ class World:
             known.append(self.committed())
             return known[-1] >= known[0] + offsets
 
-        return self.wait_for(moved, f"{offsets} offsets further", within_s)
+        return self.wait_for(moved, f"{offsets} offsets further")
 
     def members(self) -> int:
         with Admin(self.broker.bootstrap_servers, bootstrap_timeout_ms=1000) as admin:

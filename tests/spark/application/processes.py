@@ -251,19 +251,27 @@ def send_flights(bootstrap_servers: str, numbers: Sequence[int], partitions: int
 class Feed:
     """Flights that go on while things die: librdkafka's idempotent producer, and which ones it saw acknowledged."""
 
-    def __init__(self, bootstrap_servers: str, partitions: int, *, topic: str = "flights", first: int = 0) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        partitions: int,
+        *,
+        topic: str = "flights",
+        first: int = 0,
+        delivery_s: float = 120,
+    ) -> None:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "message.timeout.ms": 120_000,
+                "message.timeout.ms": int(delivery_s * 1000),
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
             }
         )
-        self._topic, self._partitions = topic, partitions
+        self._topic, self._partitions, self._delivery_s = topic, partitions, delivery_s
         self.acknowledged: set[int] = set()
         self.failed: list[str] = []
         self.next = first
@@ -306,7 +314,7 @@ class Feed:
         return self
 
     def flush(self) -> None:
-        assert self._producer.flush(120) == 0
+        assert self._producer.flush(self._delivery_s) == 0
         assert not self.failed, self.failed[:3]
 
     def stop(self) -> int:
