@@ -25,11 +25,15 @@ def main() -> int:
     parser.add_argument("--broker", choices=("headrace", "kafka", "kafka-cluster"), default="headrace")
     parser.add_argument("--replication-factor", type=int, default=1, help="of topics on kafka-cluster")
     parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument("--standbys", type=int, default=0, help="copies of each task's state on other instances")
     parser.add_argument(
         "--execution", choices=("auto", "resident", "micro-batch"), default="auto", help="of the instances"
     )
     parser.add_argument(
-        "--program", choices=tuple(PROGRAMS), default="flights", help="event-time: windows, ranks, sessions and a join"
+        "--program",
+        choices=tuple(PROGRAMS),
+        default="flights",
+        help="event-time: windows, ranks, sessions and a join; timers: of a stateful processor",
     )
     parser.add_argument("--keep", action="store_true", help="logs and data stay, also when nothing was wrong")
     arguments = parser.parse_args()
@@ -43,7 +47,9 @@ def main() -> int:
             ends.append(time.monotonic() + arguments.minutes * 60)
         return time.monotonic() < ends[0]
 
-    with broker_of(arguments.broker, directory, replication_factor=arguments.replication_factor) as broker:
+    with broker_of(
+        arguments.broker, directory, replication_factor=arguments.replication_factor, standbys=arguments.standbys
+    ) as broker:
         outcome = chaos(
             broker,
             directory,
@@ -60,7 +66,8 @@ def main() -> int:
     kills = sum(times for name, times in outcome.disasters.items() if "kill -9" in name)
     print(
         f"{sum(outcome.disasters.values())} disasters, {kills} of them kills; {outcome.flights} flights, "
-        f"{outcome.seconds:.0f} s, at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody; "
+        f"{outcome.seconds:.0f} s, {outcome.takeovers} tasks went on from a copy, "
+        f"at most {outcome.longest_rest_seconds:.1f} s without a commit of anybody; "
         f"rows {outcome.verdict}: " + ("passed" if not outcome.failures else "FAILED\n" + "\n".join(outcome.failures))
     )
     places = (directory / "data", directory / "kafka" / "data", *sorted(directory.glob("broker-*/data")))

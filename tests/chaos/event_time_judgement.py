@@ -1,4 +1,4 @@
-"""Recomputation of the rows of `chaos_windows_app` from the flights' numbers, without Spark.
+"""Recomputation of the rows of `chaos_windows_app` and `chaos_timers_app` from the flights' numbers, without Spark.
 
 A row that is final must be there once; a row whose window may be open need not be there, and must be right if it is.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from tests.harness.values import not_none
 from tests.spark.application.processes import flight, records_of
 
-__all__ = ["Rows", "time_ms", "watermark_ms", "wrong_in_event_time", "wrong_rows"]
+__all__ = ["TIMERS", "WINDOWS", "Rows", "time_ms", "visits", "watermark_ms", "wrong_in_event_time", "wrong_rows"]
 
 PARTITIONS = 4
 DELAY_MS, SECOND_MS = 2000, 1000
 Rows = Mapping[Any, int]  # row → when it is final, as event time in ms
+Topics = Mapping[str, tuple[Callable[[Collection[int]], Rows], Callable[[dict[str, Any]], Any]]]  # and a record's row
 
 
 def time_ms(number: int) -> int:
@@ -87,12 +88,27 @@ def joined(flights: Collection[int]) -> Rows:
     return rows
 
 
-def wrong_in_event_time(bootstrap_servers: str, flights: Collection[int]) -> list[str]:
-    """Return what is wrong with the four topics, in words."""
+def visits(flights: Collection[int]) -> Rows:
+    """Rows (start, visitor, flights, delays, number of the visitor's timer) of the processor."""
+    sums: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0, 0.0])
+    for number in sorted(flights):
+        row = sums[number % 40, time_ms(number) // 10_000 * 10_000]
+        row[0] += 1
+        row[1] += flight(number)["dep_delay"] or 0.0
+    fired: Counter[int] = Counter()
+    rows: dict[Any, int] = {}
+    for (visitor, start), (count, delays) in sorted(sums.items()):
+        rows[start, visitor, count, delays, fired[visitor]] = start + 10_000
+        fired[visitor] += 1
+    return rows
+
+
+def wrong_in_event_time(bootstrap_servers: str, flights: Collection[int], topics: Topics) -> list[str]:
+    """Return what is wrong with the topics of a program, in words."""
     closed = watermark_ms(flights)
     landings = watermark_ms([number for number in flights if number % 2 == 1 and number % 5 != 0] or [0])
     found: list[str] = []
-    for topic, (expected, row_of) in _TOPICS.items():
+    for topic, (expected, row_of) in topics.items():
         rows = Counter(row_of(row) for row in _rows(bootstrap_servers, topic))
         found += wrong_rows(topic, rows, expected(flights), landings if topic == "chaos-joined" else closed)
     return found
@@ -108,7 +124,7 @@ def wrong_rows(topic: str, rows: Mapping[Any, int], expected: Rows, final_ms: in
     return [f"{topic}: {len(them)} rows {what}: {sorted(them, key=str)[:10]}" for what, them in faults.items() if them]
 
 
-def _rows(bootstrap_servers: str, topic: str) -> Iterator[dict[str, object]]:
+def _rows(bootstrap_servers: str, topic: str) -> Iterator[dict[str, Any]]:
     for message in records_of(bootstrap_servers, topic):
         yield json.loads(not_none(message.value()))
 
@@ -117,7 +133,7 @@ def _ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-_TOPICS = {
+WINDOWS: Topics = {
     "chaos-windows": (windows, lambda row: (row["start"], row["origin"], row["flights"], row.get("delays"))),
     "chaos-busiest": (busiest, lambda row: (_ms(row["window"]["start"]), row["gate"], row["flights"])),
     "chaos-sessions": (
@@ -130,4 +146,10 @@ _TOPICS = {
         ),
     ),
     "chaos-joined": (joined, lambda row: (row["id"], row.get("carrier"))),
+}
+TIMERS: Topics = {
+    "chaos-visits": (
+        visits,
+        lambda row: (row["start"], row["visitor"], row["flights"], row["delays"], row["number"]),
+    ),
 }

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from tests.chaos.event_time_judgement import busiest, joined, sessions, watermark_ms, windows, wrong_rows
+from tests.chaos.event_time_judgement import busiest, joined, sessions, visits, watermark_ms, windows, wrong_rows
 
 FLIGHTS = range(2100)  # three blocks, with a minute between them
 
 
-@pytest.mark.parametrize("expected", [windows, busiest, sessions, joined])
+@pytest.mark.parametrize("expected", [windows, busiest, sessions, joined, visits])
 def test_rows_that_are_lost_wrong_or_repeated_are_found(expected: Any) -> None:
     rows, final = expected(FLIGHTS), watermark_ms(FLIGHTS)
     first, *others = rows
@@ -35,6 +35,8 @@ def test_each_window_session_and_even_flight_has_its_rows() -> None:
     counted = sum(flights for _, _, flights, _ in windows(FLIGHTS))
     assert counted == len(FLIGHTS)
     assert sum(flights for *_, flights in sessions(FLIGHTS)) == len(FLIGHTS)
+    assert sum(flights for _, _, flights, _, _ in visits(FLIGHTS)) == len(FLIGHTS)
+    assert sum(number == 0 for *_, number in visits(FLIGHTS)) == 40
     assert len(sessions(FLIGHTS)) == 3 * 40
     assert sorted(number for number, _ in joined(FLIGHTS)) == list(range(0, len(FLIGHTS), 2))
     assert sum(carrier is None for _, carrier in joined(FLIGHTS)) == len(FLIGHTS) // 10

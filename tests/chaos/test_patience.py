@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.chaos.patience import COMMIT_S, STILL_S, Patience, Signs, phase_of
+import os
+from pathlib import Path
+
+from tests.chaos.patience import COMMIT_S, STILL_S, Patience, ShareOfACore, Signs, phase_of
 
 
 class _Wait:
@@ -10,7 +13,7 @@ class _Wait:
 
     def __init__(self, share: float = 1.0) -> None:
         self.now = 0.0
-        self._patience = Patience(clock=lambda: self.now, share=lambda: share)
+        self._patience = Patience(lambda: share, clock=lambda: self.now)
 
     def look(self, seconds: float, *, commits: object = 0, phases: object = 0) -> str:
         self.now += seconds
@@ -63,3 +66,26 @@ def test_a_phase_changes_with_micro_batches_and_restored_records_only() -> None:
     restoring = {"a": {"1": {"restored": 5, "remaining": 95, "records_per_second": 7.0}}}
     further = {"a": {"1": {"restored": 6, "remaining": 94, "records_per_second": 7.0}}}
     assert phase_of({**status, "restoring": restoring}) != phase_of({**status, "restoring": further})
+
+
+def test_the_share_of_a_core_is_what_threads_got_of_what_they_could_have_used(tmp_path: Path) -> None:
+    def ran(thread: str, ran: int, waited: int) -> None:
+        (tmp_path / "7" / "task" / thread).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "7" / "task" / thread / "schedstat").write_text(f"{ran} {waited} 9\n")
+
+    share = ShareOfACore(lambda: [7, 8], root=tmp_path)  # 8 has ended
+    ran("1", 100, 500)
+    assert share.look() == 1.0
+    ran("1", 110, 530)
+    ran("2", 1000, 1000)  # new: what it did before is not known
+    assert share.look() == 10 / 40
+    assert share.look() == 1.0  # all wait for events
+    ran("2", 1000, 2000)
+    assert share.look() == 0.02
+
+
+def test_the_kernel_counts_how_long_threads_ran_and_waited() -> None:
+    share = ShareOfACore(lambda: [os.getpid()])
+    share.look()
+    sum(range(1_000_000))
+    assert 0 < share.look() <= 1.0

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from tests.chaos.evidence import evidence_of
-from tests.chaos.patience import Patience, Signs, phase_of
+from tests.chaos.patience import Patience, ShareOfACore, Signs, phase_of
 from tests.harness.brokers import RunningBroker
 from tests.spark.application.processes import Application, Feed, descendants, group, still_alive
 
@@ -129,6 +129,8 @@ class World:
         self._seen: dict[tuple[int, str], ProcessEntry] = {}
         self._looked = 0.0
         self._batches: dict[tuple[int, str], tuple[int, int]] = {}  # by process and subtopology: all, of resident slots
+        self.takeovers = 0  # tasks that went on from a copy, a standby's or one made for a move
+        self._copies: dict[int, set[tuple[str, int]]] = {}  # by process
         self.broker_is_up = True
         self._broker_was_away = -NO_BROKER_S  # when that was last seen
         self.longest_rest = 0.0  # seconds without a commit of anybody
@@ -218,6 +220,17 @@ class World:
         resident = status.get("resident_batches", {})
         for name, count in status.get("batches", {}).items():
             self._batches[status["pid"], name] = count, resident[name]
+        self._count_takeovers(status)
+
+    def _count_takeovers(self, status: Mapping[str, Any]) -> None:
+        """Note the tasks that an instance runs and had a copy of until they were opened."""
+
+        def tasks(kind: str) -> set[tuple[str, int]]:
+            return {(name, int(p)) for name, partitions in status.get(kind, {}).items() for p in partitions}
+
+        copies = self._copies.get(status.get("pid", 0), set())
+        self.takeovers += len(copies & tasks("tasks"))
+        self._copies[status.get("pid", 0)] = copies & tasks("opening") | tasks("standby")
 
     def micro_batches(self) -> dict[str, tuple[int, int]]:
         """Return the micro-batches that were seen, by subtopology: all, and those of resident slots."""
@@ -254,7 +267,7 @@ class World:
         `instances`: those whose progress counts; None: all of the world.
         """
         watched = self.instances if instances is None else instances
-        patience, looked = Patience(), 0.0
+        patience, looked = Patience(ShareOfACore(lambda: _pids_of(watched))), 0.0
         while True:
             self.mend()
             with contextlib.suppress(HeadraceError):
@@ -326,3 +339,7 @@ class World:
         with Admin(self.broker.bootstrap_servers, bootstrap_timeout_ms=1000) as admin:
             found = group(admin, GROUP)
         return len(found.members) if found is not None else 0
+
+
+def _pids_of(instances: Iterable[Instance]) -> list[int]:
+    return [entry.pid for i in instances if i.runs for entry in descendants(i.application.pid)]
