@@ -23,7 +23,7 @@ NOT_YET = (
     *("headrace.protocol." + each for each in ("message_classes", "sasl.mechanisms")),
     *("headrace.broker.coordinators." + each for each in ("coordinator_logs",)),
     *("headrace.broker.security." + each for each in ("secured_listener", "sasl_authenticator", "certificate_name")),
-    *("headrace.storage." + each for each in ("log_cleaning", "batch_rewriting")),
+    "headrace.storage.log_cleaning",
     *("headrace.cli", "headrace.client", "headrace.simulator", "headrace.spark", "headrace.assignors"),
     *("pyarrow", "numpy", "numba", "pandas", "pyspark", "lmdb", "click", "rich", "hypothesis", "pytest"),
 )

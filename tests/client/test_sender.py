@@ -13,7 +13,7 @@ from tests.client.produced_records import everything
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
-from headrace.client.record_accumulator import PartitionBatches
+from headrace.client.sender import PartitionBatches
 from headrace.errors import BrokerError
 
 

@@ -17,11 +17,9 @@ from tests.fuzz.record_samples import hostile_batches
 from tests.storage.log_samples import NOW_MS, ManualClock, batch, opened, produced
 
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.errors import StorageError
 from headrace.storage.partition_log import PartitionLog
-from headrace.storage.record_checks import check_record_lengths
-from headrace.storage.record_reader import read_record
+from headrace.storage.record_checks import check_record_lengths, is_candidate, read_record
 
 MANY = [f"value {number}" for number in range(40)]
 

@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from headrace.protocol.record_batches import PlainRecord, encode_batch
-from headrace.storage.record_checks import MAX_SINGLE_CHECKS, check_keyed_records, check_records
-from headrace.storage.record_reader import read_record
+from headrace.storage.record_checks import MAX_SINGLE_CHECKS, check_keyed_records, check_records, read_record
 
 HEADER_BYTES = 61
 

@@ -19,9 +19,8 @@ from headrace.protocol.record_batches import (
 from headrace.storage.batch_scan import parse_header
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from headrace.storage.log_config import LogConfig
-from headrace.storage.record_reader import read_record
+from headrace.storage.record_checks import FULLY_CHECKED_RECORDS, read_record
 from headrace.storage.record_validation import (
-    FULLY_CHECKED_RECORDS,
     MAX_REPORTED_ERRORS,
     MAX_UNCOMPRESSED_BYTES,
     validate_records,

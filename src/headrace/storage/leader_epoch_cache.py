@@ -28,11 +28,15 @@ class LeaderEpochCache:
     Args:
         directory: Directory of the partition.
         file_system: File system of the directory.
+
+    Attributes:
+        latest: The newest epoch; -1 for an empty log. Every append compares its epoch with it.
     """
 
     def __init__(self, directory: Path, file_system: FileSystem) -> None:
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         self._file_system = file_system
+        self.latest = -1
         self._table: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         # The tables that were last written and last synced, compared by identity.
         self._saved: object = None
@@ -43,11 +47,9 @@ class LeaderEpochCache:
         """Return (epoch, first offset) of each epoch, the oldest first."""
         return list(zip(*self._table, strict=True))
 
-    @property
-    def latest(self) -> int:
-        """The newest epoch; -1 for an empty log."""
-        epochs = self._table[0]
-        return epochs[-1] if epochs else -1
+    def _set(self, epochs: tuple[int, ...], starts: tuple[int, ...]) -> None:
+        self._table = (epochs, starts)
+        self.latest = epochs[-1] if epochs else -1
 
     def load(self) -> None:
         """Replace the entries by those of the file. Raises CheckpointCorrupt, OSError."""
@@ -57,20 +59,20 @@ class LeaderEpochCache:
             ]
         except ValueError:
             raise CheckpointCorrupt(f"{self._path} holds a field that is not a number") from None
-        self._table = (tuple(epoch for epoch, _ in rows), tuple(start for _, start in rows))
+        self._set(tuple(epoch for epoch, _ in rows), tuple(start for _, start in rows))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` writes from `start_offset` on; return whether the epoch is new. `save` persists it."""
         if epoch <= self.latest:
             return False
         epochs, starts = self._table
-        self._table = ((*epochs, epoch), (*starts, start_offset))
+        self._set((*epochs, epoch), (*starts, start_offset))
         return True
 
     def undo_assign(self) -> None:
         """Remove the latest entry, after an `assign` that could not be saved."""
         epochs, starts = self._table
-        self._table = (epochs[:-1], starts[:-1])
+        self._set(epochs[:-1], starts[:-1])
 
     def save(self) -> None:
         """Write the file, without a sync. Raises OSError."""
@@ -129,7 +131,7 @@ class LeaderEpochCache:
         epochs, starts = self._table
         i = bisect_right(starts, offset)
         if i and (i > 1 or starts[0] < offset):
-            self._table = (epochs[i - 1 :], (offset, *starts[i:]))
+            self._set(epochs[i - 1 :], (offset, *starts[i:]))
             return True
         return False
 
@@ -139,9 +141,9 @@ class LeaderEpochCache:
         keep = sum(start < offset for start in starts)
         if keep == len(starts):
             return False
-        self._table = (epochs[:keep], starts[:keep])
+        self._set(epochs[:keep], starts[:keep])
         return True
 
     def clear(self) -> None:
         """Drop all entries."""
-        self._table = ((), ())
+        self._set((), ())

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.storage.cleanup_policy import SegmentFacts, SegmentSwap
+from headrace.storage.errors import LogHealth
 from headrace.storage.file_system import FileSystem
 from headrace.storage.log_config import NO_LIMIT, LogConfig
-from headrace.storage.log_health import LogHealth
 from headrace.storage.log_segment import LogSegment
 from headrace.storage.segment_list import SegmentList
 from headrace.storage.segment_swap import SWAP, commit_swap, discard_new_segment, prepare_swap

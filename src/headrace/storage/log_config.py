@@ -8,7 +8,7 @@ defaults of both are "never": data in the page cache survives a kill -9, but not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from headrace.errors import ConfigError
@@ -44,16 +44,18 @@ class LogConfig:
     flush_ms: int = NO_LIMIT
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producers: int = MOST_PRODUCERS
+    # Computed once: every append asks for it.
+    roll_ms: int = field(init=False, repr=False, compare=False)
+    """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`: the active segment is never cleaned."""
+
+    def __post_init__(self) -> None:
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
 
     @property
     def is_compacted(self) -> bool:
         """Whether `cleanup.policy` has "compact"."""
         return "compact" in self.cleanup_policy
-
-    @property
-    def roll_ms(self) -> int:
-        """`segment.ms`; in a compacted log at most `max.compaction.lag.ms`: the active segment is never cleaned."""
-        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def fsync(self) -> FsyncPolicy:
@@ -84,10 +86,10 @@ class LogConfig:
             ConfigError: bad-value: a value is invalid.
         """
         known: dict[str, Any] = {}
-        for field in fields(cls):
-            name = field.name.replace("_", ".")
-            if name in configs:
-                known[field.name] = _parse(name, str(configs[name]).strip())
+        for each in fields(cls):
+            name = each.name.replace("_", ".")
+            if each.init and name in configs:
+                known[each.name] = _parse(name, str(configs[name]).strip())
         return replace(defaults or cls(), **known)
 
 

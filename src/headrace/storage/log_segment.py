@@ -19,8 +19,7 @@ from headrace.storage.batch_scan import scan as scan_batches
 from headrace.storage.cleanup_policy import SegmentFacts
 from headrace.storage.file_system import Buffer, File, FileSpan, FileSystem
 from headrace.storage.log_config import LogConfig
-from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex
-from headrace.storage.transaction_index import TransactionIndex
+from headrace.storage.log_indexes import IndexCorrupt, OffsetIndex, TimeIndex, TransactionIndex
 
 __all__ = ["LogSegment", "segment_name"]
 
@@ -67,6 +66,8 @@ class LogSegment:
             directory / f"{name}.timeindex{suffix}", base_offset, config.segment_index_bytes, file_system
         )
         self.transaction_index = TransactionIndex(directory / f"{name}.txnindex{suffix}", file_system)
+        self._is_index_full = False
+        self._check_indexes()
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ class LogSegment:
                 _log.error("%s is damaged: %s; later batches are not indexed", self.path, torn)
             return
         self._indexes_loaded = True
+        self._check_indexes()
         if (last := self.time_index.last()) is not None:
             self.max_timestamp_ms, self._offset_of_max_timestamp = last
         # The last entry may be missing if the disk was full when the segment was closed.
@@ -152,6 +154,7 @@ class LogSegment:
         self.max_timestamp_ms, self._offset_of_max_timestamp = -1, self.base_offset
         self._bytes_since_index_entry = 0
         self._first_timestamp_ms = None
+        self._check_indexes()
         for header in scan_batches(self.file, 0, self.size_bytes, base_offset=self.base_offset):
             self._index(header.position, header.size_bytes, header.last_offset, header.max_timestamp)
             yield header
@@ -210,8 +213,13 @@ class LogSegment:
         if self._bytes_since_index_entry > self._config.index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp)
+            self._check_indexes()
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += size
+
+    def _check_indexes(self) -> None:
+        """Note whether an index is full, after its entries changed: `should_roll` asks with every append."""
+        self._is_index_full = self.offset_index.is_full or self.time_index.is_full
 
     def should_roll(self, config: LogConfig, incoming_bytes: int, max_timestamp_ms: int, last_offset: int) -> bool:
         """Whether the next batches belong into a new segment.
@@ -234,8 +242,7 @@ class LogSegment:
         return (
             self.size_bytes > config.segment_bytes - incoming_bytes
             or (first >= 0 and max_timestamp_ms - first > config.roll_ms)
-            or self.offset_index.is_full
-            or self.time_index.is_full
+            or self._is_index_full
             or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
         )
 
@@ -263,6 +270,7 @@ class LogSegment:
         # batches since the last entry.
         if self._indexes_loaded and self.max_timestamp_ms >= 0:
             self.time_index.append(self.max_timestamp_ms, self._offset_of_max_timestamp, closing=True)
+            self._check_indexes()
         self.offset_index.write()
         self.time_index.write()
 
@@ -276,6 +284,7 @@ class LogSegment:
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
+        self._check_indexes()
         self._bytes_since_index_entry = 0
         if position == 0:
             self._first_timestamp_ms = None

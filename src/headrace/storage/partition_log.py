@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.protocol.record_batches import BatchHeader
-from headrace.storage import batch_fast_path
+from headrace.storage import record_checks
 from headrace.storage.batch_validation import Origin, assign_batch_offsets, validate_batches
 from headrace.storage.cleanup_policy import (
     CleaningPlan,
@@ -104,7 +104,7 @@ class PartitionLog:
         self._health = self._local.health
         self._epochs = LeaderEpochCache(directory, file_system)
         self._producers = ProducerState(topic, partition, config.max_producers)
-        self._fast_path_limits = batch_fast_path.fast_path_limits(config)
+        self._fast_path_limits = record_checks.fast_path_limits(config)
         self._log_start_offset = 0
         self._written_since_open = False
 
@@ -182,7 +182,7 @@ class PartitionLog:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply new settings. They take effect at once, those of indexes with the next segment."""
         self._local.config, self.fsync = config, config.fsync
-        self._fast_path_limits = batch_fast_path.fast_path_limits(config)
+        self._fast_path_limits = record_checks.fast_path_limits(config)
         self._producers.most = config.max_producers
 
     def bound_producers(self, budget: ProducerBudget) -> None:
@@ -193,7 +193,7 @@ class PartitionLog:
     @property
     def is_usable(self) -> bool:
         """False once the log was closed or its disk has failed."""
-        return self._health.is_good
+        return self._health.failure is None
 
     @property
     def log_start_offset(self) -> int:
@@ -334,7 +334,7 @@ class PartitionLog:
         return ValidatedBatches(config, data, headers)
 
     def append_fast_path(self, frame: bytes, start: int, end: int, *, leader_epoch: int) -> AppendResult | None:
-        """Append one batch for which `batch_fast_path.is_candidate` holds, without a flush.
+        """Append one batch for which `record_checks.is_candidate` holds, without a flush.
 
         The steps are those of `append`, without a BatchHeader and with one copy of the batch.
 
@@ -351,11 +351,11 @@ class PartitionLog:
             StorageFull, LogFailed: The disk refused the write; nothing is appended.
         """
         local, producers, limits = self._local, self._producers, self._fast_path_limits
-        if limits is None or not self._health.is_good:
+        if limits is None or self._health.failure is not None:
             return None
         # 1. Validate; the producer's batch must follow its last one. Anything else is decided by `append`.
         now_ms = local.clock_ms()
-        checked = batch_fast_path.check_batch(frame, start, end, limits, now_ms)
+        checked = record_checks.check_batch(frame, start, end, limits, now_ms)
         if checked is None:
             return None
         fields, in_crc_range = checked
@@ -367,13 +367,13 @@ class PartitionLog:
         # 2. Write with the assigned offset. The CRC does not cover it, so the rest of the batch is written as it came.
         base_offset = local.log_end_offset
         last_offset = base_offset + delta
-        if self._epochs.assign(leader_epoch, base_offset):
+        if leader_epoch > self._epochs.latest and self._epochs.assign(leader_epoch, base_offset):
             self._save_new_epoch()
         try:
             segment = local.segments.all[-1]
             if segment.should_roll(local.config, end - start, max_timestamp, last_offset):
                 segment = self._roll()
-            header_start = batch_fast_path.pack_header_start(fields, base_offset, leader_epoch)
+            header_start = record_checks.pack_header_start(fields, base_offset, leader_epoch)
             segment.append_one(header_start + in_crc_range, last_offset, max_timestamp)
         except OSError as error:
             self._health.refuse(error, "did not take an append")
@@ -717,7 +717,7 @@ class PartitionLog:
         """
         clean = None
         active = self._local.segments.active
-        if self._health.is_good:
+        if self._health.failure is None:
             # An opening that recovered nothing has read files that are still as they were.
             changed = self._written_since_open or self.recovered
             if changed:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from headrace.protocol.record_batches import BatchHeader, control_record
 from headrace.storage.file_system import Buffer, FileSystem
+from headrace.storage.log_indexes import AbortedTransaction
 from headrace.storage.log_segment import LogSegment, segment_name
 from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 from headrace.storage.segment_list import batches_since
-from headrace.storage.transaction_index import AbortedTransaction
 
 __all__ = ["load_producer_state", "rebuild_transaction_indexes", "save_snapshot", "update_with_marker"]
 

@@ -1,9 +1,20 @@
-"""Checks of all records of a batch in few Python steps.
+"""Checks of a produced batch in few Python steps: its header, single records, and many records at once.
 
 Kafka's LogValidator looks at every record. In plain Python one record costs about a microsecond, a multiple of the rest
-of an append. But many producers send *uniform* records: of one length and with fields of the same widths, so that each
-field lies at the same distance from its predecessor in the record before. One slice with that stride then holds one
-byte of every record, a *column*, and one comparison checks it for the whole batch.
+of an append. `check_batch` is the fast path for what nearly all producers send: one whole batch, uncompressed, without
+a transaction, with CreateTime timestamps, for a log whose settings accept such batches unchanged. It returns None
+whenever a batch is not certain to be valid and unchanged; the full path (`batch_validation`, `record_validation`) then
+decides, with the checks of records below. Both check equally closely: tests/storage/test_batch_fast_path.py compares
+them batch by batch.
+
+A record is: length (varint), attributes (int8), timestamp delta (varlong), offset delta (varint), key length (varint)
+and key, value length (varint) and value, number of headers (varint) and headers. All varints are zigzag encoded: an odd
+encoded length is negative, and 1 (decoded: -1) means null. A varint of one byte, which nearly all are, is decoded
+inline: a call costs more than the rest of the work.
+
+Many producers send *uniform* records: of one length and with fields of the same widths, so that each field lies at the
+same distance from its predecessor in the record before. One slice with that stride then holds one byte of every record,
+a *column*, and one comparison checks it for the whole batch.
 
 - `uniform_timestamps` is for small batches (offset deltas of one byte). It remembers the layouts that it has seen.
 - `check_records` finds runs of uniform records in a batch of any size, checks the first `MAX_SINGLE_CHECKS` other
@@ -11,25 +22,54 @@ byte of every record, a *column*, and one comparison checks it for the whole bat
 - `check_keyed_records` checks every record of a batch that has keys and no headers, such as those of changelogs.
 
 `uniform_timestamps` and `check_keyed_records` recognize only a part of all sound batches and never accept an unsound
-one; what they do not recognize is left to `record_reader.read_record`.
+one; what they do not recognize is left to `read_record`.
 """
 
 from __future__ import annotations
 
+import struct
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from headrace.protocol.batch_headers import HEADER_BYTES
 from headrace.protocol.record_batches import read_varint
-from headrace.storage.record_reader import MIN_RECORD_BYTES, find_fields, read_record, skip_plain_records
+from headrace.storage.log_config import NO_LIMIT, LogConfig
 
 __all__ = [
+    "FULLY_CHECKED_RECORDS",
     "MAX_SINGLE_CHECKS",
+    "MIN_RECORD_BYTES",
     "MIN_UNIFORM_RECORDS",
+    "FastPathLimits",
+    "HeaderFields",
+    "check_batch",
     "check_keyed_records",
     "check_record_lengths",
     "check_records",
+    "fast_path_limits",
+    "find_fields",
+    "is_candidate",
+    "pack_header_start",
+    "read_record",
+    "skip_plain_records",
     "uniform_timestamps",
 ]
 
-MAX_SINGLE_CHECKS = 8
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER_START = struct.Struct(">qiibI")  # everything before the range of the CRC, with the CRC itself
+_HEADER_TO_ATTRIBUTES = struct.Struct(">qiibIh")
+_CRC_RANGE_START = 21
+_LOG_OVERHEAD = 12
+_MAGIC = 2
 
+MIN_RECORD_BYTES = 6
+"""Attributes, two deltas, two lengths and the number of headers, of one byte each."""
+
+# Batches of at most so many records: each record, field by field, at about 2 µs in Python.
+FULLY_CHECKED_RECORDS = 8
+# In larger batches, records outside of uniform runs that are checked one by one.
+MAX_SINGLE_CHECKS = 8
 # From so many uniform records on, one check of all columns is cheaper than one check of each record.
 MIN_UNIFORM_RECORDS = 3  # in a small batch
 _MIN_RUN = 12  # in `check_records`
@@ -51,6 +91,245 @@ _Layout = tuple[slice, tuple[tuple[slice, bytes], ...]]
 """The column of the timestamp deltas; then each column that has fixed contents, with these contents."""
 _layouts: dict[tuple[int, int, int], _Layout] = {}  # by size of the section, number of records, first position
 _MAX_LAYOUTS = 64
+
+
+# -- the header of a batch ---------------------------------------------------------------------------------------------
+
+
+class FastPathLimits(NamedTuple):
+    """Limits of a log on the fast path: batch size in bytes, and how far timestamps may be in the future."""
+
+    max_bytes: int
+    timestamp_after_max_ms: int
+
+
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The fields of a batch header in their order: those of BatchHeader without the position."""
+
+
+def fast_path_limits(config: LogConfig) -> FastPathLimits | None:
+    """Return the limits for logs with these settings; None if their batches need the full path."""
+    # Compacted topics need the key of every record, and LogAppendTime rewrites the header inside the CRC's range.
+    if config.is_compacted or config.message_timestamp_type != "CreateTime":
+        return None
+    # A lower bound on timestamps needs the smallest one, which only a look at every record finds.
+    if config.message_timestamp_before_max_ms < NO_LIMIT:
+        return None
+    # Candidates are uncompressed, so "uncompressed" leaves them as they are, like "producer".
+    if config.compression_type not in ("producer", "uncompressed"):
+        return None
+    max_bytes = min(config.max_message_bytes, config.segment_bytes)
+    return FastPathLimits(max_bytes, config.message_timestamp_after_max_ms)
+
+
+def is_candidate(frame: bytes, start: int, end: int) -> bool:
+    """Whether `frame[start:end]` looks like one uncompressed batch with base offset 0 outside of a transaction."""
+    if end - start < HEADER_BYTES:
+        return False
+    base_offset, length, _, magic, _, attributes = _HEADER_TO_ATTRIBUTES.unpack_from(frame, start)
+    # attributes == 0: no codec, CreateTime, not transactional, no control batch.
+    found: bool = base_offset == attributes == 0 and magic == _MAGIC and length + _LOG_OVERHEAD == end - start
+    return found
+
+
+def check_batch(
+    frame: bytes, start: int, end: int, limits: FastPathLimits, now_ms: int
+) -> tuple[HeaderFields, bytes] | None:
+    """Check the candidate batch in `frame[start:end]`.
+
+    Args:
+        frame: The request.
+        start: Where the batch begins; `is_candidate` holds.
+        end: Where it ends.
+        limits: Those of the log.
+        now_ms: Wall-clock time.
+
+    Returns:
+        The fields of the header, and the bytes in the range of the CRC. The header's start is written anew by
+        `pack_header_start`. None if the full path has to decide.
+    """
+    fields = _HEADER.unpack_from(frame, start)
+    _, _, _, _, crc, _, last_offset_delta, base_timestamp, max_timestamp, producer_id, _, base_sequence, count = fields
+    # 1. The header is consistent, and within the limits of the log.
+    if count <= 0 or last_offset_delta != count - 1 or producer_id >= 0 > base_sequence:
+        return None
+    max_bytes, timestamp_after_max_ms = limits
+    if end - start > max_bytes or max_timestamp - now_ms > timestamp_after_max_ms:
+        return None
+    # 2. The CRC. The slice is the only copy that is made of the batch.
+    in_crc_range = frame[start + _CRC_RANGE_START : end]
+    if crc32c(in_crc_range) != crc:
+        return None
+    # 3. The records; in small batches also that the header's largest timestamp is theirs, as the full path would
+    #    correct it.
+    try:
+        if count > FULLY_CHECKED_RECORDS:
+            check_records(in_crc_range, count, HEADER_BYTES - _CRC_RANGE_START)
+        elif _largest_timestamp(in_crc_range, count, base_timestamp) != max_timestamp:
+            return None
+    except (IndexError, ValueError):
+        return None
+    return fields, in_crc_range
+
+
+def pack_header_start(fields: HeaderFields, base_offset: int, leader_epoch: int) -> bytes:
+    """Return the header up to its CRC, with the offset and the leader epoch that the broker assigns."""
+    return _HEADER_START.pack(base_offset, fields[1], leader_epoch, _MAGIC, fields[4])
+
+
+def _largest_timestamp(in_crc_range: bytes, count: int, base_timestamp: int) -> int:
+    """Check every record and return the largest timestamp. Raises ValueError, IndexError."""
+    position, largest = HEADER_BYTES - _CRC_RANGE_START, -1
+    if count >= MIN_UNIFORM_RECORDS and (uniform := uniform_timestamps(in_crc_range, count, position)):
+        deltas = [(byte >> 1) ^ -(byte & 1) for byte in uniform]
+        if base_timestamp + min(deltas) < 0:
+            raise ValueError("a record has a negative timestamp")
+        return base_timestamp + max(deltas)
+    for index in range(count):
+        delta, offset_delta, _, _, position = read_record(in_crc_range, position)
+        if offset_delta != index or base_timestamp + delta < 0:
+            raise ValueError(f"record {index} has offset delta {offset_delta}, timestamp delta {delta}")
+        largest = max(largest, base_timestamp + delta)
+    if position != len(in_crc_range):
+        raise ValueError("it holds more bytes than records")
+    return largest
+
+
+# -- single records ----------------------------------------------------------------------------------------------------
+
+
+def read_record(section: bytes, position: int) -> tuple[int, int, int, int, int]:
+    """Read the record at `position`, headers included.
+
+    Returns:
+        Timestamp delta, offset delta, key length and value length (negative for null), position after the record.
+
+    Raises:
+        ValueError, IndexError: The bytes are not a record by the rules of Kafka's `DefaultRecord`.
+    """
+    # 1. The length, with a fast path for two bytes (records of up to 8 KiB).
+    length = section[position]
+    if length < 0x80:
+        length, position = (length >> 1) ^ -(length & 1), position + 1
+    elif (second := section[position + 1]) < 0x80:
+        length = length & 0x7F | second << 7
+        length, position = (length >> 1) ^ -(length & 1), position + 2
+    else:
+        length, position = read_varint(section, position)
+    end = position + length
+    if length < MIN_RECORD_BYTES or end > len(section):
+        raise ValueError(f"a record has a length of {length} where {len(section) - position} bytes are left")
+    # 2. Attributes (skipped: no bit has a meaning), then the two deltas.
+    timestamp_delta, position = section[position + 1], position + 2
+    if timestamp_delta < 0x80:
+        timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
+    else:
+        timestamp_delta, position = read_varint(section, position - 1)
+    offset_delta, position = section[position], position + 1
+    if offset_delta < 0x80:
+        offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
+    else:
+        offset_delta, position = read_varint(section, position - 1)
+    # 3. Key and value: their lengths are read, their bytes skipped.
+    key, position = section[position], position + 1
+    if key < 0x80:
+        key = (key >> 1) ^ -(key & 1)
+    else:
+        key, position = read_varint(section, position - 1)
+    if key > 0:
+        position += key
+    value, position = section[position], position + 1
+    if value < 0x80:
+        value = (value >> 1) ^ -(value & 1)
+    else:
+        value, position = read_varint(section, position - 1)
+    if value > 0:
+        position += value
+    # 4. Most records have no headers: a single zero byte that ends the record.
+    if position + 1 != end or section[position]:
+        _check_headers(section, position, end)
+    return timestamp_delta, offset_delta, key, value, end
+
+
+def _check_headers(section: bytes, position: int, end: int) -> None:
+    """Check that the headers of a record fill the rest of it. Raises ValueError, IndexError."""
+    headers, position = read_varint(section, position)
+    if not 0 <= headers <= end - position:
+        raise ValueError(f"a record has {headers} headers")
+    for _ in range(headers):
+        name, position = read_varint(section, position)
+        if name < 0:
+            raise ValueError("a record header has no key")
+        content, position = read_varint(section, position + name)
+        position += max(content, 0)
+    if position != end:
+        raise ValueError("a record is not as long as its length field")
+
+
+def skip_plain_records(section: bytes, count: int, position: int) -> tuple[int, int]:
+    """Check and skip records at the start of a batch, up to the first one that is not plain.
+
+    A plain record is sound, has no headers, and has fields of one byte, except that its own length and the value length
+    may have two. `read_record` checks the same in several times the time: here no field is decoded that is not needed.
+
+    Args:
+        section: The records.
+        count: How many records to look at.
+        position: Where the first record (offset delta 0) begins.
+
+    Returns:
+        The number of plain records, and the position after them.
+
+    Raises:
+        IndexError: The section ends within a record.
+    """
+    for index in range(count):
+        length, at = section[position], position + 1
+        if length >= 0x80:
+            if (more := section[at]) >= 0x80:
+                return index, position
+            length, at = length & 0x7F | more << 7, at + 1
+        end = at + (length >> 1)
+        timestamp, offset_delta, key = section[at + 1], section[at + 2], section[at + 3]
+        if timestamp >= 0x80 or key >= 0x80 or offset_delta != 2 * index or length & 1:
+            return index, position
+        at += 4 if key & 1 else 4 + (key >> 1)  # odd means negative: null
+        value, at = section[at], at + 1
+        if value >= 0x80:
+            if (more := section[at]) >= 0x80:
+                return index, position
+            value, at = value & 0x7F | more << 7, at + 1
+        if not value & 1:
+            at += value >> 1
+        if at + 1 != end or section[at]:
+            return index, position
+        position = end
+    return count, position
+
+
+def find_fields(section: bytes, position: int, key: int, value: int) -> tuple[int, int, int, int, int]:
+    """Return where the fields of a sound record begin.
+
+    Args:
+        section: The records.
+        position: Where the record begins.
+        key: Length of its key, negative for null.
+        value: Length of its value, negative for null.
+
+    Returns:
+        Positions of timestamp delta, offset delta, key length, value length and number of headers.
+    """
+    timestamp = _after_varint(section, position) + 1
+    offset = _after_varint(section, timestamp)
+    key_length = _after_varint(section, offset)
+    value_length = _after_varint(section, key_length) + max(key, 0)
+    return timestamp, offset, key_length, value_length, _after_varint(section, value_length) + max(value, 0)
+
+
+def _after_varint(section: bytes, position: int) -> int:
+    while section[position] >= 0x80:
+        position += 1
+    return position + 1
 
 
 # -- small batches -----------------------------------------------------------------------------------------------------

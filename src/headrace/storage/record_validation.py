@@ -25,11 +25,9 @@ from headrace.storage.batch_scan import compute_crc
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
 from headrace.storage.file_system import Buffer
 from headrace.storage.log_config import NO_LIMIT, LogConfig
-from headrace.storage.record_checks import check_keyed_records, check_records
-from headrace.storage.record_reader import read_record
+from headrace.storage.record_checks import FULLY_CHECKED_RECORDS, check_keyed_records, check_records, read_record
 
 __all__ = [
-    "FULLY_CHECKED_RECORDS",
     "MAX_REPORTED_ERRORS",
     "MAX_UNCOMPRESSED_BYTES",
     "DecompressionBudget",
@@ -44,8 +42,6 @@ RecordError = tuple[int, str]
 # Of one batch. Kafka has no such limit: its validator streams, while all records of a batch are in memory here. Sixty
 # times the default max.message.bytes.
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
-# About 2 µs per record in Python: eight records cost 16 µs.
-FULLY_CHECKED_RECORDS = 8
 MAX_REPORTED_ERRORS = 1000
 
 _CODEC_BITS, _APPEND_TIME_BIT = 0x07, 0x08

@@ -32,8 +32,8 @@ from headrace.protocol import fast_path
 from headrace.protocol import messages as m
 from headrace.protocol.fast_path import ProduceFrame
 from headrace.protocol.request_codec import RequestHeader
-from headrace.storage.batch_fast_path import is_candidate
 from headrace.storage.partition_log import AppendResult
+from headrace.storage.record_checks import is_candidate
 
 if TYPE_CHECKING:
     from headrace.broker.faults import Faults
