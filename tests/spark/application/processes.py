@@ -112,7 +112,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        wait_until(self._answers, "serving", self, timeout_s=60)
+        wait_until(self._answers, "serving", self, timeout_s=WAIT_S)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -354,6 +354,7 @@ def records_of(bootstrap_servers: str, topic: str) -> Iterator[confluent_kafka.M
             error = message.error()
             if error is None:
                 yield message
+                deadline = time.monotonic() + 60
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 open_ends.discard(not_none(message.partition()))
             else:
