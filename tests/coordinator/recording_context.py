@@ -15,12 +15,13 @@ from tests.harness.transcripts import Command
 
 from headrace.client.membership.assignment import StatusCode
 from headrace.coordinator.consumer.member import MemberState as ConsumerMemberState
-from headrace.coordinator.records.consumer_schemas import CurrentTopicPartitions, TopicPartitions
 from headrace.coordinator.records.schemas import (
     CurrentTaskIds,
+    CurrentTopicPartitions,
     OffsetCommitKey,
     StreamsGroupCurrentMemberAssignmentValue,
     TaskIds,
+    TopicPartitions,
 )
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply

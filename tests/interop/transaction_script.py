@@ -15,7 +15,7 @@ from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 from tests.interop.led_topics import wait_until_led
 
-from headrace.coordinator.records.fields import Cursor
+from headrace.coordinator.records.codec import Cursor
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey as Api
 from headrace.protocol.error_codes import ErrorCode

@@ -40,8 +40,8 @@ from headrace.coordinator.consumer.member import ConsumerGroupMember, Partitions
 from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState, continue_resolution
 from headrace.coordinator.group_registry import Group, ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.modern.group import JOIN_EPOCH
-from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionKey
+from headrace.coordinator.modern import JOIN_EPOCH
+from headrace.coordinator.records.schemas import ConsumerGroupRegularExpressionKey
 from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, SetTimer, TimerKey
 from headrace.protocol.error_codes import ErrorCode

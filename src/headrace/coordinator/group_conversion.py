@@ -62,9 +62,8 @@ from headrace.coordinator.consumer.member import (
 )
 from headrace.coordinator.group_registry import ShardState
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.modern.group import FIRST_EPOCH
-from headrace.coordinator.modern.heartbeat import session_timer
-from headrace.coordinator.records import consumer_schemas as c
+from headrace.coordinator.modern import FIRST_EPOCH, session_timer
+from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.schemas import group_metadata_tombstone
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import (
@@ -123,8 +122,8 @@ def upgrade_group(classic: ClassicMembership, group_context: GroupContext) -> tu
     #    generation remain valid, since classic members send their epoch as generation.
     epoch = _epoch(classic)
     metadata_hash = group.subscriptions.metadata_hash(group_context.image)
-    group.replay_metadata(c.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
-    group.replay_target_metadata(c.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch))
+    group.replay_metadata(s.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
+    group.replay_target_metadata(s.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch))
     details = (("epoch", str(epoch)), ("members", str(len(members))))
     result = CoordinatorResult(
         records=(group_metadata_tombstone(classic.group_id), *_records(group, members)),
@@ -186,7 +185,7 @@ def _member(member: ClassicMember, protocol: str | None, epoch: int, image: Meta
     subscription = decode_subscription(member.metadata(protocol))
     return ConsumerGroupMember(
         member_id=member.member_id,
-        metadata=c.ConsumerGroupMemberMetadataValue(
+        metadata=s.ConsumerGroupMemberMetadataValue(
             instance_id=member.instance_id,
             rack_id=subscription.rack_id or None,
             client_id=member.client_id,
@@ -194,7 +193,7 @@ def _member(member: ClassicMember, protocol: str | None, epoch: int, image: Meta
             subscribed_topic_names=tuple(sorted(set(subscription.topics))),
             subscribed_topic_regex=NO_METADATA.subscribed_topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
-            classic_member_metadata=c.ClassicMemberMetadata(
+            classic_member_metadata=s.ClassicMemberMetadata(
                 session_timeout_ms=member.session_timeout_ms, supported_protocols=member.protocols
             ),
         ),

@@ -27,7 +27,6 @@ from headrace.coordinator.configuration import GroupCoordinatorConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.offsets.committed_offsets import CommittedOffsets, PendingOffsets
-from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.schemas import group_metadata_tombstone, offset_commit_tombstone
 from headrace.coordinator.request_context import CoordinatorError, CorruptRecord
@@ -258,9 +257,9 @@ class GroupRegistry:
                 return
             # Tombstones arrive in Kafka's order, members first. Each takes its part, and the last one (metadata), or
             # the one after which nothing is left, takes the group: compaction may have removed the last one.
-            if not isinstance(key, c.ConsumerGroupMetadataKey):
+            if not isinstance(key, s.ConsumerGroupMetadataKey):
                 _replay_consumer(group, key, None)
-            if isinstance(key, c.ConsumerGroupMetadataKey) or group.is_blank:
+            if isinstance(key, s.ConsumerGroupMetadataKey) or group.is_blank:
                 self._remove_consumer_group(key.group_id)
             return
         if not isinstance(group, ConsumerGroup):
@@ -293,28 +292,28 @@ def _replay_streams(group: StreamsGroup, key: Any, value: Any) -> None:
 
 
 _OF_CONSUMER_GROUPS = (
-    c.ConsumerGroupMetadataKey,
-    c.ConsumerGroupPartitionMetadataKey,
-    c.ConsumerGroupMemberMetadataKey,
-    c.ConsumerGroupTargetAssignmentMetadataKey,
-    c.ConsumerGroupTargetAssignmentMemberKey,
-    c.ConsumerGroupCurrentMemberAssignmentKey,
-    c.ConsumerGroupRegularExpressionKey,
+    s.ConsumerGroupMetadataKey,
+    s.ConsumerGroupPartitionMetadataKey,
+    s.ConsumerGroupMemberMetadataKey,
+    s.ConsumerGroupTargetAssignmentMetadataKey,
+    s.ConsumerGroupTargetAssignmentMemberKey,
+    s.ConsumerGroupCurrentMemberAssignmentKey,
+    s.ConsumerGroupRegularExpressionKey,
 )
 
 
 def _replay_consumer(group: ConsumerGroup, key: Any, value: Any) -> None:
-    if isinstance(key, c.ConsumerGroupMetadataKey):
+    if isinstance(key, s.ConsumerGroupMetadataKey):
         group.replay_metadata(value)
-    elif isinstance(key, c.ConsumerGroupPartitionMetadataKey):
+    elif isinstance(key, s.ConsumerGroupPartitionMetadataKey):
         group.replay_partition_metadata(value)
-    elif isinstance(key, c.ConsumerGroupMemberMetadataKey):
+    elif isinstance(key, s.ConsumerGroupMemberMetadataKey):
         group.replay_member(key.member_id, value)
-    elif isinstance(key, c.ConsumerGroupTargetAssignmentMetadataKey):
+    elif isinstance(key, s.ConsumerGroupTargetAssignmentMetadataKey):
         group.replay_target_metadata(value)
-    elif isinstance(key, c.ConsumerGroupTargetAssignmentMemberKey):
+    elif isinstance(key, s.ConsumerGroupTargetAssignmentMemberKey):
         group.replay_target(key.member_id, value)
-    elif isinstance(key, c.ConsumerGroupCurrentMemberAssignmentKey):
+    elif isinstance(key, s.ConsumerGroupCurrentMemberAssignmentKey):
         group.replay_current(key.member_id, value)
     else:
         group.replay_regular_expression(key.regular_expression, value)

@@ -58,8 +58,8 @@ from headrace.coordinator.consumer_groups import ConsumerGroups
 from headrace.coordinator.group_conversion import DowngradeRule, assignment_bytes, partitions_by_id, upgrade_group
 from headrace.coordinator.group_registry import ShardState
 from headrace.coordinator.metadata_image import TopicImage
-from headrace.coordinator.modern.heartbeat import Admission, find_static_member, rebalance_timer, replace_member
-from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
+from headrace.coordinator.modern import Admission, find_static_member, rebalance_timer, replace_member
+from headrace.coordinator.records.schemas import ClassicMemberMetadata
 from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorResult, Reply, SetTimer
 from headrace.protocol.error_codes import ErrorCode

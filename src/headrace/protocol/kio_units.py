@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 from typing import cast
 
 from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
@@ -18,6 +19,8 @@ def to_ms(duration: dt.timedelta) -> int:
     return duration // _MILLISECOND
 
 
+# Settings and throttle times are few different numbers, and kio's check of each costs a microsecond.
+@lru_cache(maxsize=1024)
 def from_ms(duration_ms: int) -> i32Timedelta:
     """Return a duration field of 32 bits (`session_timeout`, `throttle_time`). Raises TypeError beyond 32 bits."""
     return i32Timedelta.parse(dt.timedelta(milliseconds=duration_ms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.coordinator.consumer.consumer_histories import GROUP
 from tests.coordinator.consumer.heartbeat_scripts import join, refused, world
 
-from headrace.coordinator.records.consumer_schemas import (
+from headrace.coordinator.records.schemas import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )

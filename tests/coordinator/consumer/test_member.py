@@ -19,7 +19,7 @@ from headrace.coordinator.consumer.member import (
     with_epochs,
     without_epochs,
 )
-from headrace.coordinator.records.consumer_schemas import CurrentTopicPartitions, TopicPartitions
+from headrace.coordinator.records.schemas import CurrentTopicPartitions, TopicPartitions
 
 A, B = UUID(int=1), UUID(int=2)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.coordinator.consumer.consumer_histories import CONTEXT, GROUP, World
 from tests.coordinator.consumer.heartbeat_scripts import world
 
-from headrace.coordinator.records.consumer_schemas import (
+from headrace.coordinator.records.schemas import (
     ConsumerGroupMetadataKey,
 )
 from headrace.coordinator.result import CoordinatorResult

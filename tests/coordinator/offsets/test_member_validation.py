@@ -12,7 +12,7 @@ from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.offsets.member_validation import check_consumer_commit, check_consumer_fetch
-from headrace.coordinator.records.consumer_schemas import ClassicMemberMetadata
+from headrace.coordinator.records.schemas import ClassicMemberMetadata
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.protocol.error_codes import ErrorCode
 

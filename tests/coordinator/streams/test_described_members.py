@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.coordinator.request_context import RequestContext
-from headrace.coordinator.streams.described_members import DescribedMembers
 from headrace.coordinator.streams.group import StreamsGroup
+from headrace.coordinator.streams_groups import DescribedMembers
 from headrace.simulator.streams_chaos import StreamsChaos
 from headrace.simulator.streams_world import StreamsWorld
 

@@ -66,8 +66,7 @@ class BrokerMetrics:
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Count a result of the coordinator. A leave or a fence bumps the epoch too, and is no rebalance to Kafka."""
-        from headrace.coordinator.records.consumer_schemas import ConsumerGroupMetadataKey
-        from headrace.coordinator.records.schemas import OffsetCommitKey
+        from headrace.coordinator.records.schemas import ConsumerGroupMetadataKey, OffsetCommitKey
 
         # Fed from records and events, so that the pure rules need no counters.
         names = [event.name for event in outcome.events]

@@ -22,7 +22,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
-from headrace.coordinator.records.fields import Cursor
+from headrace.coordinator.records.codec import Cursor
 from headrace.coordinator.records.schemas import GroupMember, GroupMetadataKey, GroupMetadataValue
 from headrace.coordinator.request_context import CorruptRecord
 from headrace.coordinator.result import CoordinatorRecord

@@ -22,8 +22,8 @@ from headrace.coordinator.consumer.member import (
     partitions_from_records,
 )
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, group_hash
-from headrace.coordinator.modern.group import FIRST_EPOCH, ModernGroup
-from headrace.coordinator.records.consumer_schemas import (
+from headrace.coordinator.modern import FIRST_EPOCH, ModernGroup
+from headrace.coordinator.records.schemas import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,

@@ -16,7 +16,7 @@ from headrace.coordinator.configuration import ConsumerGroupConfiguration
 from headrace.coordinator.consumer.group import ConsumerGroup
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage
-from headrace.coordinator.modern.heartbeat import rebalance_timer, revocation_timers, session_timer
+from headrace.coordinator.modern import rebalance_timer, revocation_timers, session_timer
 from headrace.coordinator.result import CancelTimer, CoordinatorResult, SetTimer, TimerKey
 
 __all__ = [

@@ -15,7 +15,7 @@ a removed member are the same in all cases. The remaining members get a new targ
 member, as in Kafka. If all of them speak the classic protocol, the group may become a classic one.
 
 Deliberate difference from Kafka 4.3.1: a known static member that joins again does not count against the maximum
-group size (as Kafka 4.4), and need not have left (`modern.heartbeat`).
+group size (as Kafka 4.4), and need not have left (`modern`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,14 @@ from headrace.coordinator.consumer.member import (
     without_epochs,
 )
 from headrace.coordinator.consumer.regular_expressions import ConsumerGroupSoftState
-from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
-from headrace.coordinator.modern.heartbeat import find_static_member, rebalance_timer, unknown_member
+from headrace.coordinator.modern import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    UNCHANGED_TIMEOUT_MS,
+    find_static_member,
+    rebalance_timer,
+    unknown_member,
+)
 from headrace.coordinator.request_context import CoordinatorError, RequestContext
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, Reply
 from headrace.protocol.error_codes import ErrorCode

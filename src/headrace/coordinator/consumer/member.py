@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import TypeAlias
 from uuid import UUID
 
-from headrace.coordinator.modern.group import ModernGroupMember
-from headrace.coordinator.records.consumer_schemas import (
+from headrace.coordinator.modern import ModernGroupMember
+from headrace.coordinator.records.schemas import (
     ConsumerGroupMemberMetadataValue,
     CurrentTopicPartitions,
     TopicPartitions,

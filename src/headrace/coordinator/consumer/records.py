@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.coordinator.consumer.member import ConsumerGroupMember, PartitionEpochs, Partitions, partitions_to_records
-from headrace.coordinator.records import consumer_schemas as s
+from headrace.coordinator.records import schemas as s
 from headrace.coordinator.result import CoordinatorRecord
 
 __all__ = [

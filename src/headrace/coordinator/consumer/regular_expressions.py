@@ -22,7 +22,7 @@ from headrace.coordinator.consumer.group_context import GroupContext, MayDescrib
 from headrace.coordinator.consumer.member import ConsumerGroupMember
 from headrace.coordinator.metadata_image import MetadataImage
 from headrace.coordinator.re2_matcher import BadPattern, LinearPattern
-from headrace.coordinator.records.consumer_schemas import ConsumerGroupRegularExpressionValue
+from headrace.coordinator.records.schemas import ConsumerGroupRegularExpressionValue
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 from headrace.protocol.error_codes import ErrorCode

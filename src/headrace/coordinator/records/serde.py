@@ -1,6 +1,6 @@
 """Records of `__consumer_offsets` ↔ Kafka's own bytes.
 
-A key is an int16 type and plain fields. A value is an int16 version and fields, flexible or not (see `fields`). Written
+A key is an int16 type and plain fields. A value is an int16 version and fields, flexible or not (see `codec`). Written
 versions are those of Apache Kafka 4.3.1; every existing version is read. An unknown type is None (a newer broker wrote
 it); an unknown value version, a short field or text that is not UTF-8 is `CorruptRecord`.
 """
@@ -12,10 +12,8 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from headrace.coordinator.records import consumer_schemas as c
 from headrace.coordinator.records import schemas as s
-from headrace.coordinator.records.codec import Reader, Writer, reader, writer
-from headrace.coordinator.records.fields import Cursor, write_int16
+from headrace.coordinator.records.codec import Cursor, Reader, Writer, reader, write_int16, writer
 from headrace.coordinator.request_context import CorruptRecord
 from headrace.coordinator.result import CoordinatorRecord
 
@@ -38,13 +36,13 @@ _TYPES = (
     _RecordType(1, s.OffsetCommitKey, s.OffsetCommitValue, range(5), flexible_since=4, written=4),
     # GroupMetadata is written in version 3, as Kafka writes it: version 4 is flexible and only read.
     _RecordType(2, s.GroupMetadataKey, s.GroupMetadataValue, range(5), flexible_since=4, written=3),
-    _RecordType(3, c.ConsumerGroupMetadataKey, c.ConsumerGroupMetadataValue),
-    _RecordType(4, c.ConsumerGroupPartitionMetadataKey, c.ConsumerGroupPartitionMetadataValue),
-    _RecordType(5, c.ConsumerGroupMemberMetadataKey, c.ConsumerGroupMemberMetadataValue),
-    _RecordType(6, c.ConsumerGroupTargetAssignmentMetadataKey, c.ConsumerGroupTargetAssignmentMetadataValue),
-    _RecordType(7, c.ConsumerGroupTargetAssignmentMemberKey, c.ConsumerGroupTargetAssignmentMemberValue),
-    _RecordType(8, c.ConsumerGroupCurrentMemberAssignmentKey, c.ConsumerGroupCurrentMemberAssignmentValue),
-    _RecordType(16, c.ConsumerGroupRegularExpressionKey, c.ConsumerGroupRegularExpressionValue),
+    _RecordType(3, s.ConsumerGroupMetadataKey, s.ConsumerGroupMetadataValue),
+    _RecordType(4, s.ConsumerGroupPartitionMetadataKey, s.ConsumerGroupPartitionMetadataValue),
+    _RecordType(5, s.ConsumerGroupMemberMetadataKey, s.ConsumerGroupMemberMetadataValue),
+    _RecordType(6, s.ConsumerGroupTargetAssignmentMetadataKey, s.ConsumerGroupTargetAssignmentMetadataValue),
+    _RecordType(7, s.ConsumerGroupTargetAssignmentMemberKey, s.ConsumerGroupTargetAssignmentMemberValue),
+    _RecordType(8, s.ConsumerGroupCurrentMemberAssignmentKey, s.ConsumerGroupCurrentMemberAssignmentValue),
+    _RecordType(16, s.ConsumerGroupRegularExpressionKey, s.ConsumerGroupRegularExpressionValue),
     _RecordType(17, s.StreamsGroupMetadataKey, s.StreamsGroupMetadataValue),
     _RecordType(19, s.StreamsGroupMemberMetadataKey, s.StreamsGroupMemberMetadataValue),
     _RecordType(20, s.StreamsGroupTargetAssignmentMetadataKey, s.StreamsGroupTargetAssignmentMetadataValue),

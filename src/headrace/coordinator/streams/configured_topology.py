@@ -203,7 +203,8 @@ class ConfiguredSubtopology:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredTopology:
     """`subtopologies` is empty unless all steps but the last succeeded. `invalid` becomes STREAMS_INVALID_TOPOLOGY.
-    `unread`: the topology runs, but not on all partitions of its source topics."""
+    `unread`: the topology runs, but not on all partitions of its source topics. `validated_epoch`: epoch for the
+    group's metadata record, the topology's if it can run, else -1."""
 
     epoch: int
     metadata_hash: int
@@ -212,15 +213,14 @@ class ConfiguredTopology:
     status: TopicStatus | None = None
     unread: TopicStatus | None = None
     invalid: str | None = None
+    # Derived here and not with every heartbeat, which compares them with the group's metadata record.
+    is_ready: bool = field(init=False, compare=False)
+    validated_epoch: int = field(init=False, compare=False)
 
-    @property
-    def is_ready(self) -> bool:
-        return self.status is None and self.invalid is None
-
-    @property
-    def validated_epoch(self) -> int:
-        """Epoch for the group's metadata record: the topology's if it can run, else -1."""
-        return self.epoch if self.is_ready else -1
+    def __post_init__(self) -> None:
+        is_ready = self.status is None and self.invalid is None
+        object.__setattr__(self, "is_ready", is_ready)
+        object.__setattr__(self, "validated_epoch", self.epoch if is_ready else -1)
 
 
 def configure_topology(

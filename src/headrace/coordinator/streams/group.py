@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from headrace.coordinator.assignors.task_assignor import Task, TasksTuple
-from headrace.coordinator.modern.group import FIRST_EPOCH, ModernGroup
+from headrace.coordinator.modern import FIRST_EPOCH, ModernGroup
 from headrace.coordinator.records.schemas import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,

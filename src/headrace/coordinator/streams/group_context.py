@@ -17,7 +17,7 @@ from kio.static.primitive import i32, u16
 from headrace.coordinator.assignors.task_assignor import AssignedTasks, Task, TaskAssignor, sorted_tasks
 from headrace.coordinator.configuration import StreamsGroupConfiguration
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage
-from headrace.coordinator.modern.heartbeat import revocation_timers, session_timer
+from headrace.coordinator.modern import revocation_timers, session_timer
 from headrace.coordinator.records.schemas import Endpoint, StreamsGroupMetadataValue, StreamsGroupTopologyValue
 from headrace.coordinator.request_context import CoordinatorError
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, SetTimer, TimerKey

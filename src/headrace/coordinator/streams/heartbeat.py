@@ -2,8 +2,8 @@
 
 Steps of a heartbeat, one function each (Kafka: `GroupMetadataManager.streamsGroupHeartbeat`):
   1 validate the request            heartbeat_messages
-  2 find or create the member       join_and_leave: fencing by epoch; a lost reply is tolerated; static members
-  3 update the member               join_and_leave: what the request changes
+  2 find or create the member       fencing by epoch; a lost reply is tolerated; static members (shared rules: `modern`)
+  3 update the member               what the request changes
   4 initialize the topology         the first one stays; another is refused
   5 configure the topics            ready, or a status for every member
   6 bump the group epoch            when anything above changed what the assignor sees
@@ -35,18 +35,40 @@ the broker is keyed by what those checks depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
-from headrace.coordinator.assignors.task_assignor import TasksTuple
-from headrace.coordinator.modern.group import JOIN_EPOCH
-from headrace.coordinator.modern.heartbeat import cancel_replaced_member_timers, heartbeat_events
-from headrace.coordinator.records.schemas import StreamsGroupMetadataValue, StreamsGroupTopologyValue
+from headrace.coordinator.assignors.task_assignor import Task, TasksTuple
+from headrace.coordinator.modern import (
+    JOIN_EPOCH,
+    UNCHANGED_TIMEOUT_MS,
+    Admission,
+    cancel_replaced_member_timers,
+    check_epoch,
+    check_released,
+    find_member,
+    heartbeat_events,
+    replace_member,
+)
+from headrace.coordinator.records.schemas import (
+    Endpoint,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataValue,
+    StreamsGroupTopologyValue,
+)
 from headrace.coordinator.request_context import CoordinatorError, RequestContext
-from headrace.coordinator.result import CancelTimer, CoordinatorRecord, CoordinatorResult, Reply, SetTimer, Timer
+from headrace.coordinator.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    SetTimer,
+    Timer,
+)
 from headrace.coordinator.streams import records
-from headrace.coordinator.streams.configured_topology import ConfiguredTopology
+from headrace.coordinator.streams.configured_topology import ConfiguredSubtopology, ConfiguredTopology
 from headrace.coordinator.streams.current_assignment import reconcile
 from headrace.coordinator.streams.group import NO_TASKS, StreamsGroup
 from headrace.coordinator.streams.group_context import (
@@ -68,22 +90,28 @@ from headrace.coordinator.streams.heartbeat_messages import (
     topology_of,
 )
 from headrace.coordinator.streams.internal_topics import StatusCode, TopicStatus
-from headrace.coordinator.streams.join_and_leave import (
-    StreamsGroupAdmission,
-    admit_member,
-    check_owned_tasks,
-    needs_new_target,
-    update_member,
-)
 from headrace.coordinator.streams.member import StreamsGroupMember
 from headrace.coordinator.streams.target_assignment import compute_target, interval_end_ms
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.kio_units import from_ms, to_ms
 from headrace.protocol.messages import streams_group_heartbeat_request as m
 from headrace.protocol.messages import streams_group_heartbeat_response as replies
 
-__all__ = ["RepeatableHeartbeat", "is_repeatable", "process_heartbeat"]
+__all__ = [
+    "RepeatableHeartbeat",
+    "StreamsGroupAdmission",
+    "admit_member",
+    "is_relevant_to_assignor",
+    "is_repeatable",
+    "needs_new_target",
+    "process_heartbeat",
+    "update_member",
+]
+
+StreamsGroupAdmission: TypeAlias = Admission[StreamsGroup, StreamsGroupMember]
 
 
+_UNCHANGED_TIMEOUT = from_ms(UNCHANGED_TIMEOUT_MS)
 _DELAYED_INITIALLY = TopicStatus(
     code=StatusCode.ASSIGNMENT_DELAYED,
     detail="Assignment delayed due to the configured initial rebalance delay.",
@@ -232,6 +260,145 @@ def _epoch_and_reason(
         return None
     joined = admission.member.member_id not in group.members
     return metadata.epoch, epoch_reason(group.metadata, metadata, joined=joined, member_changed=member_changed)
+
+
+def is_relevant_to_assignor(before: StreamsGroupMemberMetadataValue, after: StreamsGroupMemberMetadataValue) -> bool:
+    """Whether a static member's news are a new group epoch; those of other members always are."""
+
+    def relevant(metadata: StreamsGroupMemberMetadataValue) -> tuple[object, ...]:
+        return (metadata.topology_epoch, metadata.rack_id, metadata.client_tags, metadata.process_id)
+
+    return relevant(before) != relevant(after)
+
+
+def needs_new_target(
+    admission: StreamsGroupAdmission,
+    updated: StreamsGroupMember,
+    request: m.StreamsGroupHeartbeatRequest,
+) -> bool:
+    """Return whether the changes of a member bump the group epoch.
+
+    The changes of a dynamic member always do. Those of a static member do only if the assignor sees them: its client id
+    and host change with every restart.
+    """
+    if admission.replacement is not None and admission.replacement.abandons_holdings:
+        return True
+    if request.instance_id is None:
+        return updated.metadata != admission.member.metadata
+    return is_relevant_to_assignor(admission.member.metadata, updated.metadata)
+
+
+def admit_member(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, owned: TasksTuple | None, *, max_size: int
+) -> StreamsGroupAdmission:
+    """Step 2: the stored member, or a new one on a join. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+    GROUP_MAX_SIZE_REACHED; for a static member also UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID."""
+    if request.member_epoch == JOIN_EPOCH:
+        return _admit_joining(group, request, max_size)
+    member = find_member(group, request.member_id, request.instance_id)
+    check_epoch(
+        member,
+        request.member_epoch,
+        group_type="streams",
+        owns_nothing_else=lambda: owned is not None and member.assigned.contains_all(owned),
+    )
+    return Admission(group=group, member=member)
+
+
+def _admit_joining(
+    group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest, max_size: int
+) -> StreamsGroupAdmission:
+    member_id, instance_id = request.member_id, request.instance_id
+    known_id = None if instance_id is None else group.static_members.get(instance_id)
+    # Only an additional member can exceed the limit. Kafka 4.2 and 4.3 also refuse a known member that rejoins a full
+    # group, which then cannot recover from being fenced; 4.4 does not.
+    if known_id is None and member_id not in group.members and len(group.members) >= max_size:
+        raise CoordinatorError(
+            ErrorCode.group_max_size_reached,
+            f"The streams group has reached its maximum capacity of {max_size} members.",
+        )
+    if known_id is None or instance_id is None:
+        member = group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
+        return Admission(group=group, member=member)
+    known = group.members[known_id]
+    # Kafka 4.4 answers UNRELEASED_INSTANCE_ID here too, which ends Java clients. A member id belongs to one process for
+    # its life (KIP-1071), so this is the same member whose last join was not answered.
+    if known_id == member_id and not known.is_away:
+        return Admission(group=group, member=known)
+    # Checked before anything moves to the new id. Kafka 4.4 first renames a cached target and then refuses: a refused
+    # duplicate thereby empties the target of the legitimate member, which must then revoke all its tasks.
+    check_released(known, instance_id, member_id)
+    replacement = replace_member(group, known, member_id, records)
+    return Admission(group=replacement.group, member=replacement.member, replacement=replacement)
+
+
+def update_member(
+    member: StreamsGroupMember, request: m.StreamsGroupHeartbeatRequest, context: RequestContext
+) -> StreamsGroupMember:
+    """Step 3: null means unchanged, but for a joining member's endpoint; client id and host are always those of the
+    request. The same object if nothing differs."""
+    known = member.metadata
+    keeps_timeout = request.rebalance_timeout == _UNCHANGED_TIMEOUT
+    tags = request.client_tags
+    # A joining process may have stopped serving queries, so its join overwrites the endpoint even with null. All other
+    # fields keep what is known.
+    endpoint = known.user_endpoint if request.member_epoch != JOIN_EPOCH else None
+    if request.user_endpoint is not None:
+        endpoint = Endpoint(host=request.user_endpoint.host, port=request.user_endpoint.port)
+    metadata = StreamsGroupMemberMetadataValue(
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if keeps_timeout else to_ms(request.rebalance_timeout),
+        topology_epoch=known.topology_epoch if request.topology is None else request.topology.epoch,
+        process_id=known.process_id if request.process_id is None else request.process_id,
+        user_endpoint=endpoint,
+        client_tags=known.client_tags if tags is None else tuple(sorted((tag.key, tag.value) for tag in tags)),
+    )
+    return member if metadata == known else replace(member, metadata=metadata)
+
+
+def check_owned_tasks(
+    member: StreamsGroupMember,
+    request: m.StreamsGroupHeartbeatRequest,
+    owned: TasksTuple | None,
+    configured: ConfiguredTopology,
+) -> None:
+    """An owned task must exist, or be one that the member still has to give up; a subtopology that is named without any
+    task must exist as well. Raises INVALID_REQUEST."""
+    if owned is None or not configured.is_ready:
+        return
+    for listed in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        for each in listed or ():
+            if not each.partitions:
+                _check_subtopology(each.subtopology_id, configured)
+    for subtopology_id, partition in _unknown_tasks(member, (*owned.active, *owned.standby, *owned.warmup)):
+        subtopology = _check_subtopology(subtopology_id, configured)
+        if not 0 <= partition < subtopology.tasks:
+            raise CoordinatorError(
+                ErrorCode.invalid_request,
+                f"Task {partition} for subtopology {subtopology_id} is invalid. "
+                f"Number of tasks for this subtopology: {subtopology.tasks}",
+            )
+
+
+def _check_subtopology(subtopology_id: str, configured: ConfiguredTopology) -> ConfiguredSubtopology:
+    subtopology = configured.subtopologies.get(subtopology_id)
+    if subtopology is None:
+        raise CoordinatorError(
+            ErrorCode.invalid_request, f"Subtopology {subtopology_id} does not exist in the topology."
+        )
+    return subtopology
+
+
+def _unknown_tasks(member: StreamsGroupMember, owned: Iterable[Task]) -> list[Task]:
+    known = {
+        task
+        for tasks in (member.assigned, member.pending_revocation)
+        for task in (*tasks.active, *tasks.standby, *tasks.warmup)
+    }
+    return [task for task in owned if task not in known]
 
 
 def initialize_topology(group: StreamsGroup, request: m.StreamsGroupHeartbeatRequest) -> StreamsGroupTopologyValue:

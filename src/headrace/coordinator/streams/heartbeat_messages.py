@@ -17,7 +17,7 @@ from kio.static.primitive import i8, i32, i64
 
 from headrace.coordinator.assignors.task_assignor import Task, TasksTuple, by_subtopology, sorted_tasks
 from headrace.coordinator.configuration import StreamsGroupConfiguration
-from headrace.coordinator.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
+from headrace.coordinator.modern import JOIN_EPOCH, STATIC_LEAVE_EPOCH, UNCHANGED_TIMEOUT_MS
 from headrace.coordinator.records.schemas import (
     CopartitionGroup,
     StreamsGroupMemberMetadataValue,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headrace.coordinator.assignors.task_assignor import AssignedTasks
-from headrace.coordinator.modern.group import ModernGroupMember
+from headrace.coordinator.modern import ModernGroupMember
 from headrace.coordinator.records.schemas import StreamsGroupMemberMetadataValue
 
 __all__ = [

@@ -19,7 +19,7 @@ from headrace.coordinator.assignors.task_assignor import (
     TasksTuple,
 )
 from headrace.coordinator.configuration import StreamsGroupConfiguration
-from headrace.coordinator.modern.heartbeat import rebalance_timer, session_timer
+from headrace.coordinator.modern import rebalance_timer, session_timer
 from headrace.coordinator.records.schemas import StreamsGroupMetadataValue
 from headrace.coordinator.result import CancelTimer, CoordinatorEvent, CoordinatorRecord, CoordinatorResult, SetTimer
 from headrace.coordinator.streams import records

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from headrace.coordinator.records.fields import (
+from headrace.coordinator.records.codec import (
     Cursor,
     write_compact_array,
     write_compact_string,
