@@ -22,7 +22,7 @@ NOTHING = CompiledTopology(app_name="app", subtopologies=())
 
 def settings(master: str = "spark://host:7077", **more: str) -> dict[str, str]:
     given = {name.replace("_", "."): value for name, value in more.items()}
-    return {"spark.master": master, "spark.task.maxFailures": "1"} | given
+    return {"spark.master": master, "spark.task.maxFailures": "1", "spark.scheduler.mode": "FAIR"} | given
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "local-cluster[2,1,1024]"])
@@ -40,6 +40,7 @@ def test_no_clusters(master: str) -> None:
     ("name", "value"),
     [
         ("spark_speculation", "true"),
+        ("spark_scheduler_mode", "FIFO"),
         ("spark_dynamicAllocation_enabled", "true"),
         ("spark_python_worker_killOnIdleTimeout", "true"),
         ("spark_task_maxFailures", "4"),

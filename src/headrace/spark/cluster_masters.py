@@ -34,6 +34,8 @@ LEASE_S = 5.0
 # Settings that slots on executors need: setting → (wanted, Spark's default, why)
 CLUSTER_SETTINGS: Mapping[str, tuple[str, str, str]] = {
     "spark.speculation": ("false", "false", "a second attempt of a running slot would write its rows twice"),
+    # Only this scheduler gives a core that becomes free to the subtopology with the fewest slots.
+    "spark.scheduler.mode": ("FAIR", "FIFO", "a subtopology without a slot would wait behind those with several"),
     "spark.dynamicAllocation.enabled": ("false", "false", "executors without Spark jobs would be removed with stores"),
     "spark.python.worker.killOnIdleTimeout": ("false", "false", "a slot is idle when no record arrives"),
     "spark.task.maxFailures": ("1", "4", "the driver starts lost slots, and Spark would hide the reason of a failure"),
@@ -56,7 +58,7 @@ def refuse_settings(conf: Mapping[str, str]) -> None:
     """Raise ConfigError `cluster-setting` if a session on a cluster lacks a setting that slots need."""
     for name, (wanted, default, why) in CLUSTER_SETTINGS.items():
         actual = conf.get(name, default)
-        if actual.lower() != wanted:
+        if actual.lower() != wanted.lower():
             raise ConfigError(
                 "cluster-setting",
                 f"Invalid {name} '{actual}' on the cluster {conf['spark.master']}: expected '{wanted}', because {why}",

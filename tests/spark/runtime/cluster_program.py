@@ -9,6 +9,7 @@ Steps, each while records come:
 - `replace`: kill the executors one after the other.
 - `daemon`: kill the worker of a standalone cluster, and start it again. `host`: with all processes below it.
 - `driver`: kill the driver, and start it again. `freeze`: stop it beyond its session, and let it go on.
+- `short`: no step: two subtopologies want two slots each, of a cluster that has two cores.
 - `cut`: drop all packets of one executor's links, in both directions, for longer than the lease; `deaf`: those of the
   driver only. They need root, `iptables` and `ss`.
 
@@ -51,9 +52,10 @@ def drive(bootstrap, directory, master, *options):
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("headrace").setLevel(logging.INFO)
     spark = session("cluster", master=master, settings=json.loads(os.environ.get("CLUSTER_SETTINGS", "{}")))
-    app = StreamsApp("words-on-cluster", spark=spark, bootstrap_servers=bootstrap, state_dir=directory)
-    # By another key than the records': two subtopologies, of which the first one has Spark SQL in its slots.
-    key = None if "sql" in options else "w"
+    config = {"headrace.max.slots": 4} if "short" in options else {}
+    app = StreamsApp("words-on-cluster", spark=spark, bootstrap_servers=bootstrap, state_dir=directory, config=config)
+    # By another key than the records': two subtopologies, of which the first one may have Spark SQL in its slots.
+    key = None if {"sql", "short"} & set(options) else "w"
     rows = app.stream("words", schema="w string, n bigint", key=key)
     if "sql" in options:
         rows = rows.where("n >= 0").withColumn("n", F.col("n") % 1000)
@@ -291,6 +293,7 @@ class Program:
         self.measure(f"after {step}")
 
 
+OPTIONS = ("sql", "short")
 STEPS = {
     "kill": Program.kill,
     "worker": Program.worker,
@@ -309,7 +312,7 @@ STEPS = {
 def main(out, master, *steps):
     config = {"group.streams.initial.rebalance.delay.ms": 0}
     with EmbeddedBroker({"words": 4}, config=config) as broker, contextlib.ExitStack() as stack:
-        program = Program(broker, stack, master, ["sql"] if "sql" in steps else [])
+        program = Program(broker, stack, master, [step for step in steps if step in OPTIONS])
         for _ in range(3):
             program.measure("plain")
         homes = {}
@@ -317,7 +320,7 @@ def main(out, master, *steps):
             found = state_directory(pid).glob("*/*/*/*")
             homes[executor] = sorted(path.parent.name for path in found if path.is_dir())
         for step in steps:
-            if step != "sql":
+            if step not in OPTIONS:
                 STEPS[step](program)
         result = {
             "verdict": program.end(),

@@ -67,6 +67,11 @@ def test_counts_survive_what_happens_to_executors(tmp_path: Path) -> None:
 
 
 @longer
+def test_subtopologies_share_cores_that_are_short(tmp_path: Path) -> None:
+    run(spark_home(tmp_path), "short", "kill")
+
+
+@longer
 @pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "ss"))), reason="drops packets: root")
 def test_counts_survive_links_that_are_cut(tmp_path: Path) -> None:
     run(spark_home(tmp_path), "cut", "deaf")

@@ -32,6 +32,7 @@ from headrace.spark.runtime.chains import build_chains, output_topics
 from headrace.spark.runtime.instance import RunningInstance
 from headrace.spark.runtime.slots.cluster_runner import ClusterRunner, start_cluster_runner
 from headrace.spark.runtime.slots.resident_slots import ResidentThreads
+from headrace.spark.runtime.slots.slot_sharing import SlotSharing
 from headrace.spark.runtime.slots.warm_up import warm_up
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.stores.state_coordinator import StateCoordinator
@@ -66,6 +67,7 @@ class ApplicationRuntime(RunningInstance):
         self._runners: dict[str, SubtopologyRunner] = {}
         self._jobs: list[JobRunner | ClusterRunner] = []
         self._resident_threads: ResidentThreads | None = None
+        self._slot_sharing: SlotSharing | None = None
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._link: GuardianLink | None = None
@@ -158,6 +160,11 @@ class ApplicationRuntime(RunningInstance):
             slots = min(cores, most_tasks(self._client, subtopology) or cores)
             jobs = self._start_cluster(subtopology, slots) if on_cluster else self._start_jobs(subtopology, slots)
             self._jobs.append(jobs)
+        # Before the first warm-up: cores may be held by one subtopology, while another is waited for.
+        if on_cluster:
+            self._slot_sharing = SlotSharing(
+                self.spark, [jobs for jobs in self._jobs if isinstance(jobs, ClusterRunner)]
+            )
         for subtopology, jobs in zip(self.compiled.subtopologies, self._jobs, strict=True):
             nothing = self.plan_factory.plan(
                 subtopology, AssignmentSnapshot(member_id=""), (), BatchKey(incarnation="warm", batch_id=0)
@@ -375,6 +382,8 @@ class ApplicationRuntime(RunningInstance):
 
     def _release(self) -> None:
         self.state.begin_close()
+        if self._slot_sharing is not None:
+            self._slot_sharing.close()
         for jobs in self._jobs:  # of a start that failed; else they are closed
             jobs.close()
         if self._resident_threads is not None:

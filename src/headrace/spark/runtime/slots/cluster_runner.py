@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -45,6 +46,7 @@ OTHERS_S = 20.0  # for the other slots after the first
 MOST_FAILED_STARTS = 8  # without a single hello: the same fault each time
 REASON_S = 10.0  # for Spark to tell why a slot was lost
 LOOK_S = 0.1
+LEAVING_S = 5.0  # for a micro-batch to begin that was planned before a slot was given up
 _OTHER_SPARK = "Use a Spark release that Headrace is tested with"
 
 
@@ -109,6 +111,7 @@ class ClusterRunner:
     def __init__(self, slots: ClusterSlots, *, name: str, group: str) -> None:
         self._slots, self._name, self.group = slots, name, group
         self.restore_group = f"{group}-restore"  # no job has it
+        self._is_processing = False
 
     def first_hello(self) -> SlotHello:
         """Return the first event of the machine: slots are reported one by one."""
@@ -118,11 +121,34 @@ class ClusterRunner:
         """Report slots as they come and go, beginning with those that are here."""
         self._slots.watch(report)
 
+    # -- cores --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_short_of_cores(self) -> bool:
+        """Whether some of the slots do not run."""
+        return self._slots.is_short
+
+    def give_up_slot(self) -> None:
+        """Free the core of a slot when the micro-batch that it runs has ended."""
+        self._slots.give_up_one()
+        timer = threading.Timer(LEAVING_S, self._end_leaving)
+        timer.daemon = True
+        timer.start()
+
+    def _end_leaving(self) -> None:
+        if not self._is_processing:  # else at the end of the micro-batch
+            self._slots.end_leaving()
+
     # -- micro-batches ------------------------------------------------------------------------------------------------
 
     def process(self, plan: MicroBatchPlan) -> list[StageReport]:
         """Run a micro-batch in its slots. Raises BatchFailed."""
-        return self._process(plan, self._slots.live())
+        self._is_processing = True
+        try:
+            return self._process(plan, self._slots.live())
+        finally:
+            self._is_processing = False
+            self._slots.end_leaving()
 
     def _process(
         self, plan: MicroBatchPlan, live: Mapping[int, Seat], *, within_s: float | None = None

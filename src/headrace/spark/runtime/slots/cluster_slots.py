@@ -55,6 +55,7 @@ class Seat:
     stores: frozenset[int] | None = None  # tasks, once it said so
     is_live: bool = False  # all ends are linked, nothing is lost
     is_lost: bool = False
+    is_leaving: bool = False  # reported as lost, and finishes its micro-batch
     since_s: float = 0.0
     said: list[HeadraceError] = field(default_factory=list)  # errors of its stages
     error: BaseException | None = None  # Spark's
@@ -145,14 +146,42 @@ class ClusterSlots:
                 report(_hello(live))
 
     def live(self) -> dict[int, Seat]:
-        """Return the slots that run."""
+        """Return the slots that run, also those that finish their last micro-batch."""
         with self._lock:
-            return {slot: seat for slot, seat in sorted(self._seats.items()) if seat.is_live}
+            return {slot: seat for slot, seat in sorted(self._seats.items()) if seat.is_live or seat.is_leaving}
+
+    @property
+    def is_short(self) -> bool:
+        """Whether some of the slots do not run."""
+        return not self._closing.is_set() and len(self.live()) < len(self)
 
     def await_change(self, timeout_s: float) -> None:
         """Wait until a slot comes or is lost."""
         with self._lock:
             self._lock.wait(timeout_s)
+
+    # -- the end of one slot ------------------------------------------------------------------------------------------
+
+    def give_up_one(self) -> None:
+        """Report the newest slot as lost, and keep it until `end_leaving`. It waits for a core then like any other."""
+        with self._lock:
+            live = [seat for seat in self._seats.values() if seat.is_live]
+            if not live or self._closing.is_set():
+                return
+            seat = max(live, key=lambda seat: seat.since_s)
+            # The machine places the tasks anew when the micro-batch has ended. A plan that it has made before still
+            # names the slot.
+            seat.is_live, seat.is_leaving = False, True
+            if self._report is not None:
+                self._report(SlotLost(slots=(seat.slot,)))
+        log.info("%s: slot %d on %s is given up: others wait for a core", self._name, seat.slot, seat.describe())
+
+    def end_leaving(self) -> None:
+        """End slots that were given up."""
+        with self._lock:
+            links = [link for seat in self._seats.values() if seat.is_leaving for link in seat.links.values()]
+        for link in links:  # whose end is noticed by `_take`
+            link.close()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -296,13 +325,13 @@ class ClusterSlots:
     def _lose(self, seat: Seat, why: str, *, at_once: bool = False) -> None:
         """Give up a slot. Its job is cancelled unless Spark ends it with a reason of its own."""
         with self._lock:
-            was_live, was_lost = seat.is_live, seat.is_lost
-            seat.is_live, seat.is_lost = False, True
+            was_live, was_leaving, was_lost = seat.is_live, seat.is_leaving, seat.is_lost
+            seat.is_live, seat.is_leaving, seat.is_lost = False, False, True
             # 1. Reported to the machine before a micro-batch that waits for the slot fails: behind it, tasks are placed
             #    anew.
             if was_live and self._report is not None:
                 self._report(SlotLost(slots=(seat.slot,)))
-            if not was_lost and not was_live and not self._closing.is_set():
+            if not was_lost and not was_live and not was_leaving and not self._closing.is_set():
                 self.failed_starts += 1
                 self.last_error = seat.said[0] if seat.said else seat.error
             self._lock.notify_all()
