@@ -43,9 +43,9 @@ class Script:
         request = c.CreateTopicsRequest(topics=(topic,), timeout=from_ms(20_000), validate_only=False)
         (made,) = self.client.call(Api.CREATE_TOPICS, request).topics
         assert made.error_code is ErrorCode.none
-        wait_until(
-            lambda: self.fetch(part(0), topic_id=made.topic_id)[0] == ("none", (), [(0, "none", 0, 0, 0, 0, -1)])
-        )
+        empty = [(number, "none", 0, 0, 0, 0, -1) for number in range(partitions)]  # and each has its leader
+        parts = [part(number) for number in range(partitions)]
+        wait_until(lambda: self.fetch(*parts, topic_id=made.topic_id)[0] == ("none", (), empty))
         return made.topic_id
 
     def produce(self, partition: int, at: int, topic_id: uuid.UUID | None = None) -> str:
