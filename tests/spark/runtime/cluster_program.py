@@ -9,7 +9,8 @@ Steps, each while records come:
 - `replace`: kill the executors one after the other.
 - `daemon`: kill the worker of a standalone cluster, and start it again. `host`: with all processes below it.
 - `driver`: kill the driver, and start it again. `freeze`: stop it beyond its session, and let it go on.
-- `short`: no step: two subtopologies want two slots each, of a cluster that has two cores.
+- `short`: no step: two subtopologies want two slots each, of a cluster that has fewer cores.
+- `lonely`: with `short` and three cores of a standalone cluster: kill the host of the subtopology that has one slot.
 - `cut`: drop all packets of one executor's links, in both directions, for longer than the lease; `deaf`: those of the
   driver only. They need root, `iptables` and `ss`.
 
@@ -229,6 +230,16 @@ class Program:
         self.await_slots()
         self.measure(f"{step} again")
 
+    def lonely(self):
+        of_slots = {pid: descendants(pid) for pid in executors(self.application_id).values()}
+        assert len(of_slots) == 3
+        stateful = {pid for pid, below in of_slots.items() if any(AGENT in words_of(each) for each in below)}
+        # Counts have a restore process beside each of their slots, the rows in front of them have none.
+        [victim] = stateful if len(stateful) == 1 else set(of_slots) - stateful
+        self.send()
+        send_signal(descendants(parent_of(victim)), signal.SIGKILL)
+        self.measure("lonely")
+
     def driver_killed(self):
         self.send()
         send_signal([self.driver.pid], signal.SIGKILL)
@@ -302,6 +313,7 @@ STEPS = {
     "replace": Program.replace,
     "daemon": Program.daemon,
     "host": Program.host,
+    "lonely": Program.lonely,
     "driver": Program.driver_killed,
     "freeze": Program.freeze,
     "cut": Program.cut,

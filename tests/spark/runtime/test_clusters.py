@@ -67,19 +67,21 @@ def test_counts_survive_what_happens_to_executors(tmp_path: Path) -> None:
 
 
 @longer
-def test_subtopologies_share_cores_that_are_short(tmp_path: Path) -> None:
-    run(spark_home(tmp_path), "short", "kill")
-
-
-@longer
 @pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "ss"))), reason="drops packets: root")
 def test_counts_survive_links_that_are_cut(tmp_path: Path) -> None:
     run(spark_home(tmp_path), "cut", "deaf")
 
 
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A standalone master and two workers of one core, as processes: (Spark home, address of the master)."""
+SETTINGS = {
+    "spark.executor.cores": "1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+
+@contextlib.contextmanager
+def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[tuple[Path, str]]:
+    """A standalone master and workers of one core, as processes: (Spark home, address of the master)."""
     home, port = spark_home(tmp_path), find_free_port()
     master = f"spark://127.0.0.1:{port}"
     command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy"]
@@ -97,10 +99,17 @@ def standalone(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         deploy = command[-1]
         address = ["--host", "127.0.0.1", "--webui-port", "0"]
         start("master", f"{deploy}.master.Master", "--port", str(port), *address)
-        for number in range(2):
+        for number in range(workers):
             directory = ["--work-dir", str(tmp_path / f"host-{number}"), "--cores", "1", "--memory", "1g"]
             start(f"worker-{number}", f"{deploy}.worker.Worker", *directory, *address, master)
         yield home, master
+
+
+@longer
+def test_a_subtopology_without_a_slot_gets_one_of_another(tmp_path: Path) -> None:
+    with standalone_cluster(tmp_path, workers=3) as (home, master):
+        run(home, "short", "lonely", master=master, **SETTINGS | {"spark.cores.max": "3"})
+    assert "is given up: others wait for a core" in (tmp_path / "program.log").read_text()
 
 
 @longer
@@ -109,12 +118,6 @@ def standalone(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     [("kill", "worker", "replace"), ("daemon", "host"), ("long-stop",), ("driver", "freeze")],
     ids=["executors", "hosts", "stopped", "driver"],
 )
-def test_counts_survive_on_a_standalone_cluster(standalone: tuple[Path, str], steps: tuple[str, ...]) -> None:
-    home, master = standalone
-    settings = {
-        "spark.cores.max": "2",
-        "spark.executor.cores": "1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    run(home, *steps, master=master, **settings)
+def test_counts_survive_on_a_standalone_cluster(tmp_path: Path, steps: tuple[str, ...]) -> None:
+    with standalone_cluster(tmp_path, workers=2) as (home, master):
+        run(home, *steps, master=master, **SETTINGS | {"spark.cores.max": "2"})
