@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tests.fuzz.request_cost import BYSTANDER, HALF, ROOT, STRANGER, MeteredBroker, connect, read_frame
 from tests.fuzz.wide_requests import array_paths, framed, wide_request
 
-from headrace.broker.requests.api_table import most_items
+from headrace.broker.network.fair_queue import most_items
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 from headrace.protocol.kio_units import from_ms

@@ -19,7 +19,8 @@ from tests.fuzz.hostile import besieged
 from tests.fuzz.request_cost import BYSTANDER, HALF, ROOT, STRANGER, MeteredBroker
 from tests.fuzz.wide_requests import Path, Words, array_paths, framed, wide_request
 
-from headrace.broker.requests.api_table import SERVED, most_items
+from headrace.broker.network.fair_queue import most_items
+from headrace.broker.requests.api_table import SERVED
 from headrace.protocol.api_keys import SUPPORTED, ApiKey
 
 MEGABYTE = 1 << 20

@@ -20,9 +20,8 @@ from headrace.broker.clock import Clock, SteadyClock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.faults import Faults, topics_in
-from headrace.broker.monitoring.broker_metrics import BrokerMetrics
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics, RequestLog
 from headrace.broker.monitoring.metrics_server import JSON, TEXT, Health, LoopLag, MetricsServer
-from headrace.broker.monitoring.request_metrics import RequestLog
 from headrace.broker.monitoring.server_metrics import LogSize
 from headrace.broker.network.connection import ClientConnection
 from headrace.broker.network.fair_queue import FairQueue

@@ -262,7 +262,8 @@ def _check_version(header: RequestHeader) -> ApiKey:
         api_key = ApiKey(header.api_key)
     except ValueError:
         raise UnsupportedVersion(header) from None
-    if header.api_version not in SUPPORTED[api_key]:
+    lowest, highest = SUPPORTED[api_key]
+    if not lowest <= header.api_version <= highest:
         raise UnsupportedVersion(header)
     return api_key
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.broker.streams_heartbeats import FAST, heartbeat, topology
@@ -16,13 +17,14 @@ from tests.metrics.parsed_text import GROUPS, Sizes, all_families, parsed
 
 from headrace.broker.coordinators.coordinator_runtime import Outcome
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-from headrace.broker.monitoring.request_metrics import RequestMetrics
+from headrace.broker.monitoring.broker_metrics import BrokerMetrics, RequestLog, RequestMetrics
 from headrace.coordinator.records.schemas import OffsetCommitKey
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord
 from headrace.metrics.prometheus_text import prometheus_text
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.fast_path import ProduceFrame
+from headrace.protocol.request_codec import RequestHeader
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 MBEANS = Path(__file__).with_name("kafka_mbeans.txt")
@@ -162,3 +164,39 @@ def test_the_metrics_port_outlives_rude_clients(metrics_port: int) -> None:
     for each in rude:
         each.close()
     assert b"200 OK" in get(metrics_port, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+
+def test_slow_requests_are_logged_and_waiting_ones_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    def log_lines(api_key: ApiKey, seconds: float, remote: float, slow_ms: int = 1000) -> int:
+        caplog.clear()
+        header = RequestHeader(api_key=api_key, api_version=3, correlation_id=1, client_id="app\n")
+        RequestLog(RequestMetrics(), lambda: slow_ms).log_response(
+            header, object(), ("10.0.0.1", 5), seconds=seconds, queue_seconds=0.0, remote_seconds=remote
+        )
+        return len(caplog.records)
+
+    caplog.set_level("INFO")
+    assert log_lines(ApiKey.PRODUCE, 1.0, 0.9) == 1
+    facts: dict[str, Any] = vars(caplog.records[0])["facts"]
+    assert (facts["api"], facts["total_ms"], facts["local_ms"], facts["peer"]) == (
+        "Produce",
+        1000.0,
+        100.0,
+        "10.0.0.1:5",
+    )
+    assert log_lines(ApiKey.PRODUCE, 0.99, 0.0) == 0
+    assert log_lines(ApiKey.FETCH, 30.0, 29.9) == 0
+    assert log_lines(ApiKey.FETCH, 30.0, 28.0) == 1
+    assert log_lines(ApiKey.PRODUCE, 30.0, 0.0, slow_ms=0) == 0
+    usual = ProduceFrame(api_version=13, correlation_id=7, client_id="app", acks=1, topics=[])
+    log = RequestLog(RequestMetrics(), lambda: 1000)
+    for seconds in (0.0005, 0.9, 1.1):
+        log.answered_on_fast_path(usual, ("10.0.0.1", 5), seconds, 0.0)
+    assert len(caplog.records) == 1
+    facts = vars(caplog.records[0])["facts"]
+    assert (facts["api"], facts["version"], facts["correlation_id"], facts["total_ms"]) == ("Produce", 13, 7, 1100.0)
+    caplog.set_level("DEBUG")
+    assert log_lines(ApiKey.FETCH, 0.001, 0.0) == 1
+    caplog.clear()
+    RequestLog(RequestMetrics(), lambda: 1000).answered_on_fast_path(usual, ("10.0.0.1", 5), 0.0005, 0.0)
+    assert len(caplog.records) == 1

@@ -17,11 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from headrace.broker.monitoring.request_metrics import PERCENTILES, times_of
 from headrace.metrics.prometheus_text import Family, counter, gauge, unlabeled
 from headrace.metrics.sensors import Distribution, Meter
 
-__all__ = ["CloseReason", "LogSize", "Login", "ServerMetrics", "ServerSizes"]
+__all__ = ["PERCENTILES", "CloseReason", "LogSize", "Login", "ServerMetrics", "ServerSizes", "times_of"]
+
+PERCENTILES = {
+    "50thPercentile": 0.5,
+    "75thPercentile": 0.75,
+    "95thPercentile": 0.95,
+    "98thPercentile": 0.98,
+    "99thPercentile": 0.99,
+    "999thPercentile": 0.999,
+}
 
 MOST_PARTITIONS = 1000
 LOGS = "kafka.log:type=Log"
@@ -236,3 +244,11 @@ def _open_files() -> int:
         with suppress(OSError):
             return sum(1 for _ in Path(directory).iterdir()) - 1
     return 0
+
+
+def times_of(mbean: str, what: str, times: list[tuple[Distribution, dict[str, str]]]) -> Iterator[Family]:
+    """Return Mean, Max and percentiles of each."""
+    yield gauge(mbean, "Mean", f"{what}: the mean.", [(each.mean(), labels) for each, labels in times])
+    yield gauge(mbean, "Max", f"{what}: the longest.", [(each.max(), labels) for each, labels in times])
+    for name, share in PERCENTILES.items():
+        yield gauge(mbean, name, f"{what}: the {name}.", [(each.percentile(share), labels) for each, labels in times])

@@ -3,8 +3,11 @@
 Rules: at most one request of a connection is in progress; the next begins when its answer is handed to the transport.
 Responses that may be repeated (`fast_paths`) are sent before anything is decoded, all of one read in one write; those
 of usual Produce requests that came in one read go out a few in a write. A parked request (a long poll) blocks only its
-own connection. What cannot be understood closes this connection with one line in the log, and touches no other. The
-socket below it all is `client_socket`.
+own connection. What cannot be understood closes this connection with one line in the log, and touches no other.
+
+`ClientSocket` is the part without requests: bytes in memory, writes, back pressure, the end. A client that does not
+read its responses is not read from either; the bytes of responses and of half requests in memory are counted over all
+connections (`listener.ConnectionLimits`).
 """
 
 from __future__ import annotations
@@ -15,23 +18,22 @@ import datetime as dt
 import logging
 import struct
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.broker.faults import ConnectionLost, answer_with, client_id_in
-from headrace.broker.network.client_socket import ClientSocket, SocketServices
-from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_request
+from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_request, most_items
 from headrace.broker.network.fast_paths import NO_ANSWER, ResponseCache, append_produce, may_skip_handler
-from headrace.broker.network.response_writers import PIECE_BYTES
-from headrace.broker.requests.api_table import most_items
+from headrace.broker.network.response_writers import PIECE_BYTES, ChunkedWriter, SendfileWriter
 from headrace.broker.requests.quotas import throttle_ms
 from headrace.broker.requests.request_context import ANONYMOUS, Principal, RequestContext
 from headrace.broker.security.listener_security import principal_of
 from headrace.protocol import fast_path
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
-from headrace.protocol.framing import FrameTooLarge
+from headrace.protocol.framing import FrameBuffer, FrameTooLarge
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.request_codec import (
     MalformedRequest,
@@ -44,18 +46,19 @@ from headrace.protocol.request_codec import (
 )
 
 if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.faults import Faults
-    from headrace.broker.monitoring.broker_metrics import BrokerMetrics
-    from headrace.broker.monitoring.request_metrics import RequestLog
-    from headrace.broker.monitoring.server_metrics import Login
+    from headrace.broker.monitoring.broker_metrics import BrokerMetrics, RequestLog
+    from headrace.broker.monitoring.server_metrics import CloseReason, Login
     from headrace.broker.network.fair_queue import FairQueue
     from headrace.broker.network.fast_paths import CacheGeneration
-    from headrace.broker.network.listener import Listener
+    from headrace.broker.network.listener import ConnectionLimits, Listener
     from headrace.broker.requests.api_table import ApiTable
     from headrace.broker.security.sasl_authenticator import Authentication
     from headrace.broker.services import Services
+    from headrace.storage.file_system import FileSpan
 
-__all__ = ["ClientConnection", "ConnectionServices"]
+__all__ = ["ClientConnection", "ClientSocket", "ConnectionServices"]
 
 logger = logging.getLogger("headrace.broker")
 
@@ -65,14 +68,20 @@ _PRODUCE = b"\0\0"
 TURN_SECONDS = 0.02
 _TLS_HELLO = b"\x16\x03"
 _TLS_HERE = "it speaks TLS, and this listener does not"
+# An answer waits for at most so many others, and for the work on at most so many bytes of requests.
+_MOST_GATHERED, _MOST_BYTES_GATHERED = 8, 64 << 10
 
 
-class ConnectionServices(SocketServices, Protocol):
+class ConnectionServices(Protocol):
     """The part of the server that connections use.
 
     Declared here and not imported: the server knows its connections, so an import would close a cycle.
     """
 
+    @property
+    def configuration(self) -> BrokerConfiguration: ...
+    @property
+    def limits(self) -> ConnectionLimits: ...
     @property
     def services(self) -> Services | None:
         """The parts of the broker; None before they are opened and from the stop on."""
@@ -109,6 +118,139 @@ class ConnectionServices(SocketServices, Protocol):
     def topics_in(self, request: object) -> frozenset[str]: ...
     def answer_unsupported_version(self, header: RequestHeader) -> bytes | None: ...
     def refuse_request(self, header: RequestHeader, code: ErrorCode) -> bytes | None: ...
+
+
+class ClientSocket(asyncio.Protocol):
+    """Mutable: the state of one socket, and the requests that wait on it."""
+
+    def __init__(self, server: ConnectionServices, listener: Listener | None = None) -> None:
+        """`listener` None: one without TLS and SASL."""
+        self._configuration, self._limits = server.configuration, server.limits
+        self.listener_name = listener.name if listener is not None else "PLAINTEXT"
+        self._security = listener.security if listener is not None else None
+        self._secure = self._security is not None and self._security.tls is not None
+        self._frames = FrameBuffer(self._configuration.integer("socket.request.max.bytes"))
+        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._files: SendfileWriter | ChunkedWriter | None = None
+        self._gathered: list[bytes] = []
+        self._gathered_for_bytes = 0
+        self._held_bytes = 0
+        self._unsent_bytes = 0
+        self._writable = True
+        self._reading = True
+        self._leaving = False
+        self.peer = ("", 0)
+        self._local_address = ("", 0)
+        self._client_host = ""
+        self.last_active = 0.0
+        self.close_reason: CloseReason = "client"
+
+    def _advance(self) -> None:
+        """The socket takes answers again: what waits may go on."""
+        raise NotImplementedError
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        if self._files is not None:
+            self._files.close()
+        # What this connection held returns to the common account, or the broker would refuse clients for bytes that no
+        # longer exist.
+        self._limits.receiving(-self._held_bytes)
+        self._count_unsent(0)
+
+    def _hold(self, size: int) -> bool:
+        """Account for the bytes of an incomplete request. Return False if all connections hold too many."""
+        change, self._held_bytes = size - self._held_bytes, size
+        return self._limits.receiving(change)
+
+    def _read_on(self, *, wanted: bool) -> None:
+        """Resume or pause reading."""
+        if self._transport is not None and wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        # asyncio calls this when the write buffer is over its limit. The requests behind wait (`ready`); only when all
+        # clients together hold too much does the slow one lose its connection.
+        self._writable = False
+        if self._transport is not None and not self._count_unsent(self._transport.get_write_buffer_size()):
+            self._close_because("headrace.unsent.max.bytes is reached: too many answers that the client does not read")
+            self.close_reason = "not-read"
+            self.abort()  # the client is gone
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._count_unsent(0)
+        if isinstance(self._files, ChunkedWriter):
+            self._files.wanted()
+        self._advance()
+
+    def _count_unsent(self, size: int) -> bool:
+        change, self._unsent_bytes = size - self._unsent_bytes, size
+        return self._limits.unsent(change)
+
+    def _gather(self, answer: bytes, request_bytes: int) -> None:
+        """Queue an answer, to be written together with those that follow in this turn of the event loop: one system
+        call, and one waking of the client, for some. `_hand_over` ends it, at the latest before anything else is
+        written.
+        """
+        # A producer has up to five requests in flight (max.in.flight.requests.per.connection), and a busy broker finds
+        # two or three of them in one read. Each write of its own is a system call here and a wake-up there.
+        self._gathered.append(answer)
+        self._gathered_for_bytes += request_bytes
+        if len(self._gathered) >= _MOST_GATHERED or self._gathered_for_bytes >= _MOST_BYTES_GATHERED:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            answers, self._gathered, self._gathered_for_bytes = self._gathered, [], 0
+            self.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def close(self) -> None:
+        """Close the connection behind the answers that are already written."""
+        self._hand_over()
+        # `sendfile` writes beside the transport: closing now would cut the response in two.
+        if self._files is not None and self._files.is_sending:
+            self._leaving = True  # see `_files_sent`
+        elif self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write(self, data: bytes) -> None:
+        self._hand_over()
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _send_files(self, transport: asyncio.Transport, pieces: list[Sized]) -> None:
+        self._hand_over()
+        # One writer per connection, made with the first response that has spans: most connections never fetch.
+        if self._files is None:
+            if self._secure:
+                self._files = ChunkedWriter(transport, self._files_sent, lambda: self._writable)
+            else:
+                self._files = SendfileWriter(transport, self._files_sent)
+        self._files.send(cast("list[bytes | FileSpan]", pieces))
+
+    def _files_sent(self) -> None:
+        self.last_active = time.monotonic()
+        if self._leaving:
+            self.close()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._advance()
+
+    def _close_because(self, reason: str) -> None:
+        logger.warning("Closed the connection of %s:%s: %s.", *self.peer, reason.rstrip("."))
+        self.close_reason = "malformed-request"
+        self._waiting.clear()
+        self.close()
 
 
 class ClientConnection(ClientSocket):
@@ -204,7 +346,7 @@ class ClientConnection(ClientSocket):
         self.last_active = time.monotonic()
         # 2. Cached responses, before frames are even cut. Only while nothing of this connection is in progress: a
         #    cached response must not overtake the response to an earlier request.
-        if self._response_cache and self.idle and self.ready and not self._frames.buffered_bytes:
+        if self._response_cache.known and self.idle and self.ready and not self._frames.buffered_bytes:
             data = self._repeat_answers(data)
             if not data:
                 return
@@ -314,7 +456,11 @@ class ClientConnection(ClientSocket):
         if self._authentication is not None and self._authentication.take(frame):
             return
         # 3. A request that waited behind another one may be cached as well; `data_received` could not answer it then.
-        if not is_produce and self._response_cache and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame):
+        if (
+            not is_produce
+            and self._response_cache.known
+            and not self._repeat_answers(len(frame).to_bytes(4, "big") + frame)
+        ):
             return
         # 4. From here on the request's own time counts: what it waited is `queued`, what it will park is added later.
         header: RequestHeader | None = None
@@ -404,7 +550,7 @@ class ClientConnection(ClientSocket):
     def _handle(self, header: RequestHeader, request: object, request_bytes: int) -> object:
         """The answer, or what it is awaited from."""
         apis = self._server.apis
-        handler = apis.handler(header.api_key) if apis is not None else None
+        handler = apis[header.api_key] if apis is not None else None
         if handler is None:
             raise MalformedRequest(header, f"API key {header.api_key} is not one of this broker's")
         self._context = context = self.request_context(header)

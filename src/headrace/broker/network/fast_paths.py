@@ -128,27 +128,26 @@ class ResponseCache:
     """Mutable: what one connection was answered. Bounded: at most MOST_ANSWERS and MOST_BYTES, each at most
     LONGEST_BYTES.
 
-    The keys are the requests' bytes behind the correlation id.
+    Attributes:
+        known: Answers by the requests' bytes behind the correlation id; read only. Every read of a socket looks whether
+            there are any.
     """
 
-    __slots__ = ("_bytes", "_generation", "_known")
+    __slots__ = ("_bytes", "_generation", "known")
 
     def __init__(self, generation: CacheGeneration) -> None:
         self._generation = generation
-        self._known: dict[bytes, _Answer] = {}
+        self.known: dict[bytes, _Answer] = {}
         self._bytes = 0
 
     def clear(self) -> None:
         """Keep nothing any more."""
-        self._known.clear()
+        self.known.clear()
         self._count(-self._bytes)
 
     def _count(self, change: int) -> None:
         self._bytes += change
         self._generation.kept_bytes += change
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def keep(self, frame: bytes, answer: bytes, repeatable: Repeatable) -> None:
         """Keep the answer to a request. `frame` is without its length, `answer` with it."""
@@ -161,7 +160,7 @@ class ResponseCache:
         size = len(key) + len(answer) + _OVERHEAD_BYTES
         # 3. A full cache is emptied, not evicted one by one: a member repeats one request, so a client that fills the
         #    cache with different ones has no use for it.
-        if len(self._known) >= MOST_ANSWERS or self._bytes + size > MOST_BYTES:
+        if len(self.known) >= MOST_ANSWERS or self._bytes + size > MOST_BYTES:
             self.clear()
         # 4. The bound of all connections together; those above it are answered by the rules.
         if self._generation.kept_bytes + size > self._generation.most_bytes:
@@ -169,7 +168,7 @@ class ResponseCache:
         self._forget(key)
         self._count(size)
         # 5. Kept in two pieces, so that a repetition joins head, correlation id and tail without copying the rest.
-        self._known[key] = _Answer(
+        self.known[key] = _Answer(
             int.from_bytes(frame[:4], "big", signed=True),
             self._generation.version,
             answer[:_LENGTH_BYTES],
@@ -178,7 +177,7 @@ class ResponseCache:
         )
 
     def _forget(self, key: bytes) -> None:
-        answer = self._known.pop(key, None)
+        answer = self.known.pop(key, None)
         if answer is not None:
             self._count(-(len(key) + len(answer.head) + len(answer.tail) + _LENGTH_BYTES + _OVERHEAD_BYTES))
 
@@ -187,7 +186,7 @@ class ResponseCache:
 
         Returns the pieces of the answers, three for each frame, and where the first unanswered byte is.
         """
-        known, generation = self._known, self._generation.version
+        known, generation = self.known, self._generation.version
         pieces: list[bytes] = []
         position, size = 0, len(data)
         # 1. Frame after frame: a client with several members pipelines their heartbeats in one write.

@@ -1,12 +1,8 @@
-"""Every API this broker serves, one row each, and how many items a request of it may have.
+"""Every API this broker serves, one row each, and its handler.
 
 ApiVersions is answered from `SERVED`, so nothing is advertised that has no handler; the versions are
 `protocol.api_keys`'s. Not served yet, therefore not advertised: share groups. Handlers are imported when
 first called: all of them with their message classes would cost half a second of every start.
-
-A request is read, checked and answered in one turn of the event loop. Its price is its items (names, partitions,
-settings), so those are bounded: `headrace.request.max.items` in units of the cheapest ones, some 7 µs each on a small
-machine. Where an item costs more, a request may have fewer of them.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.services import Services
 from headrace.protocol.api_keys import ApiKey
 
-__all__ = ["SERVED", "ApiTable", "answer_once", "most_items"]
+__all__ = ["SERVED", "ApiTable", "answer_once"]
 
 
 Handler = Callable[[Message, RequestContext], object]
@@ -90,18 +86,17 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
 )
 
 
-class ApiTable:
-    """The handlers of one broker, bound to its services. Mutable: fills itself as APIs are first called."""
+class ApiTable(dict[int, Handler | None]):
+    """API key → handler, None for one that is not served. Mutable: fills itself as APIs are first called.
+
+    The handlers are bound to the services of one broker.
+    """
 
     def __init__(self, services: Services) -> None:
+        super().__init__()
         self._services = services
-        self._bound: dict[int, Handler] = {}
 
-    def handler(self, api_key: int) -> Handler | None:
-        """Return the handler of an API; None for one that is not served."""
-        return self._bound.get(api_key) or self._bind(api_key)
-
-    def _bind(self, api_key: int) -> Handler | None:
+    def __missing__(self, api_key: int) -> Handler | None:
         try:
             key = ApiKey(api_key)
         except ValueError:
@@ -117,7 +112,7 @@ class ApiTable:
             handler = partial(_authorize, key, api.authorize, handler, self._services)
         # Outermost, so that access is not checked twice for a name that is given twice.
         handler = answer_once(key, handler)
-        self._bound[key] = handler
+        self[key] = handler
         return handler
 
 
@@ -128,21 +123,6 @@ def _authorize(
     return authorize(GuardedRequest(key, request, context, broker, handle))
 
 
-# An item's price in units of the cheapest. Each item of Produce is a batch that is checked and written. DescribeConfigs
-# and DeleteAcls bound their work themselves.
-_WEIGHTS: Mapping[int, int] = MappingProxyType(
-    {
-        ApiKey.PRODUCE: 3,
-        ApiKey.DESCRIBE_GROUPS: 2,
-        ApiKey.CONSUMER_GROUP_DESCRIBE: 2,
-        ApiKey.STREAMS_GROUP_DESCRIBE: 2,
-        ApiKey.DESCRIBE_TRANSACTIONS: 2,
-        ApiKey.DESCRIBE_CONFIGS: 2,
-        ApiKey.ALTER_CONFIGS: 2,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: 2,
-        ApiKey.DELETE_ACLS: 12,
-    }
-)
 # Questions whose answer grows with what they name: 1,600 times the same topic of 1,000 partitions would be 41 MB.
 _NAMED_ONCE: Mapping[ApiKey, str] = MappingProxyType(
     {
@@ -159,11 +139,6 @@ _NAMED_ONCE: Mapping[ApiKey, str] = MappingProxyType(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: "topics",
     }
 )
-
-
-def most_items(api_key: int | None, limit: int) -> int:
-    """Return the largest number of items in a request of this API for a `headrace.request.max.items` of `limit`."""
-    return limit // _WEIGHTS.get(api_key, 1) if api_key is not None else limit
 
 
 def answer_once(key: ApiKey, handle: Handler) -> Handler:

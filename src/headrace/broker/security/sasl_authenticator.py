@@ -382,6 +382,6 @@ class Authentication:
         if request is None:
             return self._server.answer_unsupported_version(header) or b""
         apis = self._server.apis
-        handler = apis.handler(ApiKey.API_VERSIONS) if apis is not None else None
+        handler = apis[ApiKey.API_VERSIONS] if apis is not None else None
         assert handler is not None
         return encode_response(header, handler(request, self._connection.request_context(header)))
