@@ -102,23 +102,25 @@ def test_unsupported_operations_are_refused(flights, name):
 
 
 def test_aggregate_functions_of_the_limitations_page_exist_or_are_refused(flights):
-    supported, unmergeable, later = aggregate_limits()
+    supported, refused, later = aggregate_limits()
     arguments = {"count_if": "n > 1", "bool_and": "n > 1", "bool_or": "n > 1"}
     arguments |= dict.fromkeys(("max_by", "min_by", "corr", "covar_pop", "covar_samp"), "n, dep_delay")
-    arguments |= {"count_distinct": "DISTINCT n"}
-    calls = {name: f"{name.removesuffix('_distinct')}({arguments.get(name, 'n')})" for name in supported}
-    flights.groupBy("origin").agg(*(F.expr(call).alias(name) for name, call in calls.items()))
+    arguments |= {name: "dep_delay, n" for name in supported if name.startswith("regr_")} | {"try_sum": "dep_delay"}
+    sql = {name for name in supported if name != "product" and not name.endswith("_distinct")}
+    calls = {name: F.expr(f"{name}({arguments.get(name, 'n')})") for name in sql}
+    calls |= {"product": F.product("n"), "count_distinct": F.count_distinct("n")}
+    flights.groupBy("origin").agg(F.approx_count_distinct("n"), *(call.alias(name) for name, call in calls.items()))
     two = dict.fromkeys(("percentile", "approx_percentile", "percentile_approx"), "n, 0.5")
+    two |= {"histogram_numeric": "n, 5", "count_min_sketch": "n, 0.1D, 0.9D, 1", "bitmap_construct_agg": "bigint(n)"}
+    two |= dict.fromkeys(("hll_union_agg", "bitmap_or_agg", "bitmap_and_agg"), "binary(origin)")
     within = {"percentile_cont", "percentile_disc"}
-    for name in unmergeable | later:
+    for name in [*refused, *later]:
         call = f"{name.removesuffix('_distinct')}({'DISTINCT ' * name.endswith('_distinct')}{two.get(name, 'n')})"
         if name in within:
             call = f"{name}(0.5) WITHIN GROUP (ORDER BY n)"
-        if name == "approx_count_distinct":
-            call = f"{name}(n)"
         with pytest.raises(TopologyError) as caught:
             flights.groupBy("origin").agg(F.expr(call))
-        wanted = "aggregate-not-mergeable" if name in unmergeable else "not-supported-here"
+        wanted = "aggregate-not-mergeable" if name in refused else "not-supported-here"
         assert caught.value.code == wanted, call
 
 

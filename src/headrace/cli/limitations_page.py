@@ -29,7 +29,6 @@ __all__ = ["limitations_page"]
 
 Refusal = tuple[str, str, str]  # code, message, fix
 
-_EXACT: Final = "needs every value of the group; a state of bounded size does not hold them"
 _NOT_YET: Final = "its partial results merge; no state is written for it yet"
 # One example of each kind of Spark master that is not local. `check_master` itself is asked, so that a kind that
 # becomes supported fails the generation of this page instead of remaining on it.
@@ -40,7 +39,7 @@ def limitations_page(template: str) -> str:
     """Return the page: `template` with the lists and tables below filled in."""
     stream, table = _methods(Stream), _methods(StreamTable)
     refused = {**REFUSED_METHODS, **REFUSED_PROPERTIES}
-    aggregates, unmergeable, later = aggregate_limits()
+    aggregates, refused_aggregates, later = aggregate_limits()
     return template.format(
         stream_methods=_names(stream),
         stream_refused=_refusals({name: words for name, words in refused.items() if name not in stream}),
@@ -53,7 +52,7 @@ def limitations_page(template: str) -> str:
         aggregates=_names(aggregates, sort=False),
         aggregates_refused=_table(
             [
-                *((name, "Not supported", _EXACT, fix) for name, fix in unmergeable.items()),
+                *((name, "Not supported", reason, fix) for name, (reason, fix) in refused_aggregates.items()),
                 *((name, "Planned", _NOT_YET, fix) for name, fix in later.items()),
             ]
         ),

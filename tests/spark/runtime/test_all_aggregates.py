@@ -25,6 +25,12 @@ CALLS = {
     "stddev": "round(stddev(x), 9)", "stddev_pop": "stddev_pop(n)", "stddev_samp": "stddev_samp(x)",
     "variance": "variance(n)", "var_pop": "var_pop(x)", "var_samp": "var_samp(n) filter (where x > 0)",
     "corr": "corr(x, n)", "covar_pop": "covar_pop(n, x)", "covar_samp": "covar_samp(x, n)",
+    "about": "approx_count_distinct(n)", "skewness": "skewness(n)", "kurtosis": "kurtosis(x)",
+    "regr_count": "regr_count(x, n)", "regr_avgx": "regr_avgx(x, n)", "regr_avgy": "regr_avgy(x, n)",
+    "regr_sxx": "regr_sxx(x, n)", "regr_sxy": "regr_sxy(x, n)", "regr_syy": "regr_syy(x, n)",
+    "regr_r2": "regr_r2(x, n)", "regr_slope": "regr_slope(x, n)", "regr_intercept": "regr_intercept(x, n)",
+    "product": "product(n)", "bit_and": "bit_and(n)", "bit_or": "bit_or(n)", "bit_xor": "bit_xor(n)",
+    "try_sum": "try_sum(x)", "try_avg": "try_avg(n)",
 }  # fmt: skip
 DISTINCT = {
     "count_distinct": "count(distinct n)", "pairs": "count(distinct s, n)",
@@ -47,8 +53,13 @@ def rows(count: int, seed: int = 3) -> list[dict[str, Any]]:
     ]
 
 
+def call_of(sql: str) -> Any:
+    """A call as a column. SQL has no `product`."""
+    return F.product(sql[len("product(") : -1]) if sql.startswith("product(") else F.expr(sql)
+
+
 def declared(app: Any, calls: dict[str, str]) -> Any:
-    table = app.stream("in", schema=SCHEMA).groupBy("g").agg(*(F.expr(sql).alias(name) for name, sql in calls.items()))
+    table = app.stream("in", schema=SCHEMA).groupBy("g").agg(*(call_of(sql).alias(name) for name, sql in calls.items()))
     table.to_topic("out", partitions=2)
     return app
 
@@ -90,7 +101,7 @@ def test_all_functions_in_windows_that_close(broker, make_app, spark, mode):
         minutes = (
             app.stream("in", schema=SCHEMA).withWatermark("t", "1 minute").groupBy(F.window("t", "5 minutes"), "g")
         )
-        calls = {name: F.expr(sql).alias(name) for name, sql in (CALLS | DISTINCT).items()}
+        calls = {name: call_of(sql).alias(name) for name, sql in (CALLS | DISTINCT).items()}
         minutes.agg(*calls.values(), name="state").to_topic("out", partitions=2, output_mode=mode)
         return app
 

@@ -242,6 +242,10 @@ def spreads(flights):
         F.covar_samp("dep_delay", "distance").alias("covariance"),
         F.max_by("distance", F.expr("dep_delay > 0")).alias("of_the_late"),
         F.min_by("dep_delay", "distance").alias("nearest"),
+        F.skewness("distance").alias("skewness"),
+        F.regr_slope("dep_delay", "distance").alias("slope"),
+        F.approx_count_distinct("distance").alias("distances"),
+        F.bit_or("distance").alias("bits"),
     )
 
 
@@ -278,6 +282,7 @@ def test_a_wrong_spread_or_extreme_differs(app, broker, spark):
     changes = [
         {"spread": lambda v: v * 1.001, "variance": lambda v: v * 0.999, "correlation": lambda v: v + 1e-6},
         {"covariance": lambda v: v * 1.001, "of_the_late": lambda v: v - 1, "nearest": lambda _: -999.5},
+        {"skewness": lambda v: v + 1e-6, "slope": lambda v: v * 1.001, "distances": lambda v: v + 1},
     ]
     for wrong in changes:  # one column of each group
         pairs = zip(rows, wrong.items(), strict=True)

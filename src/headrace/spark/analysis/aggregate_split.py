@@ -19,6 +19,7 @@ from headrace.errors import TopologyError
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.plan_reader import columns_read, leaf_of, only_projects
 from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.runtime.operators.hyper_log_log import MOST_BITS, bits_of_deviation
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -48,51 +49,90 @@ _FUNCTIONS: dict[str, BufferFunction] = {
     "CovSample": "covar_samp",
     "MaxBy": "max_by",
     "MinBy": "min_by",
+    "HyperLogLogPlusPlus": "approx_count_distinct",
+    "BitAndAgg": "bit_and",
+    "BitOrAgg": "bit_or",
+    "BitXorAgg": "bit_xor",
+    "Product": "product",
+    "Skewness": "skewness",
+    "Kurtosis": "kurtosis",
+    "RegrReplacement": "regr_sxx",  # regr_syy as well: the sum of squared distances of one of the columns
+    "RegrSXY": "regr_sxy",
+    "RegrR2": "regr_r2",
+    "RegrSlope": "regr_slope",
+    "RegrIntercept": "regr_intercept",
 }
-_OVER_DOUBLES = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"})
+_OVER_DOUBLES = frozenset(
+    (
+        *("stddev_pop", "stddev_samp", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
+        *("skewness", "kurtosis", "product", "regr_sxx", "regr_sxy", "regr_r2", "regr_slope", "regr_intercept"),
+    )
+)
+_BITS = frozenset({"bit_and", "bit_or", "bit_xor"})
 _OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
 _BY_ORDER = frozenset({"max_by", "min_by"})
 _COMPARED = _BY_ORDER | {
     "min",
     "max",
     "count_distinct",
+    "approx_count_distinct",
 }  # functions whose result depends on the order or equality of texts
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
 _SUPPORTED = (
-    *("count", "count_distinct", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", "max_by", "min_by"),
+    *(
+        "count",
+        "count_distinct",
+        "approx_count_distinct",
+        "count_if",
+        "sum",
+        "avg",
+        "min",
+        "max",
+        "bool_and",
+        "bool_or",
+        "max_by",
+        "min_by",
+    ),
     *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
+    *("skewness", "kurtosis", "regr_count", "regr_avgx", "regr_avgy", "regr_sxx", "regr_sxy", "regr_syy", "regr_r2"),
+    *("regr_slope", "regr_intercept", "product", "bit_and", "bit_or", "bit_xor", "try_sum", "try_avg"),
 )
 _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
-# Exact results need every value of the group: parts of bounded size do not hold them.
-_UNMERGEABLE = {
-    "sum_distinct": "groupBy that column as well: the reader adds up the rows per group",
-    "avg_distinct": "groupBy that column as well: the reader averages the rows per group",
-    "percentile": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
-    "percentile_cont": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
-    "percentile_disc": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
-    "median": "count per bucket: groupBy a rounded value as well; min, max and avg work now",
-    "mode": "groupBy that column as well and count: the reader takes the largest",
-}
-_BUCKETS = "count per bucket: groupBy a rounded value as well"
+# Functions that are refused → why, and what serves instead.
+_EVERY_VALUE = "needs every value of the group; a state of bounded size does not hold them"
+_BY_ARRIVAL = "depends on the order in which rows arrive, so the same rows have several results"
+_SKETCH = "returns a sketch as bytes, which only Spark reads"
+_BUCKETS = "count per bucket: groupBy a rounded value as well; min, max and avg work now"
 _DISTINCT = "groupBy that column as well and count: there is one row per value"
-_ANY = "F.min or F.max of the column gives one of its values"
 _BY_TIME = "F.min_by(x, t) and F.max_by(x, t) are the first and the last x by a time t"
+_APPROXIMATE = "F.approx_count_distinct(x) and F.count_distinct(x) work now"
+_REFUSED = {
+    "sum_distinct": (_EVERY_VALUE, "groupBy that column as well: the reader adds up the rows per group"),
+    "avg_distinct": (_EVERY_VALUE, "groupBy that column as well: the reader averages the rows per group"),
+    **dict.fromkeys(("percentile", "percentile_cont", "percentile_disc", "median"), (_EVERY_VALUE, _BUCKETS)),
+    "mode": (_EVERY_VALUE, "groupBy that column as well and count: the reader takes the largest"),
+    **dict.fromkeys(("first", "last", "first_value", "last_value"), (_BY_ARRIVAL, _BY_TIME)),
+    "any_value": (_BY_ARRIVAL, "F.min or F.max of the column gives one of its values"),
+    **dict.fromkeys(("approx_percentile", "percentile_approx"), (_BY_ARRIVAL, _BUCKETS)),
+    "histogram_numeric": (_BY_ARRIVAL, "count per bucket: groupBy(F.floor(F.col('x') / 10)).count()"),
+    "try_sum": (
+        "of integers or decimals depends on the order in which rows arrive: it is null once a running sum overflows",
+        "F.sum works now, and F.try_sum of doubles; cast to a longer type where it could overflow",
+    ),
+    "try_avg": (
+        "of decimals depends on the order in which rows arrive: it is null once a running sum overflows",
+        "F.avg works now, and F.try_avg of integers and doubles",
+    ),
+    "count_min_sketch": (_SKETCH, "groupBy that column as well and count"),
+    **dict.fromkeys(("hll_sketch_agg", "hll_union_agg"), (_SKETCH, _APPROXIMATE)),
+    **dict.fromkeys(("bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg"), (_SKETCH, _APPROXIMATE)),
+}
 # Aggregates whose parts do merge and that come in a later release → what serves meanwhile.
 _PLANNED = {
-    "approx_count_distinct": "F.count_distinct(x) is exact, and keeps an entry per group and value",
     "collect_set": _DISTINCT,
     "collect_list": "write the rows to a topic with the group as key; the reader collects them",
-    "approx_percentile": _BUCKETS,
-    "percentile_approx": _BUCKETS,
-    "first": _BY_TIME,
-    "last": _BY_TIME,
-    "first_value": _BY_TIME,
-    "last_value": _BY_TIME,
-    "any_value": _ANY,
-    "try_sum": "F.sum works now; cast to double or to a longer type where it could overflow",
-    "try_avg": "F.avg works now; cast to double where it could overflow",
 }
 _TWO_STEPS = "compute arguments with withColumn before groupBy, and results with withColumn behind agg"
 
@@ -110,9 +150,9 @@ class AggregateSplit:
     source_keys: tuple[str | None, ...]  # for each grouping value the leaf's column that it is, unchanged
 
 
-def aggregate_limits() -> tuple[tuple[str, ...], dict[str, str], dict[str, str]]:
-    """Return the supported functions, then the alternative of each unmergeable and of each planned function."""
-    return _SUPPORTED, dict(_UNMERGEABLE), dict(_PLANNED)
+def aggregate_limits() -> tuple[tuple[str, ...], dict[str, tuple[str, str]], dict[str, str]]:
+    """Return the supported functions, reason and alternative of each refused, the alternative of each planned one."""
+    return _SUPPORTED, dict(_REFUSED), dict(_PLANNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +202,7 @@ class _Splitter:
         self._canonical = CanonicalExpressions(before)
         self._groups: list[JavaObject] = []
         self._inputs: dict[str, _Input] = {}  # by their SQL
-        self._buffers: dict[tuple[str, tuple[str, ...]], Buffer] = {}  # by function and their inputs' SQL
+        self._buffers: dict[tuple[str, tuple[str, ...]], Buffer] = {}  # by function, inputs' SQL and parameter
 
     def split(self, aggregated: DataFrame) -> AggregateSplit:
         """Split the analysed plan of `aggregated`, and check the result against Spark."""
@@ -295,12 +335,27 @@ class _Splitter:
         if self._is(function, "RuntimeReplaceable"):  # count_if, bool_and, bool_or stand for count, min, max
             function = function.replacement()
         kind = "count_distinct" if expression.isDistinct() else _FUNCTIONS.get(class_of(function))
-        if kind is None or name.startswith("try_"):
+        if kind is None or (name.startswith("try_") and not _never_overflows(kind, function)):
             raise self._not_mergeable(name, expression)
         inputs = self._inputs_of(kind, function)
+        parameter = self._parameter(kind, function, name)
         if expression.filter().isDefined():
             inputs = self._filtered(kind, inputs, expression.filter().get())
-        return self._remember(kind, inputs, str(function.dataType().json()), name)
+        return self._remember(kind, inputs, str(function.dataType().json()), name, parameter)
+
+    def _parameter(self, kind: str, function: JavaObject, shown: str) -> str:
+        """Return the arguments of a function that are constants, as text."""
+        if kind != "approx_count_distinct":
+            return ""
+        bits = bits_of_deviation(float(function.relativeSD()))
+        if bits > MOST_BITS:
+            raise self._refuse(
+                "not-supported-here",
+                f"{shown} with a deviation of {function.relativeSD()} keeps {1 << bits:,} registers per group; at most "
+                f"{1 << MOST_BITS:,} are supported",
+                "a deviation of 0.0044 or more works; F.count_distinct(x) is exact",
+            )
+        return str(bits)
 
     def _inputs_of(self, kind: str, function: JavaObject) -> list[_Input]:
         children = sequence(function.children())
@@ -346,11 +401,11 @@ class _Splitter:
         )
         return [*inputs[:at], filtered, *inputs[at + 1 :]]
 
-    def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str) -> Buffer:
+    def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str, parameter: str) -> Buffer:
         for given in inputs:
             self._check_input(kind, given, shown)
         # `avg(x)` written twice is one buffer.
-        key = (kind, tuple(given.sql for given in inputs))
+        key = (kind, (*(given.sql for given in inputs), parameter))
         known = self._buffers.get(key)
         if known is not None:
             return known
@@ -361,8 +416,9 @@ class _Splitter:
             input=inputs[0].name if inputs else None,
             input_type=inputs[0].kind if inputs else None,
             result_type=result,
-            argument=", ".join(given.canonical for given in inputs) or "*",
+            argument=", ".join([*(given.canonical for given in inputs), *([parameter] if parameter else [])]) or "*",
             more_inputs=tuple((given.name, given.kind) for given in inputs[1:]),
+            parameter=parameter,
         )
         self._buffers[key] = buffer
         return buffer
@@ -451,12 +507,12 @@ class _Splitter:
         return is_instance(self._spark, expression, _EXPRESSIONS + name)
 
     def _not_mergeable(self, name: str, expression: JavaObject) -> TopologyError:
-        """Exact aggregates over all values and Python functions cannot be merged; any other one is not written yet."""
+        """Functions of the lists above and Python functions cannot be merged; any other one is not written yet."""
         shown = str(expression.sql())
-        distinct = name.endswith("_distinct") and name != "approx_count_distinct"
-        if distinct or name in _UNMERGEABLE:
-            message = f"{shown} needs every value of the group; a state of bounded size does not hold them"
-            return self._refuse("aggregate-not-mergeable", message, _UNMERGEABLE.get(name, _DISTINCT))
+        distinct = name.endswith("_distinct")
+        if distinct or name in _REFUSED:
+            reason, fix = _REFUSED.get(name, (_EVERY_VALUE, _DISTINCT))
+            return self._refuse("aggregate-not-mergeable", f"{shown} {reason}", fix)
         if class_of(expression.aggregateFunction()).startswith("Python"):
             message = f"{shown} is a Python function over all rows of the group; its results do not merge"
             return self._refuse("aggregate-not-mergeable", message, f"write it with Spark's aggregates: {_WORKING}")
@@ -504,7 +560,16 @@ def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
         return is_number(type_json)
     if kind in _COMPARED:
         return _is_stored(type_json)
+    if kind in _BITS:
+        return type_json in _INTEGERS
     raise ValueError(f"no input types are defined for the aggregate function {kind!r}")
+
+
+def _never_overflows(kind: str, function: JavaObject) -> bool:
+    """Whether a sum or average cannot leave the range of its type, so that `try_sum` and `try_avg` are never null."""
+    [child] = sequence(function.children())
+    added = str(child.dataType().json())
+    return added in ('"float"', '"double"') or (kind == "avg" and added in _INTEGERS)
 
 
 def _without_exact_cast(expression: JavaObject) -> JavaObject:

@@ -88,6 +88,18 @@ BufferFunction: TypeAlias = Literal[
     "corr",
     "covar_pop",
     "covar_samp",
+    "approx_count_distinct",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "product",
+    "skewness",
+    "kurtosis",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_r2",
+    "regr_slope",
+    "regr_intercept",
 ]
 
 
@@ -202,6 +214,7 @@ class Buffer:
     result_type: str  # Spark type as JSON, of the finished buffer
     argument: str = ""  # canonical text of the inputs, "*" for rows: with `function`, what a stored value is known by
     more_inputs: tuple[tuple[str, str], ...] = ()  # ("i1", type): what `max_by` orders by, the second one of `corr`
+    parameter: str = ""  # of the function, such as the registers of `approx_count_distinct`; part of `argument` as well
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -48,18 +48,26 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
         return {f"{given}_count": F.count(given)}
     if buffer.function == "count_distinct":
         return {f"{name}_values": F.count_distinct(*buffer.inputs)}
+    if buffer.function == "approx_count_distinct":
+        return {f"{name}_values": F.approx_count_distinct(given, _deviation(int(buffer.parameter)))}
     if buffer.function in ("max_by", "min_by"):
         [(ordering, _)] = buffer.more_inputs
         pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(given).alias("x")))
         extreme = F.max(pair) if buffer.function == "max_by" else F.min(pair)
         return {f"{name}_x": extreme.getField("x")}
     if buffer.function in _COMOMENTS:
-        return _comoment_figures(name, given, buffer.more_inputs[0][0])
+        other = buffer.more_inputs[0][0]
+        figures = _comoment_figures(name, given, other)
+        if buffer.function in _REGRESSIONS:
+            figures[f"{name}_value"] = _REGRESSIONS[buffer.function](given, other)
+        return figures
     figures = {f"{given}_count": F.count(given), f"{given}_min": F.min(given), f"{given}_max": F.max(given)}
     value = F.col(given).cast("double")
+    if buffer.function in _OF_ONE:
+        figures[f"{name}_value"] = _OF_ONE[buffer.function](given)
     if buffer.function in ("sum", "avg"):
         figures |= {f"{given}_sum": F.sum(given), f"{given}_size": F.sum(F.abs(value))}
-    if buffer.function in _MOMENTS:
+    if buffer.function in _MOMENTS or buffer.function in ("skewness", "kurtosis"):
         figures |= {f"{name}_mean": F.avg(value), f"{name}_variance": F.var_pop(value)}
     return figures
 
@@ -108,8 +116,13 @@ def _count(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return tuple(dict.fromkeys((count, count + repeats)))
 
 
+def _deviation(bits: int) -> float:
+    """Return a relative standard deviation for which Spark takes 2 ** bits registers."""
+    return 1.106 / 2 ** ((bits - 0.5) / 2)
+
+
 def _count_distinct(buffer: Buffer, figures: Figures, repeats: int) -> Span:
-    """Only under exactly once, so records are not counted again; and a value would not be."""
+    """A value that comes again is not counted again."""
     del repeats
     return (figures[f"{buffer.name}_values"],)
 
@@ -154,6 +167,8 @@ def _average(buffer: Buffer, figures: Figures, repeats: int) -> Span:
 def _moments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     name, count = buffer.input, figures[f"{buffer.input}_count"]
     sample = int(buffer.function.endswith("_samp"))
+    if buffer.function == "regr_sxx":
+        return _squares(buffer, figures, repeats)
     if count <= sample:  # equal values have no spread, however often they are counted
         return (None, 0.0) if count and repeats else (None,)
     ends = float(figures[f"{name}_min"]), float(figures[f"{name}_max"])
@@ -169,6 +184,70 @@ def _moments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return (math.sqrt(low), math.sqrt(high)) if buffer.function.startswith("stddev") else (low, high)
 
 
+def _squares(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Bounds of a sum of squared distances to the mean, which no record makes smaller."""
+    name, count = buffer.input, figures[f"{buffer.input}_count"]
+    if count == 0:
+        return (None,)
+    variance, mean = figures[f"{buffer.name}_variance"], figures[f"{buffer.name}_mean"]
+    if not math.isfinite(variance):
+        return (math.nan,)
+    ends = float(figures[f"{name}_min"]), float(figures[f"{name}_max"])
+    slack, far = _slack(count, variance, ends), max(ends[1] - mean, mean - ends[0])
+    return (max(0.0, count * variance - slack), count * variance + repeats * far * far + slack)
+
+
+def _shape(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Bounds of skewness and kurtosis: n values have at most the square root of n, and n."""
+    value, count = figures[f"{buffer.name}_value"], figures[f"{buffer.input}_count"]
+    if value is None or math.isnan(value):
+        return (value,)
+    if repeats:
+        most = float(count + repeats)
+        return (-math.sqrt(most), math.sqrt(most)) if buffer.function == "skewness" else (-3.0, most)
+    size = max(abs(float(figures[f"{buffer.input}_{end}"])) for end in ("min", "max"))
+    deviation = math.sqrt(figures[f"{buffer.name}_variance"])
+    slack = 10 * TOLERANCE * (1 + size / deviation) * (3 + abs(value))
+    return (value - slack, value + slack)
+
+
+def _bits(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """A bit that is there already changes neither `and` nor `or`; an exclusive `or` may become anything."""
+    value = figures[f"{buffer.name}_value"]
+    if value is None or not repeats or buffer.function != "bit_xor":
+        return (value,)
+    half = 1 << {'"byte"': 7, '"short"': 15, '"integer"': 31}.get(str(buffer.input_type), 63)
+    return (-half, half - 1)
+
+
+def _product(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    value, count = figures[f"{buffer.name}_value"], figures[f"{buffer.input}_count"]
+    if value is None or not math.isfinite(value):
+        return (value,)
+    slack = abs(value) * (count + repeats) * 2.5e-16
+    if not repeats:
+        return (value - slack, value + slack)
+    factor = max(1.0, *(abs(float(figures[f"{buffer.input}_{end}"])) for end in ("min", "max"))) ** repeats
+    return (-abs(value) * factor - slack, abs(value) * factor + slack)
+
+
+def _regression(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Bounds of a line. Records that are counted again may turn it anywhere between the extremes' corners."""
+    name, value = buffer.name, figures[f"{buffer.name}_value"]
+    if value is None or math.isnan(value):
+        return (value,)
+    if repeats:
+        return (0.0, 1.0) if buffer.function == "regr_r2" else (-math.inf, math.inf)
+    # The first input is the dependent one, "x" among the figures.
+    deviations = [math.sqrt(figures[f"{name}_{axis}_variance"]) for axis in ("x", "y")]
+    sizes = [max(abs(figures[f"{name}_{axis}_{end}"]) for end in ("min", "max")) for axis in ("x", "y")]
+    relative = sum(1 + size / deviation for size, deviation in zip(sizes, deviations, strict=True) if deviation)
+    scale = {"regr_r2": 1.0, "regr_slope": deviations[0] / deviations[1] if deviations[1] else 1.0}
+    size = scale.get(buffer.function, sizes[0] + sizes[1] * (deviations[0] / deviations[1] if deviations[1] else 1.0))
+    slack = 10 * TOLERANCE * relative * (abs(value) + size)
+    return (value - slack, value + slack)
+
+
 def _slack(count: int, variance: float, ends: tuple[float, float]) -> float:
     """Rounding of a sum of squared distances: it grows with the ratio of the mean to the spread."""
     size = max(abs(end) for end in ends)
@@ -179,9 +258,14 @@ def _comoments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     name, count = buffer.name, figures[f"{buffer.name}_count"]
     is_correlation = buffer.function == "corr"
     missing = int(is_correlation or buffer.function.endswith("_samp"))
-    if count <= missing:
+    if count <= missing and buffer.function not in _REGRESSIONS:
         return (None, 0.0) if count and repeats and not is_correlation else (None,)
+    if buffer.function in _REGRESSIONS:
+        return _regression(buffer, figures, repeats)
     covariance = figures[f"{name}_covariance"]
+    if buffer.function == "regr_sxy":
+        reach = 2 * repeats * math.prod(figures[f"{name}_{a}_max"] - figures[f"{name}_{a}_min"] for a in ("x", "y"))
+        return _sum_of_products(name, figures, reach)
     variances = [figures[f"{name}_{axis}_variance"] for axis in ("x", "y")]
     if not all(map(math.isfinite, (covariance, *variances))):
         return (math.nan,)
@@ -209,17 +293,46 @@ def _comoments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return (min(found), max(found))
 
 
-_MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp"})
-_COMOMENTS = frozenset({"corr", "covar_pop", "covar_samp"})
+def _sum_of_products(name: str, figures: Figures, reach: float) -> Span:
+    """Bounds of `regr_sxy`, which `reach` may be added to or taken from."""
+    count, covariance = figures[f"{name}_count"], figures[f"{name}_covariance"]
+    deviations = [math.sqrt(figures[f"{name}_{axis}_variance"]) for axis in ("x", "y")]
+    sizes = [max(abs(figures[f"{name}_{axis}_{end}"]) for end in ("min", "max")) for axis in ("x", "y")]
+    if not all(map(math.isfinite, (covariance, *deviations))):
+        return (math.nan,)
+    slack = TOLERANCE * count * (deviations[0] * deviations[1] + deviations[0] * sizes[1] + deviations[1] * sizes[0])
+    return (count * covariance - slack - reach, count * covariance + slack + reach)
+
+
+# Spark's own functions of one and of two columns.
+_OF_ONE: Mapping[str, Callable[[str], Column]] = {
+    "bit_and": F.bit_and,
+    "bit_or": F.bit_or,
+    "bit_xor": F.bit_xor,
+    "product": F.product,
+    "skewness": F.skewness,
+    "kurtosis": F.kurtosis,
+}
+_REGRESSIONS: Mapping[str, Callable[[str, str], Column]] = {
+    "regr_r2": F.regr_r2,
+    "regr_slope": F.regr_slope,
+    "regr_intercept": F.regr_intercept,
+}
+_MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"})
+_COMOMENTS = frozenset({"corr", "covar_pop", "covar_samp", "regr_sxy", *_REGRESSIONS})
 _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "count": _count,
     "count_distinct": _count_distinct,
+    "approx_count_distinct": _count_distinct,
     "sum": _sum,
     "avg": _average,
     "min": _extreme,
     "max": _extreme,
     "max_by": _extreme_by,
     "min_by": _extreme_by,
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
+    "product": _product,
+    **dict.fromkeys(("skewness", "kurtosis"), _shape),
     **dict.fromkeys(_MOMENTS, _moments),
     **dict.fromkeys(_COMOMENTS, _comoments),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import tempfile
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -55,6 +56,15 @@ SPREADS = {
     "variance": "variance(f)", "var_pop": "var_pop(y)", "var_samp": "var_samp(m) filter (where o)",
     "corr": "corr(y, m)", "covar_pop": "covar_pop(x, m)", "covar_samp": "covar_samp(m, d)",
     "filtered": "corr(y, m) filter (where o)", "rounded": "round(stddev(y), 3)",
+    "skewness": "skewness(y)", "skewed": "skewness(d) filter (where m > 0)", "kurtosis": "kurtosis(y)",
+    "tails": "kurtosis(m)", "odd_skewness": "skewness(x)", "product": "product(y)", "bits_and": "bit_and(n)",
+    "bits_or": "bit_or(m) filter (where o)", "bits_xor": "bit_xor(n)", "regr_count": "regr_count(y, m)",
+    "regr_avgx": "regr_avgx(y, m)", "regr_avgy": "regr_avgy(y, m)", "regr_sxx": "regr_sxx(y, m)",
+    "regr_syy": "regr_syy(y, m)", "regr_sxy": "regr_sxy(y, m)", "regr_r2": "regr_r2(y, m)",
+    "regr_slope": "regr_slope(y, m)", "regr_intercept": "regr_intercept(m, y)", "r2_back": "regr_r2(m, y)",
+    "try_avg": "try_avg(m)", "try_sum": "try_sum(y)",
+    **{f"about_{name}": f"approx_count_distinct({name})" for name in "xfnmdsto"},
+    "about_few": "approx_count_distinct(n, 0.2) filter (where o)",
 }  # fmt: skip
 # (value, ordering, condition)
 EXTREMES = [
@@ -66,7 +76,7 @@ EXTREMES = [
 @pytest.fixture(scope="module")
 def splits(spark: Any) -> dict[str, Any]:
     """The splits of both lists of calls, made once."""
-    calls = {"spreads": {name: F.expr(sql) for name, sql in SPREADS.items()}, "extremes": extremes()[0]}
+    calls = {"spreads": {name: call_of(sql) for name, sql in SPREADS.items()}, "extremes": extremes()[0]}
     calls["distinct"] = {name: F.expr(sql) for name, sql in DISTINCT.items()}
     return {name: split_of(spark, found) for name, found in calls.items()}
 
@@ -79,6 +89,11 @@ DISTINCT = {
     "both": "count(distinct m, s) filter (where x > 0)", "flags": "count(distinct o)",
     "ratio": "count(distinct s) / count(*)", "rows": "count(*)", "last": "max(t)", "spread": "stddev_pop(m)",
 }  # fmt: skip
+
+
+def call_of(sql: str) -> Any:
+    """A call as a column. SQL has no `product`."""
+    return F.product(sql[len("product(") : -1]) if sql.startswith("product(") else F.expr(sql)
 
 
 def split_of(spark: Any, aggregates: dict[str, Any]) -> Any:
@@ -144,7 +159,7 @@ def is_infinite(value: Any) -> bool:
 @given(rows=ROWS, seed=st.integers(0, 999), cuts=CUTS, tables=st.integers(1, 3))
 def test_spreads_equal_a_spark_batch(spark: Any, splits: Any, rows: Any, seed: int, cuts: Any, tables: int) -> None:
     frame = frame_of(spark, rows)
-    calls = {name: F.expr(sql) for name, sql in SPREADS.items()}
+    calls = {name: call_of(sql) for name, sql in SPREADS.items()}
     expected = frame.groupBy("g").agg(*(call.alias(name) for name, call in calls.items())).collect()
     found = played(frame, splits["spreads"], seed, cuts, tables)
     frame.unpersist()
@@ -286,12 +301,31 @@ def test_groups_of_nan_and_both_zeros_are_one_group_for_all_functions() -> None:
 
 def test_every_stored_column_is_part_of_the_schema_and_has_a_beginning() -> None:
     """A column that the schema left out would be read as another program's."""
-    for function in ("stddev_samp", "corr", "covar_pop", "max_by"):
+    for function in ("stddev_samp", "corr", "covar_pop", "max_by", "skewness", "kurtosis", "regr_slope", "bit_xor"):
         functions = of(function, '"double"', '"double"')
         [value] = state_schema(functions.aggregate).values
         assert value.type == " + ".join(str(column.type) for column in functions.state)
         assert len(initial_values(function)) == len(functions.state)
     assert state_schema(of("corr", '"double"', '"double"').aggregate).values[0].type.count("+") == 5
+
+
+def test_sketches_of_other_types_or_registers_are_other_states() -> None:
+    """The stored bytes would be read without an error, and count other hashes."""
+
+    def schema(kind: str, bits: str) -> str:
+        buffer = Buffer(
+            name="b0",
+            function="approx_count_distinct",
+            input="i0",
+            input_type=kind,
+            result_type='"long"',
+            argument=f"n, {bits}",
+            parameter=bits,
+        )
+        functions = replace(of("count", kind).aggregate, buffers=(buffer,))
+        return state_schema(functions).hash
+
+    assert len({schema('"integer"', "9"), schema('"long"', "9"), schema('"long"', "10")}) == 3
 
 
 def test_a_function_without_a_state_is_an_error() -> None:

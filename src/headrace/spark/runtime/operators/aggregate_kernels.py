@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-__all__ = ["find_extremes", "merge_comoments", "merge_moments", "warm_up"]
+__all__ = ["find_extremes", "merge_bits", "merge_comoments", "merge_higher_moments", "merge_moments", "warm_up"]
 
 
 @njit(cache=True, nogil=True)
@@ -48,6 +48,65 @@ def merge_moments(group: Numbers, groups: int, count: Numbers, mean: Doubles, m2
         means[at] += share * more
         m2s[at] += m2[row] + delta * share * before * more
     return counts, means, m2s
+
+
+@njit(cache=True, nogil=True)
+def merge_higher_moments(
+    group: Numbers, groups: int, count: Numbers, mean: Doubles, m2: Doubles, m3: Doubles, m4: Doubles
+) -> Any:
+    """Return count, mean and the sums of squared, cubed and fourth distances to the mean of each group.
+
+    The formulas of Spark's `CentralMomentAgg.mergeExpressions`, term by term.
+    """
+    counts = np.zeros(groups, np.int64)
+    means, m2s = np.zeros(groups, np.float64), np.zeros(groups, np.float64)
+    m3s, m4s = np.zeros(groups, np.float64), np.zeros(groups, np.float64)
+    for row in range(len(group)):
+        if count[row] == 0:
+            continue
+        at = group[row]
+        if counts[at] == 0:
+            counts[at], means[at], m2s[at], m3s[at], m4s[at] = count[row], mean[row], m2[row], m3[row], m4[row]
+            continue
+        before, more = float(counts[at]), float(count[row])
+        delta = mean[row] - means[at]
+        share = delta / (before + more)
+        pairs = before * more
+        # From the fourth moment down: each one needs the lower ones as they were.
+        m4s[at] += (
+            m4[row]
+            + share * share * share * delta * pairs * (before * before - pairs + more * more)
+            + 6.0 * share * share * (before * before * m2[row] + more * more * m2s[at])
+            + 4.0 * share * (before * m3[row] - more * m3s[at])
+        )
+        m3s[at] += (
+            m3[row]
+            + share * share * delta * pairs * (before - more)
+            + 3.0 * share * (before * m2[row] - more * m2s[at])
+        )
+        m2s[at] += m2[row] + delta * share * pairs
+        means[at] += share * more
+        counts[at] += count[row]
+    return counts, means, m2s, m3s, m4s
+
+
+@njit(cache=True, nogil=True)
+def merge_bits(group: Numbers, groups: int, values: Numbers, present: Flags, operation: int) -> Any:
+    """Return the bits of each group, and which groups have any. `operation`: 0 is and, 1 is or, 2 is exclusive or."""
+    found, seen = np.zeros(groups, np.int64), np.zeros(groups, np.bool_)
+    for row in range(len(group)):
+        if not present[row]:
+            continue
+        at = group[row]
+        if not seen[at]:
+            found[at], seen[at] = values[row], True
+        elif operation == 0:
+            found[at] &= values[row]
+        elif operation == 1:
+            found[at] |= values[row]
+        else:
+            found[at] ^= values[row]
+    return found, seen
 
 
 @njit(cache=True, nogil=True)

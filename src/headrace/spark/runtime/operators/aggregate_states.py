@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from headrace.errors import UserCodeError
 from headrace.spark.arrow_types import arrow_type
-from headrace.spark.runtime.operators.aggregate_kernels import find_extremes, merge_comoments, merge_moments
+from headrace.spark.runtime.operators.aggregate_kernels import (
+    find_extremes,
+    merge_bits,
+    merge_comoments,
+    merge_higher_moments,
+    merge_moments,
+)
+from headrace.spark.runtime.operators.hyper_log_log import LEAST_BITS, estimates_of, merged_sketches, sketches_of
 from headrace.spark.topology.nodes import Buffer
 
 __all__ = [
@@ -144,6 +151,19 @@ def _count_distinct(buffer: Buffer) -> AggregateState:
     )
 
 
+def _approx_count_distinct(buffer: Buffer) -> AggregateState:
+    """A sketch, null before the first value."""
+    name, kind, bits = buffer.name, _input_type(buffer), int(buffer.parameter or LEAST_BITS)
+    return AggregateState(
+        columns=(StateColumn(name=name, type=pa.binary()),),
+        lift=lambda rows: {name: sketches_of(cast_column(rows.column(buffer.input), kind), bits)},
+        finish=lambda partials: estimates_of(partials.column(name), bits),
+        merge=lambda partials, groups: {
+            name: merged_sketches(partials.column(name), groups.numbers, groups.count, bits)
+        },
+    )
+
+
 def _sum(buffer: Buffer) -> AggregateState:
     column = StateColumn(name=buffer.name, type=sum_type(_input_type(buffer), averaged=False), merge="sum")
     return AggregateState(columns=(column,), lift=_lift_input(buffer, column), finish=_finish_as_result(buffer))
@@ -209,6 +229,8 @@ def _moments(buffer: Buffer) -> AggregateState:
 
     def finish(partials: pa.Table) -> Any:
         with np.errstate(invalid="ignore"):
+            if buffer.function == "regr_sxx":
+                return pa.array(_numbers(partials, m2), mask=_numbers(partials, count) == 0)
             variances, missing = _over_count(buffer, _numbers(partials, m2), _numbers(partials, count))
             if buffer.function.startswith("stddev"):
                 variances = np.sqrt(variances)
@@ -222,12 +244,68 @@ def _moments(buffer: Buffer) -> AggregateState:
     )
 
 
+def _higher_moments(buffer: Buffer) -> AggregateState:
+    """Skewness and kurtosis: sums of squared, cubed and fourth distances to the mean, count, mean."""
+    m2, count, mean = buffer.name, f"{buffer.name}n", f"{buffer.name}mean"
+    m3, m4 = f"{buffer.name}m3", f"{buffer.name}m4"
+    is_kurtosis = buffer.function == "kurtosis"
+    names = (m2, count, mean, m3, m4) if is_kurtosis else (m2, count, mean, m3)
+
+    def lift(rows: pa.Table) -> Columns:
+        values, valid = _doubles(rows.column(buffer.input))
+        moment = _distances(values, values)
+        columns = {m2: moment, count: valid.astype(np.int64), mean: values, m3: moment, m4: moment}
+        return {name: columns[name] for name in names}
+
+    def merge(partials: pa.Table, groups: Groups) -> Columns:
+        fourth = _numbers(partials, m4) if is_kurtosis else np.zeros(partials.num_rows)
+        three = [_numbers(partials, name) for name in (count, mean, m2, m3)]
+        found = merge_higher_moments(groups.numbers, groups.count, *three, fourth)
+        columns = dict(zip((count, mean, m2, m3, m4), found, strict=True))
+        return {name: columns[name] for name in names}
+
+    def finish(partials: pa.Table) -> Any:
+        counts, m2s = _numbers(partials, count), _numbers(partials, m2)
+        missing = (counts == 0) | (m2s == 0)
+        divisor = np.where(missing, 1.0, m2s)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if is_kurtosis:
+                values = counts * _numbers(partials, m4) / (divisor * divisor) - 3.0
+            else:
+                values = np.sqrt(counts) * _numbers(partials, m3) / np.sqrt(divisor * divisor * divisor)
+        return pa.array(values, mask=missing)
+
+    columns = [StateColumn(name=name, type=pa.int64(), initial=0) if name == count else _double(name) for name in names]
+    return AggregateState(columns=tuple(columns), lift=lift, finish=finish, merge=merge)
+
+
+def _bits(buffer: Buffer) -> AggregateState:
+    column = StateColumn(name=buffer.name, type=_input_type(buffer))
+    operation = ("bit_and", "bit_or", "bit_xor").index(buffer.function)
+
+    def merge(partials: pa.Table, groups: Groups) -> Columns:
+        values = partials.column(column.name)
+        present = np.array(values.is_valid().to_numpy())
+        wide = np.array(values.cast(pa.int64()).fill_null(0).to_numpy())
+        found, seen = merge_bits(groups.numbers, groups.count, wide, present, operation)
+        return {column.name: pa.array(found, mask=~seen).cast(column.type)}
+
+    return AggregateState(
+        columns=(column,), lift=_lift_input(buffer, column), finish=_finish_as_result(buffer), merge=merge
+    )
+
+
+def _product(buffer: Buffer) -> AggregateState:
+    column = StateColumn(name=buffer.name, type=pa.float64(), merge="product")
+    return AggregateState(columns=(column,), lift=_lift_input(buffer, column), finish=_finish_as_result(buffer))
+
+
 def _comoments(buffer: Buffer) -> AggregateState:
-    """Covariances, and the correlation, which has both second moments as well."""
+    """Covariances; the correlation and regressions, which have both second moments as well."""
     [(other, _)] = buffer.more_inputs
     c2, count, x_mean, y_mean = buffer.name, f"{buffer.name}n", f"{buffer.name}x", f"{buffer.name}y"
     x_m2, y_m2 = f"{buffer.name}xm2", f"{buffer.name}ym2"
-    is_correlation = buffer.function == "corr"
+    is_correlation = not buffer.function.startswith("covar") and buffer.function != "regr_sxy"
     names = (c2, count, x_mean, y_mean, x_m2, y_m2) if is_correlation else (c2, count, x_mean, y_mean)
 
     def kept(columns: Columns) -> Columns:
@@ -257,7 +335,12 @@ def _comoments(buffer: Buffer) -> AggregateState:
 
     def finish(partials: pa.Table) -> Any:
         counts, c2s = _numbers(partials, count), _numbers(partials, c2)
+        if buffer.function == "regr_sxy":
+            return pa.array(c2s, mask=counts == 0)
         with np.errstate(invalid="ignore", over="ignore"):
+            if buffer.function.startswith("regr"):
+                moments = [_numbers(partials, name) for name in (x_m2, y_m2)]
+                return _regression(buffer, c2s, moments, [_numbers(partials, name) for name in (x_mean, y_mean)])
             if not is_correlation:
                 values, missing = _over_count(buffer, c2s, counts)
                 return pa.array(values, mask=missing)
@@ -267,6 +350,20 @@ def _comoments(buffer: Buffer) -> AggregateState:
 
     columns = [StateColumn(name=name, type=pa.int64(), initial=0) if name == count else _double(name) for name in names]
     return AggregateState(columns=tuple(columns), lift=lift, finish=finish, merge=merge)
+
+
+def _regression(buffer: Buffer, c2s: Any, moments: list[Any], means: list[Any]) -> Any:
+    """Return the line through the points. The dependent values are the first input, as in `regr_slope(y, x)`."""
+    y_m2, x_m2 = moments
+    missing = x_m2 == 0
+    slope = c2s / np.where(missing, 1.0, x_m2)
+    if buffer.function == "regr_slope":
+        return pa.array(slope, mask=missing)
+    if buffer.function == "regr_intercept":
+        return pa.array(means[0] - slope * means[1], mask=missing)
+    flat = y_m2 == 0
+    correlation = c2s / np.sqrt(np.where(missing | flat, 1.0, x_m2 * y_m2))
+    return pa.array(np.where(flat, 1.0, correlation * correlation), mask=missing)
 
 
 def _double(name: str) -> StateColumn:
@@ -415,8 +512,13 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "avg": _average,
     "min": _extreme,
     "max": _extreme,
+    "approx_count_distinct": _approx_count_distinct,
     "max_by": _extreme_by,
     "min_by": _extreme_by,
-    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), _moments),
+    "product": _product,
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
+    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"), _moments),
+    **dict.fromkeys(("skewness", "kurtosis"), _higher_moments),
     **dict.fromkeys(("corr", "covar_pop", "covar_samp"), _comoments),
+    **dict.fromkeys(("regr_sxy", "regr_r2", "regr_slope", "regr_intercept"), _comoments),
 }

@@ -62,7 +62,7 @@ __all__ = [
 
 FINGERPRINT_BYTES = 4
 DISTINCT_OF = " of "
-"""Between the type of a distinct count and the types of the values in its entries."""
+"""Between the type of a stored column and the types of the values that it was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,8 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     #    of an average: the function itself lists them, so that none is left out of the fingerprint.
     for buffer in aggregate.buffers:
         types = " + ".join(str(column.type) for column in functions_of(aggregate).columns_of(buffer))
-        if buffer.function == "count_distinct":  # its entries hold the values themselves
+        # Entries hold the values of a distinct count themselves, and a sketch depends on the type that was hashed.
+        if buffer.function in ("count_distinct", "approx_count_distinct"):
             kinds = [buffer.input_type or "", *(kind for _, kind in buffer.more_inputs)]
             types += f"{DISTINCT_OF}{', '.join(str(arrow_type(kind)) for kind in kinds)}"
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
