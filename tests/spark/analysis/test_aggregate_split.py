@@ -123,9 +123,8 @@ def test_a_condition_on_max_by_is_one_on_its_ordering(app):
 
 
 def test_an_approximate_count_is_known_by_its_registers(app):
-    split = split_of(
-        app, F.approx_count_distinct("n"), F.approx_count_distinct("n", 0.01), F.approx_count_distinct("n")
-    )
+    about = [F.approx_count_distinct("n"), F.approx_count_distinct("n", 0.01), F.approx_count_distinct("n", 0.051)]
+    split = split_of(app, *(one.alias(f"about_{at}") for at, one in enumerate(about)))
     assert [(b.function, b.argument, b.parameter) for b in split.buffers] == [
         ("approx_count_distinct", "n, 14", "14"),
         ("approx_count_distinct", "n, 9", "9"),

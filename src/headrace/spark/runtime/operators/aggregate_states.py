@@ -259,8 +259,8 @@ def _higher_moments(buffer: Buffer) -> AggregateState:
 
     def merge(partials: pa.Table, groups: Groups) -> Columns:
         fourth = _numbers(partials, m4) if is_kurtosis else np.zeros(partials.num_rows)
-        three = [_numbers(partials, name) for name in (count, mean, m2, m3)]
-        found = merge_higher_moments(groups.numbers, groups.count, *three, fourth)
+        counts, means, m2s, m3s = (_numbers(partials, name) for name in (count, mean, m2, m3))
+        found = merge_higher_moments(groups.numbers, groups.count, counts, means, m2s, m3s, fourth)
         columns = dict(zip((count, mean, m2, m3, m4), found, strict=True))
         return {name: columns[name] for name in names}
 
