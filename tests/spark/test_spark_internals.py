@@ -168,6 +168,12 @@ def test_plans_of_all_phases(frame: Any) -> None:
     assert names["optimised"].count("Filter") == 1
 
 
+def test_filters_say_which_columns_are_never_null(frame: Any) -> None:
+    assert internals.not_null_columns(frame) == set()
+    assert internals.not_null_columns(frame.where("a IS NOT NULL").withColumnRenamed("a", "c")) == {"c"}
+    assert internals.not_null_columns(frame.where("b > '' OR a > 1")) == set()
+
+
 def test_a_walk_of_a_stream_leaves_out_static_sides(frame: Any) -> None:
     side = frame.select("a", F.upper("b").alias("c"))
     plan = internals.analysed(frame.join(F.broadcast(side), "a"))

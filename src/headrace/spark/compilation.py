@@ -29,6 +29,7 @@ from headrace.spark.ranked_stream import KeyedTopN
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, RowSource, TableRows
+from headrace.spark.table_join import KeyedTableJoin
 from headrace.spark.topology.nodes import (
     CHANGE_COLUMN,
     EVENT_TIME_COLUMN,
@@ -52,6 +53,7 @@ from headrace.spark.topology.nodes import (
     SessionWindow,
     Sink,
     TableAggregate,
+    TableJoin,
     TableSink,
     TimeBound,
     TimeOrder,
@@ -147,6 +149,14 @@ def check_guarantee(new: Output) -> None:
                 "not-supported-here",
                 f'an aggregate of a table needs exactly once ("{state.name}"): after a failure, at least once could '
                 "take a row back twice",
+                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
+                state.where,
+            )
+        if isinstance(state, KeyedTableJoin):
+            raise refusal(
+                "not-supported-here",
+                f'{state.noun} needs exactly once ("{state.name}"): after a failure, at least once could leave rows in '
+                "the topic whose deletion was lost",
                 'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
                 state.where,
             )
@@ -309,7 +319,7 @@ class _Building:
             behind: The way of its rows, without the operator.
         """
         operator = declared.node(self._internal(declared.name, "changelog"))
-        if changes and isinstance(operator, Aggregate):
+        if changes and isinstance(operator, (Aggregate, TableJoin)):
             operator = replace(operator, changes=f"{operator.changes} {changes}".lstrip())
         if isinstance(operator, (WindowedAggregate, WindowedTopN)):
             # A session that grows has another key. Only the records of a topic can say that the one before is gone, so
@@ -317,7 +327,11 @@ class _Building:
             only_closed = isinstance(operator.window, SessionWindow)
             appends = behind.sink.output_mode == "append" if isinstance(behind.sink, TopicSink) else only_closed
             operator = self._closing(operator, appends=appends)
-        self._add_keyed(declared, replace(behind, operator=operator))
+        branch = replace(behind, operator=operator)
+        if isinstance(declared, KeyedTableJoin):
+            self._add_table_join(declared, branch)
+        else:
+            self._add_keyed(declared, branch)
 
     def _add_closed(self, declared: ClosedWindows, branch: Branch) -> None:
         """Add the subtopologies of an aggregate whose closed windows are the source of `branch`."""
@@ -333,7 +347,7 @@ class _Building:
         for origin in declared.origins:
             projection = _group_projection(declared)
             if isinstance(origin.source, TableRows):
-                self._add_changes(declared, origin, origin.source)
+                self._add_table_rows(declared, origin)
                 continue
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
@@ -373,7 +387,40 @@ class _Building:
             )
             self._behind[name] = CompiledSubtopology(subtopology_id=name, sources=(source,), branches=(behind,))
 
-    def _add_changes(self, declared: KeyedState, origin: StreamSource, rows: TableRows) -> None:
+    def _add_table_join(self, declared: KeyedTableJoin, behind: Branch) -> None:
+        """Add the subtopology of a join of two tables, which begins with its operator, and both tables."""
+        join = behind.operator
+        assert isinstance(join, TableJoin)
+        topic = self._internal(declared.name, "repartition")
+        groups = tuple((f"g{at}", kind) for at, (_, kind) in enumerate(join.group_columns))
+        columns = (*groups, *JOIN_COLUMNS)
+        keys = zip(join.left.key_expressions, join.right.key_expressions, strict=True)
+        # The bytes of a row are those of the store, so all that the store is identified by belongs to its text.
+        rows = (
+            f"row of ({', '.join(join.left.expressions)}) or ({', '.join(join.right.expressions)}) by {declared.text}"
+        )
+        expressions = (*(f"{left} = {right}" for left, right in keys), "side", rows)
+        for number, (origin, projection) in enumerate(zip(declared.origins, declared.projections, strict=True)):
+            sink = RepartitionSink(
+                topic=topic,
+                columns=columns,
+                expressions=expressions,
+                takes_changes=True,
+                table_join=join,
+                join_side=number,
+            )
+            self._add_changes(declared, origin, projection, sink)
+        source = RepartitionSource(
+            topic=topic,
+            columns=columns,
+            expressions=expressions,
+            origins=tuple(sorted({name for origin in declared.origins for name in origin.source.topics})),
+        )
+        self._behind[declared.name] = CompiledSubtopology(
+            subtopology_id=declared.name, sources=(source,), branches=(behind,)
+        )
+
+    def _add_table_rows(self, declared: KeyedState, origin: StreamSource) -> None:
         """Add the table that an aggregate takes the rows of: it writes the aggregate's repartition topic."""
         projection = _group_projection(declared)
         sink = RepartitionSink(
@@ -382,6 +429,14 @@ class _Building:
             expressions=_change_texts(projection),
             takes_changes=True,
         )
+        self._add_changes(declared, origin, projection, sink)
+
+    def _add_changes(
+        self, declared: KeyedState, origin: StreamSource, projection: ProjectForGroup, sink: RepartitionSink
+    ) -> None:
+        """Add the table whose changes go to `sink` by `projection`."""
+        rows = origin.source
+        assert isinstance(rows, TableRows)
         # The same expressions take back the values that a row added. They belong to the identity of the table's own
         # rows as well: the state of another aggregate behind it lacks what these rows have added.
         changes = f"to {declared.name}: {', '.join(projection.expressions)} of {rows.text}"

@@ -25,6 +25,7 @@ from headrace.spark.topology.nodes import (
     Sink,
     Source,
     TableAggregate,
+    TableJoin,
     TableSink,
     TimeWindow,
     TopicSink,
@@ -167,7 +168,7 @@ def _transform(transform: Transform) -> dict[str, Any]:
     }
 
 
-def _keys_of(join: Join) -> list[str]:
+def _keys_of(join: Join | TableJoin) -> list[str]:
     pairs = zip(join.left.key_expressions, join.right.key_expressions, strict=True)
     return [left if left == right else f"{left} = {right}" for left, right in pairs]
 
@@ -270,11 +271,27 @@ def _windowed_top_n_line(top: WindowedTopN) -> str:
     return f"{_top_n_line(top)}; {_window_kind(top.window)}, {_closes_by(top)}"
 
 
+def _table_join(join: TableJoin) -> dict[str, Any]:
+    return {
+        "name": join.name,
+        "kind": join.kind,
+        "keys": _keys_of(join),
+        "columns": [name for name, _ in join.results],
+        "changelog": join.changelog_topic,
+    }
+
+
+def _table_join_line(join: TableJoin) -> str:
+    columns = ", ".join(name for name, _ in join.results)
+    return f"newest rows of two tables by {', '.join(_keys_of(join))}, {join.kind} ({columns})"
+
+
 # For each kind of operator with keys: its name in JSON, its document, and its line of text.
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
     WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
     TableAggregate: ("aggregate", _aggregate, _aggregate_line),
+    TableJoin: ("join_of_tables", _table_join, _table_join_line),
     TopN: ("top_n", _top_n, _top_n_line),
     WindowedTopN: ("top_n", _windowed_top_n, _windowed_top_n_line),
 }

@@ -28,6 +28,7 @@ from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.stream_source import ClosedWindows, TableRows
 from headrace.spark.stream_transform import keyed_transform
+from headrace.spark.table_join import joined_tables, table_sides
 from headrace.spark.topology.nodes import (
     COORDINATES_COLUMN,
     Aggregate,
@@ -457,19 +458,29 @@ class StreamTable(KeyedTable):
         where = call_site()
         if self._aggregate.closing is not None:
             return self._closed_rows("unionByName").unionByName(_closed(other), allowMissingColumns)
-        if not isinstance(other, StreamTable) or other._app is not self._app:
-            raise refusal(
-                "not-supported-here",
-                "unionByName behind an aggregate takes the table of another aggregate of the same app",
-                "unite streams before groupBy",
-                where,
-            )
-        sides = [(side._template, side._rows(where, "unionByName")) for side in (self, other)]
+        sides = table_sides(self, other, "unionByName", where)
         return united_tables(self._app, sides, allowMissingColumns, where, GroupedStream)
 
     def join(self, other: Any, on: Any = None, how: str | None = None, *, name: str | None = None) -> Any:
-        """As `Stream.join`, on the rows of closed windows."""
-        return self._closed_rows("join").join(_closed(other), on, how, name=name)
+        """As `DataFrame.join`, with another table of the app, on the keys of both; of closed windows as `Stream.join`.
+
+        The result is a table with the same key. Each change of one side changes the row of its key: it comes, is
+        replaced or is deleted.
+
+        Args:
+            other: The right side: the table of another aggregate, or a join of two tables.
+            on: Names of columns, or a condition. It equates the whole key of both sides: the grouping columns.
+            how: inner (the default), left, right, full, left_semi or left_anti.
+            name: Name of the state store and its changelog; by default `joined-by-<columns>`.
+
+        Raises:
+            TopologyError: needs-shuffle, not-supported-here, duplicate-column, unresolved-column.
+        """
+        if self._aggregate.closing is not None:
+            return self._closed_rows("join").join(_closed(other), on, how, name=name)
+        where = call_site()
+        sides = table_sides(self, other, "join", where)
+        return joined_tables(self._app, sides, on, how, name, where, GroupedStream)
 
     def to_parquet(
         self,
@@ -527,10 +538,9 @@ class StreamTable(KeyedTable):
         return ("append",) if self._drops_rows else ("update", "append")
 
     def _grouped(self, cols: tuple[Any, ...], where: str) -> GroupedStream:
-        return GroupedStream(self, (StreamSource(source=self._rows(where, "a second groupBy")),), cols, where)
+        return GroupedStream(self, (StreamSource(source=self._table_rows(where, "a second groupBy")),), cols, where)
 
-    def _rows(self, where: str, what: str) -> TableRows:
-        """Return the rows of this table in front of another operator, which `what` makes."""
+    def _table_rows(self, where: str, what: str) -> TableRows:
         if self._aggregate.closing is not None:
             raise refusal(
                 "not-supported-here",

@@ -13,6 +13,7 @@ from headrace.spark.analysis.plan_reader import source_column
 from headrace.spark.analysis.table_changes import columns_behind
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
+from headrace.spark.stream_source import TableRows
 from headrace.spark.topology.nodes import KeyedOperator, NarrowCall, ProjectForGroup
 from headrace.spark.unsupported import refusal
 
@@ -82,6 +83,15 @@ class KeyedTable(StreamBase):
 
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> Self:
         return type(self)(self._app, template, self._state, (*self._calls, call))
+
+    def _table_rows(self, where: str, what: str) -> TableRows:
+        """Return the rows of this table in front of another operator, which `what` makes. Raises TopologyError."""
+        raise refusal(
+            "not-supported-here",
+            f"{what} of the first rows of each key is not supported yet",
+            "write the rows with to_topic, and read that with app.stream; or F.max_by(x, time) in groupBy",
+            where,
+        )
 
     def _default_key_columns(self) -> tuple[str, ...]:
         return self._state.key_columns

@@ -147,7 +147,6 @@ _SECOND_GROUPING = (
     "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
 )
 _TABLES = {
-    "join": ("a join behind an aggregate would change which keys have a row", "join before groupBy, or where you read"),
     "to_parquet": (
         "files only grow, and an aggregate's rows replace each other",
         "write them with to_topic, or to a sink that takes updates",

@@ -57,6 +57,7 @@ __all__ = [
     "local_relation",
     "logical_plan",
     "logical_plans",
+    "not_null_columns",
     "optimised",
     "parse_expression",
     "private_field",
@@ -234,6 +235,15 @@ def analysed(dataframe: DataFrame) -> JavaObject:
 def optimised(dataframe: DataFrame) -> JavaObject:
     """Return the optimised logical plan of `dataframe`."""
     return query_execution(dataframe).optimizedPlan()
+
+
+def not_null_columns(dataframe: DataFrame) -> set[str]:
+    """Return the columns of which Spark knows, by filters in front of them, that no value is null."""
+    plan = analysed(dataframe)
+    names = {expression_id(column): str(column.name()) for column in sequence(plan.output())}
+    known = [one.child() for one in sequence(plan.constraints().toSeq()) if class_of(one) == "IsNotNull"]
+    columns = [one for one in known if class_of(one) == "AttributeReference"]
+    return {names[expression_id(one)] for one in columns if expression_id(one) in names}
 
 
 def estimated_bytes(dataframe: DataFrame) -> int:

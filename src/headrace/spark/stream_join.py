@@ -38,7 +38,16 @@ from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, S
 from headrace.spark.topology.nodes import JOIN_SIDES, WINDOW_TYPE, JoinKind, NarrowCall, TopicSource
 from headrace.spark.unsupported import refusal, translated
 
-__all__ = ["StreamSide", "join_kind", "keyed_join", "without_equal_rows"]
+__all__ = [
+    "JoinReader",
+    "StreamSide",
+    "check_unique_names",
+    "conjuncts_of",
+    "join_kind",
+    "keyed_join",
+    "no_equality",
+    "without_equal_rows",
+]
 
 _INHERITS = "org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules"
 _KINDS: Mapping[str, JoinKind] = {
@@ -96,18 +105,18 @@ def keyed_join(left: StreamSide, right: StreamSide, on: Any, kind: JoinKind, nam
         TopologyError: needs-shuffle, not-supported-here, duplicate-column, unresolved-column.
     """
     if on is None:
-        raise _no_equality("a join of two streams without a condition", where)
+        raise no_equality("a join of two streams without a condition", where)
     clocks = _clocks(left, right, kind, where)
     templates = [without_hidden(side.template) for side in (left, right)]
     with translated(where, [*templates[0].columns, *templates[1].columns]):
         joined = templates[0].join(templates[1], on, kind)
-    _check_names(joined.columns, where)
+    check_unique_names(joined.columns, where)
     if kind == "inner" and clocks is not None and any(isinstance(clock, RelayedClosing) for clock in clocks):
-        found = _Reader(joined, kind, clocks, (left, right), where)
+        found = JoinReader(joined, kind, clocks, (left, right), where)
         if not found.equates_windows():
             # Without equal windows in the condition, rows of closed windows are joined as those of any stream.
             clocks = None
-    return _Reader(joined, kind, clocks, (left, right), where).declared(templates, on, name)
+    return JoinReader(joined, kind, clocks, (left, right), where).declared(templates, on, name)
 
 
 def without_equal_rows(join: KeyedJoin, has_calls: bool, where: str) -> KeyedJoin:
@@ -170,15 +179,17 @@ def _clock(side: StreamSide, where: str) -> Clock | None:
     return None
 
 
-class _Reader:
+class JoinReader:
     """Reads the analysed plan of a join."""
+
+    _noun = "a join of two streams"
 
     def __init__(
         self,
         joined: DataFrame,
         kind: JoinKind,
         clocks: tuple[Clock, Clock] | None,
-        streams: tuple[StreamSide, StreamSide],
+        streams: tuple[StreamSide, ...],
         where: str,
     ) -> None:
         self._joined, self._kind, self._clocks, self._where = joined, kind, clocks, where
@@ -203,7 +214,7 @@ class _Reader:
     def equates_windows(self) -> bool:
         """Whether the condition equates windows of both sides, which limits the rows that match."""
         condition = self._join.condition()
-        pairs = map(self._equated, _conjuncts(condition.get()) if condition.isDefined() else [])
+        pairs = map(self._equated, conjuncts_of(condition.get()) if condition.isDefined() else [])
         return self._times is not None and any(
             pair is not None and self._times.equal_windows(pair) is not None for pair in pairs
         )
@@ -215,7 +226,7 @@ class _Reader:
                 "read it beforehand and put the value in with F.lit",
             )
         condition = self._join.condition()
-        conjuncts = _conjuncts(condition.get()) if condition.isDefined() else []
+        conjuncts = conjuncts_of(condition.get()) if condition.isDefined() else []
         self._check_no_user_function(conjuncts)
         keys: list[JoinKey] = []
         named: list[Any] = []  # for the name of the store
@@ -228,7 +239,7 @@ class _Reader:
             elif self._times is None or not self._times.add_comparisons(conjunct):
                 filters.append(conjunct)
         if not keys:
-            raise _no_equality("this condition has no equality between a value of each stream", self._where)
+            raise no_equality("this condition has no equality between a value of each stream", self._where)
         self._check_bounded(filters)
         left, right = (self._side(number, self._streams[number].origins, keys) for number in range(2))
         return KeyedJoin(
@@ -375,7 +386,7 @@ class _Reader:
         """Refuse functions that are no SQL text."""
         if any(calls_user_function(one) for one in conjuncts):
             raise self._refuse(
-                "a function of the user in the condition of a join of two streams is not supported yet",
+                f"a function of the user in the condition of {self._noun} is not supported yet",
                 "make its result a column of one side first (withColumn), or filter behind the join (where)",
             )
 
@@ -416,13 +427,15 @@ def _column_of(value: Any) -> str | None:
     return str(value.name()) if class_of(value) == "AttributeReference" else None
 
 
-def _conjuncts(condition: Any) -> list[Any]:
+def conjuncts_of(condition: Any) -> list[Any]:
+    """Return the expressions that `AND` connects in a condition."""
     if class_of(condition) == "And":
-        return [*_conjuncts(condition.left()), *_conjuncts(condition.right())]
+        return [*conjuncts_of(condition.left()), *conjuncts_of(condition.right())]
     return [condition]
 
 
-def _no_equality(what: str, where: str) -> Exception:
+def no_equality(what: str, where: str) -> Exception:
+    """Return the refusal of a join without an equality."""
     return refusal(
         "needs-shuffle",
         f"{what}: each row would have to meet the rows of all tasks",
@@ -431,7 +444,8 @@ def _no_equality(what: str, where: str) -> Exception:
     )
 
 
-def _check_names(names: list[str], where: str) -> None:
+def check_unique_names(names: list[str], where: str) -> None:
+    """Refuse joined rows with two columns of one name. Raises TopologyError: duplicate-column."""
     folded = [name.lower() for name in names]
     twice = next((name for name in names if folded.count(name.lower()) > 1), None)
     if twice is not None:

@@ -200,8 +200,8 @@ class ClosedWindows:
 class TableRows:
     """The rows of a table in front of another operator: each change takes an old row back and adds a new one."""
 
-    state: Any  # `KeyedAggregate`, whose module imports this one
-    calls: tuple[NarrowCall, ...]  # behind the aggregate
+    state: Any  # `KeyedAggregate` or `KeyedTableJoin`, whose modules import this one
+    calls: tuple[NarrowCall, ...]  # behind it
     text: str  # canonical: all that the rows depend on
     schema: StructType
     frame: DataFrame = field(repr=False)  # the template of the rows
@@ -219,10 +219,9 @@ class TableRows:
         """The topics that its rows come from."""
         return _topics_of(self.origins)
 
-    def as_batch(self, dataframe: DataFrame) -> DataFrame:
-        """The same rows of a DataFrame without hidden columns, by Spark: what `verify` compares with."""
-        rows = apply_calls(self.state.as_batch(dataframe), self.calls)
-        return rows.withColumn(KEY_COLUMN, F.lit(None).cast("binary"))
+    def as_batch(self, table: DataFrame) -> DataFrame:
+        """The same rows, of the table by Spark: what `verify` compares with."""
+        return apply_calls(table, self.calls)
 
 
 RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows | TableRows

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.spark.runtime.operators.keyed_operators import stateful_operator
 from headrace.spark.runtime.operators.stateful_operator import StoreUpdate
 from headrace.spark.runtime.stores.store import BatchKey, StoreIdentity, StorePosition, StoreReader, TaskStore
-from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate
+from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate, TableJoin
 
 
 @dataclass
@@ -21,7 +21,7 @@ class AggregatingTask:
     """Runs micro-batches of rows `g0.., i0..`. Mutable; close its store."""
 
     directory: Path
-    aggregate: Aggregate
+    aggregate: Aggregate | TableJoin
     store: TaskStore = field(init=False)
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     committed: BatchKey | None = None

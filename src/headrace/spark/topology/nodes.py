@@ -72,6 +72,7 @@ StateKind: TypeAlias = Literal["value", "list", "map"]
 ProcessorInterface: TypeAlias = Literal["row", "pandas"]
 TimeMode: TypeAlias = Literal["none", "processingTime", "eventTime"]
 JoinKind: TypeAlias = Literal["inner", "left", "right", "full", "left_semi"]
+TableJoinKind: TypeAlias = JoinKind | Literal["left_anti"]
 BufferFunction: TypeAlias = Literal[
     "count",
     "count_distinct",
@@ -383,6 +384,53 @@ class TableAggregate(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoinSide:
+    """One side of a table-table join: the columns of its rows, as the store keeps them."""
+
+    columns: tuple[tuple[str, str], ...]  # ("i0", type JSON)
+    expressions: tuple[str, ...]  # canonical text of each
+    key_expressions: tuple[str, ...]  # canonical text of the values that equal those of the other side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoin:
+    """A join of two tables on their keys, with its store: the newest row of each side in, changes of the result out.
+
+    Both sides come through one repartition topic: rows `g0..` and `JOIN_COLUMNS`. A null row says that the side has no
+    row of this key any more.
+    """
+
+    name: str  # "joined-by-customer": the store's name and the subtopology's
+    kind: TableJoinKind
+    group_columns: tuple[tuple[str, str], ...]  # (name the user sees, type JSON) of g0, g1, ..: the key of the result
+    left: TableJoinSide
+    right: TableJoinSide
+    results: tuple[tuple[str, str], ...]  # (output column, g or i)
+    output_schema_json: str  # StructType of the results
+    changelog_topic: str
+    changes: str  # canonical text: what both tables are, and what decides behind the join which keys have a row
+    where: str = ""
+    bare = True  # each result is a g or an i as it is
+    deletes = False
+    emits_changes = True  # always: a key whose rows have no partner any more may have no row
+
+    @property
+    def sides(self) -> tuple[TableJoinSide, TableJoinSide]:
+        return self.left, self.right
+
+    @property
+    def output_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the columns g0.., i0.. of its rows, with their types as JSON: those of the left side come first."""
+        groups = [(f"g{at}", kind) for at, (_name, kind) in enumerate(self.group_columns)]
+        return (*groups, *(column for side in self.sides for column in side.columns))
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """Return the sides whose rows are in the result without a partner."""
+        return {"left": (0,), "right": (1,), "full": (0, 1), "left_anti": (0,)}.get(self.kind, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SortColumn:
     """One expression of an ORDER BY."""
 
@@ -640,7 +688,10 @@ class RepartitionSink:
     source_topics: tuple[str, ...] = ()  # of the watermark's source: their partitions are the upstream tasks
     join: Join | None = None  # that takes the rows: `i0..` are the columns of a side
     join_side: int = 0  # 0: left, 1: right
-    takes_changes: bool = False  # rows are changes of a table, and `columns` end in `o0..` and `CHANGE_COLUMN`
+    # Rows are changes of a table. In front of an aggregate, `columns` end in `o0..` and `CHANGE_COLUMN`; in front of
+    # `table_join`, they are `g0..` and `JOIN_COLUMNS`.
+    takes_changes: bool = False
+    table_join: TableJoin | None = None
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -676,7 +727,7 @@ Sink: TypeAlias = TopicSink | RepartitionSink | ForeachBatchSink | TableSink
 # Operators that take rows `g0.., i0..` of a `ProjectForGroup` and yield the newest row of each changed key. Their
 # attributes `name`, `group_columns`, `output_columns`, `results`, `bare`, `deletes`, `emits_changes`, `changelog_topic`
 # and `where` are all that most modules need; `runtime.keyed_operators` runs each kind.
-KeyedOperator: TypeAlias = Aggregate | TopN
+KeyedOperator: TypeAlias = Aggregate | TopN | TableJoin
 Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user declares
 
 

@@ -35,6 +35,7 @@ from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, TableRows
+from headrace.spark.table_join import JoinedTable, KeyedTableJoin
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,
@@ -61,7 +62,7 @@ from headrace.spark.verification.verdict import SinkVerdict, Verdict
 from headrace.spark.verification.verify_deduplication import first_rows, with_places
 from headrace.spark.verification.verify_joins import join_rows, least_watermark_us, rows_not_late
 from headrace.spark.verification.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
-from headrace.spark.verification.verify_tables import compare_table, rows_to_group
+from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
 from headrace.spark.verification.verify_windows import closed_rows, rows_on_time
 
@@ -246,6 +247,10 @@ class _Recomputation:
                 rows = self._rows(top.origins)
             once = appends and top.closing is not None
             return compare_ranked(self._app, output.rows, output.sink, rows, actual, ignored, once=once)
+        if isinstance(output.rows, JoinedTable):
+            join = output.rows._join
+            joined = join.keyed_batch(*map(self._table_rows, join.tables))
+            return compare_joined(self._app, output.rows, output.sink, joined, actual, ignored)
         assert isinstance(output.rows, StreamTable)
         aggregate = output.rows._aggregate
         complete = aggregate.closing is not None and output.sink.output_mode == "append"
@@ -310,8 +315,8 @@ class _Recomputation:
         if isinstance(origin.source, KeyedJoin) and origin.source.in_event_time:
             return apply_calls(self._join_in_event_time(origin.source), origin.calls)
         if isinstance(origin.source, TableRows):
-            rows = self._rows(origin.source.state.origins)
-            return apply_calls(origin.source.as_batch(rows_to_group(rows)), origin.calls)
+            rows = self._table_rows(origin.source).withColumn(KEY_COLUMN, F.lit(None).cast("binary"))
+            return apply_calls(rows, origin.calls)
         if isinstance(origin.source, KeyedJoin):
             sides = [self._rows(side.origins) for side in (origin.source.left, origin.source.right)]
             return apply_calls(origin.source.as_batch(*sides), origin.calls)
@@ -322,6 +327,13 @@ class _Recomputation:
             return apply_calls(good_rows(self._frames[origin.source.name]), origin.calls)
         keyed = self._placed_rows(origin.source, origin.calls)
         return apply_calls(first_rows(keyed, origin.deduplication, self._max_ahead_us), origin.later)
+
+    def _table_rows(self, rows: TableRows) -> DataFrame:
+        """Return the rows of a table in front of another operator, without hidden columns."""
+        state = rows.state
+        if isinstance(state, KeyedTableJoin):
+            return rows.as_batch(state.as_batch(*map(self._table_rows, state.tables)))
+        return rows.as_batch(state.as_batch(rows_to_group(self._rows(state.origins))))
 
     def _join_in_event_time(self, join: KeyedJoin) -> DataFrame:
         left, right = (self._side_on_time(side) for side in join.sides)

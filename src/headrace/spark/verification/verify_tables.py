@@ -21,6 +21,7 @@ from headrace.spark.analysis.plan_reader import leaf_of
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.spark_internals import analysed, expression_id, sequence
+from headrace.spark.table_join import JoinedTable, key_column_of
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, WINDOW_COLUMN, TopicSink
 from headrace.spark.unsupported import is_hidden
 from headrace.spark.verification.verdict import SinkVerdict
@@ -87,29 +88,51 @@ def compare_table(
     return replace(verdict, repeated=verdict.repeated + again)
 
 
+def compare_joined(
+    app: ApplicationDeclaration,
+    table: JoinedTable,
+    sink: TopicSink,
+    joined: DataFrame,
+    actual: DataFrame,
+    ignored: frozenset[str],
+) -> SinkVerdict:
+    """Compare the sink of a join of two tables.
+
+    Args:
+        app: The application.
+        table: The join.
+        sink: Its sink topic.
+        joined: The rows of the join, with their keys (`KeyedTableJoin.keyed_batch`).
+        actual: The records of the sink's topic.
+        ignored: Columns that cannot be recomputed.
+    """
+    group = [(key_column_of(at), name) for at, name in enumerate(table._join.key_columns)]
+    return _Comparison(app, apply_calls(joined, table._calls), sink, group, ignored).against(actual)
+
+
 def rows_to_group(rows: DataFrame) -> DataFrame:
     """Return rows with only the hidden columns that groupBy may name."""
     kept = (COORDINATES_COLUMN, WINDOW_COLUMN)
     return rows.drop(*(name for name in rows.columns if is_hidden(name) and name not in kept))
 
 
-class _TableComparison:
+class _Comparison:
+    """Comparison of the newest record of each key with a recomputed row. Rows that differ are wrong."""
+
     def __init__(
         self,
         app: ApplicationDeclaration,
-        table: StreamTable,
+        expected: DataFrame,
         sink: TopicSink,
-        rows: DataFrame,
+        group: Sequence[tuple[str, str]],
         ignored: frozenset[str],
     ) -> None:
-        self._app, self._table, self._sink = app, table, sink
-        self._rows = rows_to_group(rows)
-        self._split = table._aggregate.split
-        self._ignored = ignored
-        self._group = [(f"{HIDDEN_PREFIX}g{i}", name) for i, (name, _) in enumerate(self._split.group_columns)]
+        """`group`: hidden column of `expected`, and name of each value of the key."""
+        self._app, self._expected, self._sink = app, expected, sink
+        self._group, self._ignored = group, ignored
 
     def against(self, actual: DataFrame) -> SinkVerdict:
-        expected = self._expected()
+        expected = self._expected
         schema = value_schema(expected, self._sink)
         hidden = [name for name, _ in self._group]
         mine = expected.select(
@@ -137,12 +160,6 @@ class _TableComparison:
             return self._verdict(totals, self._findings(pairs, totals, schema))
         finally:
             pairs.unpersist()
-
-    def _expected(self) -> DataFrame:
-        """The user's own calls on the batch, the grouping values carried along."""
-        aggregated = self._table._aggregate.as_batch(self._rows)
-        copies = [F.col(quoted(name)).alias(hidden) for hidden, name in self._group]
-        return apply_calls(aggregated.select("*", *copies), self._table._calls)
 
     def _parsed(self, value: Column, schema: StructType) -> Column:
         if self._sink.value_format == "json":
@@ -209,6 +226,33 @@ class _TableComparison:
         )
 
     def _judge(self, unequal: list[Row], schema: StructType, findings: _Findings) -> None:
+        """Count what rows that are not equal are."""
+        del schema
+        findings.differ += len(unequal)
+        for row in unequal[:EXAMPLES]:
+            findings.add_example(_difference(row))
+
+
+class _TableComparison(_Comparison):
+    """The same for an aggregate, some of whose records may have been counted again."""
+
+    def __init__(
+        self,
+        app: ApplicationDeclaration,
+        table: StreamTable,
+        sink: TopicSink,
+        rows: DataFrame,
+        ignored: frozenset[str],
+    ) -> None:
+        self._table, self._split = table, table._aggregate.split
+        self._rows = rows_to_group(rows)
+        group = [(f"{HIDDEN_PREFIX}g{i}", name) for i, (name, _) in enumerate(self._split.group_columns)]
+        # The user's own calls on the batch, the grouping values carried along.
+        copies = [F.col(quoted(name)).alias(hidden) for hidden, name in group]
+        aggregated = table._aggregate.as_batch(self._rows).select("*", *copies)
+        super().__init__(app, apply_calls(aggregated, table._calls), sink, group, ignored)
+
+    def _judge(self, unequal: list[Row], schema: StructType, findings: _Findings) -> None:
         if not unequal:
             return
         figures = self._figures(unequal)
@@ -237,7 +281,7 @@ class _TableComparison:
         counter: str | None,
         findings: _Findings,
     ) -> None:
-        difference = f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, {_row_shown(row.wanted)} recomputed"
+        difference = _difference(row)
         if surplus is not None and surplus < 0:
             findings.lost += -surplus
             findings.differ += 1
@@ -348,6 +392,10 @@ def _within(found: Any, wanted: Any, corner_values: list[Any], column: StructFie
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _difference(row: Row) -> str:
+    return f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, {_row_shown(row.wanted)} recomputed"
 
 
 def _shown(key: Any) -> str:

@@ -155,12 +155,13 @@ def test_types_of_values_are_part_of_the_stored_schema() -> None:
 
 def test_kept_state_goes_on_with_its_entries(new_task: Callable[[Aggregate], AggregatingTask]) -> None:
     """`headrace upgrade --state keep`: another aggregate is added, the distinct counts stay as they are."""
-    old = new_task(aggregate_of(ROWS, TEXTS))
+    before, spread = aggregate_of(ROWS, TEXTS), numeric("b2", "var_pop", "n", DOUBLE)
+    behind = aggregate_of(ROWS, TEXTS, spread)
+    old = new_task(before)
     old.run(table_of([("g", "a", 1), ("g", "b", 1), ("h", "a", 1)]))
     old.run(table_of([("g", "c", 1)]))
-    spread = numeric("b2", "var_pop", "n", DOUBLE)
-    new = new_task(aggregate_of(ROWS, TEXTS, spread))
-    schemas = [state_schema(task.aggregate) for task in (old, new)]
+    new = new_task(behind)
+    schemas = [state_schema(aggregate) for aggregate in (before, behind)]
     keys, values = zip(*old.changelog, strict=True)
     converted = convert_rows(pa.array([*values, None], pa.binary()), *schemas)
     assert converted[-1].as_py() is None

@@ -21,16 +21,18 @@ from headrace.spark.arrow_types import arrow_type, arrow_types
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.operators.change_rows import ChangeRows, Mask, change_records, upserts
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
-from headrace.spark.runtime.rows.row_schema import input_schema, store_of_join
+from headrace.spark.runtime.rows.row_schema import input_schema, store_of, store_of_join
 from headrace.spark.runtime.rows.rows import encode_key, encode_rows
 from headrace.spark.topology.nodes import (
     DELETED_COLUMN,
+    JOIN_COLUMNS,
     KEY_COLUMN,
     OLD_COLUMN,
     TASK_COLUMN,
     Join,
     RelayedWatermark,
     RepartitionSink,
+    TableJoin,
     TopicSink,
 )
 
@@ -69,6 +71,8 @@ class RepartitionSinkStep:
     sink: RepartitionSink
 
     def start(self, context: StageContext) -> Operator:
+        if self.sink.table_join is not None:
+            return _TableSideSink(self, self.sink.table_join, context)
         if self.sink.takes_changes:
             return _ChangesSink(self, context)
         join = self.sink.join
@@ -250,6 +254,43 @@ class _ChangesSink(_RepartitionSink):
     def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
         records = change_records(*changes, self._schema)
         return super().push(records) if records.num_rows else ()
+
+
+class _TableSideSink(_RepartitionSink):
+    """Writes the changes of one side of a table-table join: the new row of a key, or null where it has none."""
+
+    def __init__(self, step: RepartitionSinkStep, join: TableJoin, context: StageContext) -> None:
+        super().__init__(step, context)
+        side = join.sides[step.sink.join_side]
+        self._side, self._is_preserved = step.sink.join_side, step.sink.join_side in join.preserved
+        self._columns = pa.schema(zip([name for name, _ in side.columns], arrow_types(side.columns), strict=True))
+        self._row_fingerprint = store_of(join).rows.fingerprint
+        self._changes = ChangeRows()
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        return self._push_changes(self._changes.add(table))
+
+    def finish(self) -> Iterable[pa.Table]:
+        if (rest := self._changes.rest()) is not None:
+            self._push_changes(rest)
+        return super().finish()
+
+    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
+        # The key of the join is that of the table, so a row that replaces another one has the same key.
+        rows = upserts(*changes)
+        if not self._is_preserved:  # in SQL null equals nothing
+            for name in self._groups:
+                if rows.column(name).null_count:
+                    rows = rows.filter(rows.column(name).is_valid())
+        return super().push(rows) if rows.num_rows else ()
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        table = table.combine_chunks()
+        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
+        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        side, row = (name for name, _ in JOIN_COLUMNS)
+        sides = pa.array(np.full(table.num_rows, self._side, np.int8))
+        return super().encode(table.select(self._groups).append_column(side, sides).append_column(row, rows))
 
 
 class _JoinSideSink(_WatermarkedSink):

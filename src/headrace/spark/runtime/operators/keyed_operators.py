@@ -15,6 +15,7 @@ from headrace.spark.runtime.operators.aggregate_operator import AggregateOperato
 from headrace.spark.runtime.operators.session_operator import SessionOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulOperator
 from headrace.spark.runtime.operators.table_aggregate_operator import TableAggregateOperator
+from headrace.spark.runtime.operators.table_join_operator import TableJoinOperator
 from headrace.spark.runtime.operators.top_n_operator import TopNOperator
 from headrace.spark.runtime.operators.window_operator import WindowOperator
 from headrace.spark.runtime.operators.window_top_n_operator import WindowTopNOperator
@@ -24,6 +25,7 @@ from headrace.spark.topology.nodes import (
     KeyedOperator,
     SessionWindow,
     TableAggregate,
+    TableJoin,
     TopN,
     WindowedAggregate,
     WindowedTopN,
@@ -55,6 +57,7 @@ _KINDS: dict[type, _Kind] = {
     Aggregate: _Kind(_aggregate, TracedAggregateStep),
     WindowedAggregate: _Kind(_windows),
     TableAggregate: _Kind(_table),
+    TableJoin: _Kind(lambda node, _: TableJoinOperator(node)),
     TopN: _Kind(TopNOperator),
     WindowedTopN: _Kind(WindowTopNOperator),
 }

@@ -23,6 +23,7 @@ from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.operators.table_functions import functions_of
 from headrace.spark.runtime.rows.rows import ROW_FORMAT, SCHEMA_KEY
 from headrace.spark.topology.nodes import (
+    JOIN_SIDES,
     Aggregate,
     Branch,
     CompiledTopology,
@@ -32,6 +33,7 @@ from headrace.spark.topology.nodes import (
     RepartitionSource,
     SessionWindow,
     TableAggregate,
+    TableJoin,
     TopN,
     Transform,
     Watermark,
@@ -253,11 +255,27 @@ def windowed_top_n_schema(top: WindowedTopN) -> RowSchema:
     return RowSchema((WINDOW_START, *top_n_schema(top).columns))
 
 
+def table_join_schema(join: TableJoin) -> RowSchema:
+    """The rows of a table-table join's store and changelog: the row that each side has of a key."""
+    pairs = zip(join.left.key_expressions, join.right.key_expressions, join.group_columns, strict=True)
+    columns = [RowColumn("key", f"{left} = {right}", str(arrow_type(kind))) for left, right, (_, kind) in pairs]
+    for role, side in zip(JOIN_SIDES, join.sides, strict=True):
+        columns += [
+            RowColumn(role, expression, str(arrow_type(kind)))
+            for expression, (_, kind) in zip(side.expressions, side.columns, strict=True)
+        ]
+    # As in `state_schema`: types that no stored value has, because they decide what was published of a row.
+    columns.append(RowColumn("join", join.kind, "join"))
+    columns.append(RowColumn("changes", join.changes, "rows of changes"))
+    return RowSchema(tuple(columns))
+
+
 # Rows of the store and changelog of each kind of operator with keys.
 _STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
     Aggregate: state_schema,
     WindowedAggregate: windowed_schema,
     TableAggregate: state_schema,
+    TableJoin: table_join_schema,
     TopN: top_n_schema,
     WindowedTopN: windowed_top_n_schema,
 }
