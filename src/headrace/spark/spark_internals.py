@@ -505,6 +505,11 @@ def is_instance(session: SparkSession, one: JavaObject, class_name: str) -> bool
     return bool(is_instance_of(session.sparkContext._gateway, one, class_name))
 
 
+def explicit_settings(session: SparkSession) -> str:
+    """Return the settings that the session was given, as "name -> value" in one text: a single call of the JVM."""
+    return str(session._jsparkSession.sessionState().conf().getAllConfs().toString())
+
+
 def column_of(session: SparkSession, expression: JavaObject) -> Column:
     """Return a PySpark column of an expression."""
     from pyspark.sql.classic.column import Column

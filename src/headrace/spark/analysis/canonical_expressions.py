@@ -7,7 +7,8 @@ or on numbers that Spark draws anew. Columns are followed through projections to
 
 A renamed column therefore keeps its text, and a redefined one gets another. Columns of a static join carry its
 condition, because the same column joined on another condition is another value. A column computed by a Python function
-is known by its name: the text of a function does not contain its code.
+is known by its name: the text of a function does not contain its code. Where the session has settings that change
+values (`session_settings`), the text of a computed value names them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
+from headrace.spark.analysis.session_settings import changed_settings, depends_on_zone, is_computed, zone_of
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -45,6 +47,9 @@ class CanonicalExpressions:
         self._joined: dict[int, str] = {}  # columns of static sides, and those of functions of the user
         self._sides: list[str] = []
         self._variables: dict[int, str] = {}  # of lambda functions; Spark numbers them anew in each process
+        self._zone = zone_of(self._session)
+        self._settings: str | None = None  # asked for when a computed value needs them
+        self._is_computed = self._depends_on_zone = False  # of the expression whose text is made
         # The stream's plan is a chain. Inner nodes first, so that a join's condition is canonical text as well.
         for node in reversed(list(walk_of_stream(analysed(dataframe)))):
             if class_of(node) == "Project":
@@ -56,10 +61,21 @@ class CanonicalExpressions:
     def text(self, expression: JavaObject) -> str:
         """The canonical text of `expression`."""
         self._variables.clear()
+        self._is_computed = self._depends_on_zone = False
         # Spark prints SQL of the expression. Joined columns stand in it as placeholders, since their texts contain
         # characters that a quoted name would escape.
         text = str(self._substituted(expression).sql())
-        return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text)
+        return _PLACEHOLDER.sub(lambda found: self._joined[int(found[1])], text) + self._settings_text()
+
+    def _settings_text(self) -> str:
+        """Return the settings of the session that the value of the last expression may depend on."""
+        if not self._is_computed:
+            return ""
+        if self._settings is None:
+            self._settings = changed_settings(self._session)
+        zone = f"time zone {self._zone}" if self._depends_on_zone else ""
+        found = ", ".join(filter(None, (self._settings, zone)))
+        return f" with {found}" if found else ""
 
     def definition(self, column: JavaObject) -> JavaObject | None:
         """Return the expression that a projection computes a column by, whatever its name is now; None for others."""
@@ -97,6 +113,10 @@ class CanonicalExpressions:
         if class_of(expression) == "NamedLambdaVariable":
             name = f"variable{len(self._variables)}"
             return self._column(self._variables.setdefault(expression_id(expression), name))
+        self._is_computed = self._is_computed or is_computed(expression)
+        # UTC is the zone of Headrace's own sessions, and of texts that were stored without one.
+        if self._zone != "UTC" and not self._depends_on_zone:
+            self._depends_on_zone = depends_on_zone(self._session, expression)
         children = sequence(expression.children())
         if not children:
             return expression

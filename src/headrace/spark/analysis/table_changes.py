@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from headrace.spark.analysis.aggregate_split import AggregateSplit
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.analysis.plan_reader import leaf_of, nondeterministic_functions_of
+from headrace.spark.analysis.session_settings import changed_settings, is_computed, zone_of
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -111,13 +112,13 @@ def filter_text(template: DataFrame, results: Sequence[tuple[str, str]]) -> str:
 
 
 def zone_text(template: DataFrame) -> str:
-    """Return the session's time zone as text, if an expression behind the table may depend on it."""
+    """Return the session's time zone and settings as text, if an expression behind the table may depend on them."""
     session = template.sparkSession
     nodes = walk_of_stream(analysed(template))
     expressions = [part for node in nodes for one in sequence(node.expressions()) for part in walk(one)]
-    if not any(is_instance(session, one, _ZONED) for one in expressions):
-        return ""
-    return f" in {session.conf.get('spark.sql.session.timeZone')}"
+    settings = changed_settings(session) if any(map(is_computed, expressions)) else ""
+    text = f" with {settings}" if settings else ""
+    return f"{text} in {zone_of(session)}" if any(is_instance(session, one, _ZONED) for one in expressions) else text
 
 
 def columns_behind(template: DataFrame, name: str) -> set[str]:
