@@ -121,7 +121,7 @@ def test_a_union_becomes_branches(app):
     assert [part.subtopology_id for part in compiled.subtopologies] == ["by-b", "one", "two"]
     for name in ("one", "two"):
         [branch] = compiled.subtopology(name).branches
-        assert [call.method for call in branch.before] == ["select", "where"]
+        assert [call.method for call in branch.before] == ["unionByName", "where"]
         assert branch.sink.topic == "demo-by-b-repartition"
 
 

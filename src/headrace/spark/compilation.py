@@ -19,9 +19,11 @@ from headrace.spark.analysis.event_time import (
     KeyedDeduplication,
     RelayedClosing,
     check_out_of_time,
+    event_time_text,
     without_watermark,
 )
 from headrace.spark.analysis.plan_reader import columns_read
+from headrace.spark.analysis.stream_union import union_text
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
@@ -343,15 +345,18 @@ class _Building:
 
     def _add_keyed(self, declared: KeyedState, behind: Branch) -> None:
         """Add the branches that lead to an operator with keys, and the branch `behind`, which begins with it."""
-        name, watermark = declared.name, self._watermark(declared)
+        name, projection = declared.name, _group_projection(declared)
+        texts = self._texts_behind_union(declared.origins, projection, getattr(declared, "closing", None))
+        has_watermarks = False
         for origin in declared.origins:
-            projection = _group_projection(declared)
             if isinstance(origin.source, TableRows):
                 self._add_table_rows(declared, origin)
                 continue
             # The columns that the grouping reads are found on the template of each source by itself: Spark's optimiser
             # drops the others.
             frame = apply_calls(self._template_of_source(origin.source), origin.calls)
+            watermark = self._watermark(declared, origin)
+            has_watermarks = has_watermarks or watermark is not None
             # Not one of the columns of `projection`, but the clock behind it reads it.
             clock = watermark if isinstance(watermark, Watermark) else None
             event_time = (EVENT_TIME_COLUMN,) if clock is not None else ()
@@ -365,7 +370,7 @@ class _Building:
                 leaving = RepartitionSink(
                     topic=self._internal(name, "repartition"),
                     columns=projection.columns,
-                    expressions=projection.expressions,
+                    expressions=texts,
                     watermark=watermark,
                     source_topics=self._upstream_topics(watermark, origin),
                 )
@@ -375,15 +380,14 @@ class _Building:
             self._add_branch(origin, branch, needed)
         # Two subtopologies: the one of the source ends in the repartition topic, the one behind it has the store.
         if declared.repartitioned:
-            projection = declared.projection
             of_table = behind.closed is None and isinstance(behind.operator, TableAggregate)
             source = RepartitionSource(
                 topic=self._internal(name, "repartition"),
                 columns=_change_columns(projection) if of_table else projection.columns,
-                expressions=_change_texts(projection) if of_table else projection.expressions,
+                expressions=_change_texts(projection) if of_table else texts,
                 on_error=_common_policy([_policy(origin.source) for origin in declared.origins]),
                 origins=tuple(sorted({topic for origin in declared.origins for topic in origin.source.topics})),
-                has_watermarks=watermark is not None,
+                has_watermarks=has_watermarks,
             )
             self._behind[name] = CompiledSubtopology(subtopology_id=name, sources=(source,), branches=(behind,))
 
@@ -457,8 +461,8 @@ class _Building:
         """Return an operator whose windows close with what its output and the settings say about closing."""
         return replace(node, output_mode="append" if appends else "update", idle_timeout_ms=self._idle_timeout_ms)
 
-    def _watermark(self, declared: KeyedState) -> Watermark | RelayedWatermark | None:
-        """Return the clock in front of an operator whose windows close, or the one that its source has."""
+    def _watermark(self, declared: KeyedState, origin: StreamSource) -> Watermark | RelayedWatermark | None:
+        """Return the clock on a way into an operator whose windows close, or the one that its source has."""
         # Windows without a watermark never close, and need no clock.
         if not isinstance(declared, (KeyedAggregate, KeyedTopN)) or declared.closing is None:
             return None
@@ -466,23 +470,38 @@ class _Building:
         if isinstance(closing, RelayedClosing):
             return RelayedWatermark(name=closing.source)
         assert window is not None
-        return self._clock(declared.watermark_name, closing, closing.source, window, declared.where)
+        return self._clock(declared.watermark_name, closing, origin, window, declared.where)
 
-    def _clock(self, name: str, clock: ClosingWindows, source: str, window: WindowKind | None, where: str) -> Watermark:
-        """Return the clock in front of an operator.
+    def _clock(
+        self,
+        name: str,
+        closing: ClosingWindows,
+        origin: StreamSource,
+        window: WindowKind | None,
+        where: str,
+        side: str = "",
+    ) -> Watermark:
+        """Return the clock on a way into an operator.
 
         Args:
-            name: Of its store.
-            clock: What the program declared.
-            source: Under which the operator knows its watermarks.
+            name: Of its store, without the source's name, which the ways of a union add.
+            closing: What the program declared.
+            origin: The way.
             window: That rows are late for; None: rows older than the watermark are late.
             where: "file:line" of the operator.
+            side: Of a join that the way leads into.
         """
+        assert isinstance(origin.source, TopicSource)  # no watermark comes through an operator
+        [clock] = [one for one in closing.clocks if one.source == origin.source.name]
+        event_time = closing.event_time_expression
+        if len(closing.clocks) > 1:
+            name = f"{name}-{clock.source}"
+            event_time = event_time_text(apply_calls(self._template_of_source(origin.source), origin.calls))
         return Watermark(
             name=name,
-            source=source,
+            source=_clock_name(closing, clock.source, side),
             window=window,
-            event_time_expression=clock.event_time_expression,
+            event_time_expression=event_time,
             delay_us=clock.delay_us,
             max_ahead_us=self._max_ahead_ms * 1000,
             announces_each_batch=self._idle_timeout_ms > 0,
@@ -490,6 +509,18 @@ class _Building:
             changelog_topic=self._internal(name, "changelog"),
             where=where,
         )
+
+    def _texts_behind_union(
+        self,
+        origins: Sequence[StreamSource],
+        projection: ProjectForGroup,
+        closing: ClosingWindows | RelayedClosing | None,
+    ) -> tuple[str, ...]:
+        """Return the canonical texts of a projection. Behind a union in event time, the first one names the union."""
+        texts = projection.expressions
+        if not isinstance(closing, ClosingWindows) or len(closing.clocks) == 1:
+            return texts
+        return (f"{texts[0]} of a {union_text(origins, projection, self._template_of_source)}", *texts[1:])
 
     def _deduplication(self, declared: KeyedDeduplication) -> Deduplication:
         return Deduplication(
@@ -549,28 +580,35 @@ class _Building:
             changelog_topic=self._internal(declared.name, "changelog"),
             kind=declared.kind,
             in_event_time=declared.in_event_time,
+            watermark_sources=(_sources_of_side(declared, 0), _sources_of_side(declared, 1)),
             orders=tuple(_order(declared, (left, right), *order) for order in declared.orders),
             is_distinct=declared.is_distinct,
             idle_timeout_ms=self._idle_timeout_ms if declared.in_event_time else 0,
             where=declared.where,
         )
-        topic, expressions = self._internal(declared.name, "repartition"), ("side", _text_of(join))
+        topic, projections = self._internal(declared.name, "repartition"), []
+        text = _text_of(join)
         for number, side in enumerate(declared.sides):
-            watermark = self._watermark_of_side(declared, number)
-            clock = watermark if isinstance(watermark, Watermark) else None
-            sink = RepartitionSink(
-                topic=topic,
-                columns=JOIN_COLUMNS,
-                expressions=expressions,
-                watermark=watermark,
-                source_topics=self._upstream_topics(watermark, side.origins[0]),
-                join=join,
-                join_side=number,
-            )
+            projections.append(_side_projection(side, join, number, bare=all(not one.calls for one in side.origins)))
+            if isinstance(side.clock, ClosingWindows) and len(side.clock.clocks) > 1:
+                union = union_text(side.origins, projections[-1], self._template_of_source)
+                text += f", {JOIN_SIDES[number]} a {union}"
+        expressions = ("side", text)
+        for number, (side, projection) in enumerate(zip(declared.sides, projections, strict=True)):
             # Each stream of a side ends in the join's topic. A side may itself be a join, hence the recursion of
             # `_add_branch`.
             for origin in side.origins:
-                projection = _side_projection(side, join, number, bare=not origin.calls)
+                watermark = self._watermark_of_side(declared, number, origin)
+                clock = watermark if isinstance(watermark, Watermark) else None
+                sink = RepartitionSink(
+                    topic=topic,
+                    columns=JOIN_COLUMNS,
+                    expressions=expressions,
+                    watermark=watermark,
+                    source_topics=self._upstream_topics(watermark, origin),
+                    join=join,
+                    join_side=number,
+                )
                 frame = apply_calls(self._template_of_source(origin.source), origin.calls)
                 event_time = (EVENT_TIME_COLUMN,) if clock is not None else ()
                 projected = frame.selectExpr(
@@ -595,16 +633,17 @@ class _Building:
     def _add_transform(self, declared: KeyedTransform, branch: Branch) -> None:
         """Add the subtopology of a processor that ends in `branch`, and the branches that feed it."""
         projection, topic = declared.projection, self._internal(declared.name, "repartition")
-        watermark = self._watermark_in_front(declared)
-        event_time = (EVENT_TIME_COLUMN,) if watermark is not None else ()
-        sink = RepartitionSink(
-            topic=topic,
-            columns=projection.columns,
-            expressions=projection.expressions,
-            watermark=watermark,
-            source_topics=() if declared.clock is None else declared.clock.topics,
-        )
+        texts = self._texts_behind_union(declared.origins, projection, declared.clock)
+        event_time = (EVENT_TIME_COLUMN,) if declared.clock is not None else ()
         for origin in declared.origins:
+            watermark = self._watermark_in_front(declared, origin)
+            sink = RepartitionSink(
+                topic=topic,
+                columns=projection.columns,
+                expressions=texts,
+                watermark=watermark,
+                source_topics=self._upstream_topics(watermark, origin),
+            )
             frame = apply_calls(self._template_of_source(origin.source), origin.calls)
             projected = frame.selectExpr(
                 *(f"{sql} as {column}" for column, sql in projection.key_sql + projection.input_sql), *event_time
@@ -615,31 +654,33 @@ class _Building:
         source = RepartitionSource(
             topic=topic,
             columns=projection.columns,
-            expressions=projection.expressions,
+            expressions=texts,
             on_error="fail",
             origins=declared.topics,
             # Records that start a micro-batch for timers of processing time look like watermarks.
-            has_watermarks=watermark is not None or declared.time_mode == "processingTime",
+            has_watermarks=declared.clock is not None or declared.time_mode == "processingTime",
         )
         transform = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
         )
 
-    def _watermark_of_side(self, declared: KeyedJoin, number: int) -> Watermark | RelayedWatermark | None:
-        """Return the clock in front of one side of a join, or the one that its closed windows have."""
+    def _watermark_of_side(
+        self, declared: KeyedJoin, number: int, origin: StreamSource
+    ) -> Watermark | RelayedWatermark | None:
+        """Return the clock on a way into one side of a join, or the one that its closed windows have."""
         clock, side = declared.sides[number].clock, JOIN_SIDES[number]
         if clock is None:
             return None
         if isinstance(clock, RelayedClosing):
             return RelayedWatermark(name=clock.source, side=side)
-        return self._clock(f"{declared.name}-{side}-watermark", clock, side, None, declared.where)
+        return self._clock(f"{declared.name}-{side}-watermark", clock, origin, None, declared.where, side)
 
-    def _watermark_in_front(self, declared: KeyedTransform) -> Watermark | None:
-        """Return the clock in front of a processor with timers of event time."""
+    def _watermark_in_front(self, declared: KeyedTransform, origin: StreamSource) -> Watermark | None:
+        """Return the clock on a way into a processor with timers of event time."""
         if declared.clock is None:
             return None
-        return self._clock(f"{declared.name}-watermark", declared.clock, declared.clock.source, None, declared.where)
+        return self._clock(f"{declared.name}-watermark", declared.clock, origin, None, declared.where)
 
     def finished(self) -> CompiledTopology:
         parts: dict[str, CompiledSubtopology] = {}
@@ -665,6 +706,21 @@ class _Building:
                 )
             parts[name] = part
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
+
+
+def _clock_name(closing: ClosingWindows, source: str, side: str) -> str:
+    """Return the name by which the operator behind a clock knows its watermarks."""
+    if not side:
+        return source
+    return side if len(closing.clocks) == 1 else f"{side} {source}"
+
+
+def _sources_of_side(declared: KeyedJoin, number: int) -> tuple[str, ...]:
+    """Return by whose watermarks the rows of a side are known to be complete."""
+    clock, side = declared.sides[number].clock, JOIN_SIDES[number]
+    if not isinstance(clock, ClosingWindows):
+        return (side,)
+    return tuple(_clock_name(clock, source, side) for source in clock.sources)
 
 
 def _change_columns(projection: ProjectForGroup) -> tuple[tuple[str, str], ...]:

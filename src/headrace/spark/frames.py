@@ -201,10 +201,14 @@ def _subset(call: NarrowCall) -> list[str]:
     return [subset] if isinstance(subset, str) else [str(name).strip("`") for name in subset or ()]
 
 
+UNION = "unionByName"
+"""Method of the call that gives the rows of one side of a union the columns of the union."""
+
 _SUBSETS = frozenset({"fillna", "dropna", "replace"})
 _NAMING = frozenset({"withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed", "toDF"})
 _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {
     "select": _select,
+    UNION: _select,
     "selectExpr": _select_expr,
     "drop": _drop,
     "dropna": _dropna,

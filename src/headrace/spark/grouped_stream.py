@@ -114,7 +114,7 @@ class KeyedAggregate:
         if self.closing is None:
             return aggregate
         own = "" if self.repartitioned else self.watermark_name
-        return WindowedAggregate(**of_aggregate, watermark_sources=(self.closing.source,), watermark_store=own)
+        return WindowedAggregate(**of_aggregate, watermark_sources=self.closing.sources, watermark_store=own)
 
     @property
     def session_of(self) -> tuple[Any, ...] | None:

@@ -96,7 +96,7 @@ class KeyedTopN:
         own = "" if self.repartitioned else self.watermark_name
         of_top = {one.name: getattr(top, one.name) for one in fields(top)}
         return WindowedTopN(
-            **of_top, window=self.time_window, watermark_sources=(self.closing.source,), watermark_store=own
+            **of_top, window=self.time_window, watermark_sources=self.closing.sources, watermark_store=own
         )
 
     @property

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql import DataFrame
 
 from headrace.checked_api import checked_api
 from headrace.errors import TopologyError
@@ -26,6 +24,7 @@ from headrace.spark.analysis.plan_reader import check_narrow
 from headrace.spark.analysis.ranked_windows import window_columns
 from headrace.spark.analysis.ranking import Ranking, read_ranking
 from headrace.spark.analysis.static_join import StaticDataFrame, checked_join
+from headrace.spark.analysis.stream_union import aligned, common_event_time
 from headrace.spark.analysis.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream, StreamTable
@@ -245,21 +244,11 @@ class Stream(StreamBase):
                 where,
             )
 
-    def _check_no_event_time(self, method: str, where: str) -> None:
-        """Refuse a method that does not carry the event time on, or would have to keep state by it."""
-        self._check_not_deduplicated(method, where)
-        if has_watermark(self._template):
-            raise refusal(
-                "not-supported-here",
-                f"{method} behind withWatermark is not supported yet",
-                "leave withWatermark out, or group by F.window(..), or deduplicate by it",
-                where,
-            )
-
     def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:  # noqa: N803 PySpark's own
         """Return the rows of both streams, like `DataFrame.unionByName`.
 
-        Each side keeps its own order; the order between the two is undefined.
+        Each side keeps its own order; the order between the two is undefined. Both sides may have a watermark, each
+        with its own delay: rows are late by the one of their own side, and windows close by the lesser one.
         """
         where = call_site()
         if not isinstance(other, Stream) or other._app is not self._app:
@@ -270,14 +259,19 @@ class Stream(StreamBase):
                 where,
             )
         for side in (self, other):
-            side._check_no_event_time("unionByName", where)
+            side._check_not_deduplicated("unionByName", where)
         # Spark's own union of the empty templates decides names and types, and finds the user's errors.
         with translated(where, self._template.columns):
             union = without_hidden(self._template).unionByName(without_hidden(other._template), allowMissingColumns)
         origins = tuple(
-            _aligned(origin, side, union.schema, where) for side in (self, other) for origin in side._origins
+            aligned(origin, side._template, union.schema, where) for side in (self, other) for origin in side._origins
         )
-        return Stream(self._app, self._app._template_of(union.schema), origins)
+        template = self._app._template_of(union.schema)
+        event_time = common_event_time((self._template, other._template), union.columns, where)
+        if event_time is not None:
+            # Only on the template: each side has its own call, with its own delay.
+            template = apply_calls(template, (NarrowCall(method="withWatermark", args=(event_time,), where=where),))
+        return Stream(self._app, template, origins)
 
     def join(
         self, other: DataFrame | Stream, on: Any = None, how: str | None = None, *, name: str | None = None
@@ -371,16 +365,3 @@ class Stream(StreamBase):
             'group first: groupBy("c").agg(..)',
             call_site(),
         )
-
-
-def _aligned(origin: StreamSource, side: Stream, schema: StructType, where: str) -> StreamSource:
-    """Return `origin` with one more call that gives its rows the columns and types of the union."""
-    # Each source is compiled by itself, without the union. So names are resolved here as `unionByName` does, and types
-    # that Spark widened are cast.
-    have = {name.lower(): name for name in side.columns}
-    columns = [_as_type(have.get(field.name.lower()), field.dataType).alias(field.name) for field in schema.fields]
-    return origin.followed_by(NarrowCall(method="select", args=tuple(columns), where=where))
-
-
-def _as_type(name: str | None, kind: DataType) -> Column:
-    return (F.lit(None) if name is None else F.col(quoted(name))).cast(kind)

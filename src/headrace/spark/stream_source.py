@@ -163,7 +163,7 @@ class KeyedTransform:
             changelog_topic=changelog_topic,
             time_zone=self.time_zone,
             group_expressions=self.projection.expressions[:groups],
-            watermark_sources=() if self.clock is None else (self.clock.source,),
+            watermark_sources=() if self.clock is None else self.clock.sources,
             idle_timeout_ms=0 if self.clock is None else idle_timeout_ms,
             initial=self.initial,
             where=self.where,

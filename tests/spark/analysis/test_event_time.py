@@ -199,7 +199,7 @@ REFUSED = {
         "not-supported-here",
         "several topics",
     ),
-    "a union behind a watermark": (lambda s: marked(s).unionByName(s), "not-supported-here", "withWatermark"),
+    "a union behind a watermark": (lambda s: marked(s).unionByName(s), "not-supported-here", "the other has none"),
     "a union behind it": (lambda s: s.unionByName(unique(s)), "not-supported-here", "behind drop"),
     "a group without a window behind a watermark": (
         lambda s: marked(s).groupBy("id").agg(F.count("*")),

@@ -16,7 +16,7 @@ SCHEMA = "text string, at timestamp, price decimal(38,10), n int"
 @pytest.fixture
 def with_setting(spark):
     """Call a function while a setting has another value."""
-    before = {}
+    before: dict[str, str | None] = {}
 
     def call(name, value, function):
         before.setdefault(name, spark.conf.get(name, None))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 from tests.longer import LONG
 
 from headrace.errors import HeadraceError
 from headrace.spark.runtime.rows.row_schema import schemas_by_changelog
 from headrace.spark.streams_app import StreamsApp
-from headrace.spark.topology.nodes import RepartitionSink, Watermark, WindowedAggregate
+from headrace.spark.topology.nodes import RepartitionSink, Watermark, WindowedAggregate, WindowedTopN
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark
@@ -126,10 +128,10 @@ def on_time(rows, delay, is_late):
 def shuffled(seed, topic, count):
     """Rows of one topic by partition: event times that advance, in an order that is late now and then."""
     draw = random.Random(f"{seed} {topic}")
-    partitions = ([], [])
+    partitions: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for number in range(count):
         second = number // 2 - draw.choice((0, 0, 1, 3, 6, 15, 30))
-        partitions[draw.randrange(2)].append({"id": draw.choice("abc"), "ts": second, "n": number})
+        partitions[draw.randrange(2)].append({"id": draw.choice("abcdefgh"), "ts": second, "n": number})
     return partitions
 
 
@@ -165,7 +167,7 @@ def spans(rows, column):
 @pytest.mark.parametrize("seed", range(12 if LONG else 1))
 def test_windows_sessions_and_joins_equal_spark_on_rows_on_time(spark, app, seed):
     by_window(united(app)).to_topic("windows", output_mode="append")
-    gap = F.session_window("ts", "4 seconds")
+    gap = F.session_window("ts", "2 seconds")
     aggregates = (F.count("*").alias("rows"), F.sum("n").alias("total"))
     united(app).groupBy(gap, "id").agg(*aggregates, name="sessions").to_topic("sessions", output_mode="append")
     right = marked(app, "pages").selectExpr("id as page", "ts as opened", "n as page_n")
@@ -208,12 +210,13 @@ def as_sent(topic, row):
 
 
 def pairs(rows):
-    return sorted((row["id"], row["n"], row.get("page_n", -1)) for row in rows)
+    return sorted((row["id"], row["n"], -1 if row.get("page_n") is None else row["page_n"]) for row in rows)
 
 
 def joined(feeds, pages):
     """The left join of the rows on time, without rows that may still find a partner."""
-    sides, watermarks = {"left": [], "right": []}, []
+    sides: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
+    watermarks = []
     for topic, partitions in [*feeds.items(), ("pages", pages)]:
         for part in partitions:
             kept, newest = on_time(part, DELAYS.get(topic, 5), lambda time, mark: time < mark)
@@ -253,6 +256,49 @@ def test_a_silent_side_holds_windows_back_unless_it_is_passed_over(app, spark, t
             assert bool(silent) == (rows == 0), json.dumps(silent)
 
 
+def test_ranks_over_windows_and_timers_follow_both_clocks(app):
+    both = united(app).withColumn("window", F.window("ts", "10 seconds"))
+    place = F.rank().over(Window.partitionBy("window").orderBy(F.desc("n")))
+    both.withColumn("place", place).where("place <= 2", name="best").to_topic("best", output_mode="append")
+    timed = united(app).groupBy("id").transformWithState(Repeating(), "id string", "Append", "EventTime", name="timed")
+    timed.to_topic("timed")
+    compiled = app.compile()
+    [top] = compiled.subtopology("best").operators
+    assert isinstance(top, WindowedTopN)
+    [branch] = compiled.subtopology("timed").branches
+    assert branch.transform is not None
+    assert top.watermark_sources == branch.transform.watermark_sources == ("clicks", "views")
+    clocks = [branch.watermark for branch in compiled.subtopology("views").branches if branch.watermark]
+    assert [(one.name, one.delay_us) for one in clocks] == [
+        ("best-watermark-views", 20_000_000),
+        ("timed-watermark-views", 20_000_000),
+    ]
+    with TopologyTest(app, partitions={"clicks": 1, "views": 1}) as test:
+        test.push("clicks", [as_sent("clicks", {"id": "a", "ts": second, "n": second}) for second in (1, 2, 3, 40)])
+        assert test.read("best") == test.read("timed") == []
+        test.push("views", [as_sent("views", {"id": "a", "ts": second, "n": second}) for second in (4, 31)])
+        assert sorted(row["n"] for row in test.read("best")) == [3, 4]
+        assert len(test.read("timed")) > 0
+
+
+class Repeating(StatefulProcessor):
+    """Yields its key when a timer one second behind each row is due."""
+
+    def init(self, handle):
+        self.handle = handle
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            self.handle.registerTimer(int(row.ts.replace(tzinfo=UTC).timestamp() * 1000) + 1000)
+        yield from ()
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield Row(id=key[0])
+
+    def close(self):
+        pass
+
+
 REFUSED = {
     "one side without a watermark": (
         lambda a: marked(a, "clicks").unionByName(a.stream("b", schema=SCHEMA)),
@@ -269,7 +315,7 @@ REFUSED = {
                 .withWatermark("t", "1 second")
             )
         ),
-        "not one column of the union",
+        "one side is ts, of the other t;",
     ),
     "a stream with itself": (
         lambda a: by_window((s := marked(a, "clicks")).where("n > 1").unionByName(s.where("n < 1"))).to_topic("out"),
@@ -294,4 +340,4 @@ def test_what_cannot_be_united_is_refused_at_the_line_of_the_call(app, name):
     with pytest.raises(HeadraceError, match=message) as caught:
         program(app)
     assert caught.value.code == "not-supported-here"
-    assert "test_stream_union.py" in str(caught.value)
+    assert "test_stream_union.py" in caught.value.facts["where"]

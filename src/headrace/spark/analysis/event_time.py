@@ -6,7 +6,8 @@ in front of the operator would break it: its records come from several upstream 
 with it which rows are late, would depend on timing.
 
 Windows. Whether a row is late is decided in front of the repartition topic, by the watermark of the row's own source
-partition. So a slow upstream task makes no record of the others late.
+partition. So a slow upstream task makes no record of the others late. For the same reason the sources of a union need
+no common order: each has its own clock, and windows close by the least watermark of all of them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ __all__ = [
     "ClosingWindows",
     "KeyedDeduplication",
     "RelayedClosing",
+    "SourceClock",
     "check_out_of_time",
     "check_watermark",
     "closing_windows",
+    "event_time_text",
     "has_watermark",
     "keyed_deduplication",
     "without_watermark",
@@ -72,14 +75,34 @@ class KeyedDeduplication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosingWindows:
-    """How the windows of one aggregate close, or rows of one side of a join expire: by the watermark of a source."""
+class SourceClock:
+    """The watermark of one source, which each of its partitions keeps by itself."""
 
     source: str
     topics: tuple[str, ...]
-    event_time_expression: str
     delay_us: int
     out_of_time: OutOfTime = field(default_factory=OutOfTime)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingWindows:
+    """How the windows of one aggregate close, or rows of one side of a join expire: by the watermarks of its sources.
+
+    The rows of a union have several sources, and the least watermark of all their partitions counts.
+    """
+
+    clocks: tuple[SourceClock, ...]
+    event_time_expression: str  # canonical text over the rows; behind a union, over the columns of the union
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of the sources."""
+        return tuple(clock.source for clock in self.clocks)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics of all sources."""
+        return tuple(topic for clock in self.clocks for topic in clock.topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +110,11 @@ class RelayedClosing:
     """How windows close behind closed windows: by the watermark that the operator in front sends on."""
 
     source: str  # name of that operator's store
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the name of the operator, as `ClosingWindows` does those of its sources."""
+        return (self.source,)
 
 
 def has_watermark(dataframe: DataFrame) -> bool:
@@ -147,6 +175,7 @@ def keyed_deduplication(
         TopologyError: unresolved-column, refused-by-spark, not-supported-here, bad-value.
     """
     source, delay = _only_source(ways, where)
+    _check_no_skips(source, "a deduplication", where)
     with translated(where, template.columns):
         visible = without_hidden(template)
         # Releases word an unknown name of dropDuplicates differently, and one of select alike.
@@ -189,16 +218,43 @@ def closing_windows(
     Raises:
         TopologyError: not-supported-here.
     """
-    source, delay = _only_source(ways, where, operator)
-    assert delay is not None
+    names = [source.name for source, _ in ways]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise refusal(
+            "not-supported-here",
+            f'the rows of "{twice}" come twice into {operator}, and each way would have a watermark of its own',
+            f'read its topic a second time: app.stream(.., name="{twice}-2")',
+            where,
+        )
+    clocks = []
+    for source, calls in ways:
+        if len(source.topics) > 1:
+            raise refusal(
+                "not-supported-here",
+                f"records of several topics ({', '.join(source.topics)}) have no common order, and {operator} follows "
+                "from it",
+                "read each topic with app.stream and withWatermark, and unite the rows with unionByName",
+                where,
+            )
+        _check_no_skips(source, operator, where)
+        delay = _delay(calls)
+        assert delay is not None
+        clocks.append(
+            SourceClock(
+                source=source.name,
+                topics=source.topics,
+                delay_us=interval_microseconds(template.sparkSession, delay),
+                out_of_time=_out_of_time(source),
+            )
+        )
+    return ClosingWindows(clocks=tuple(clocks), event_time_expression=event_time_text(template))
+
+
+def event_time_text(template: DataFrame) -> str:
+    """Return the canonical text of the event time of rows that have a watermark."""
     [event_time] = [one for one in sequence(analysed(template).output()) if one.name() == EVENT_TIME_COLUMN]
-    return ClosingWindows(
-        source=source.name,
-        topics=source.topics,
-        event_time_expression=CanonicalExpressions(template).text(event_time),
-        delay_us=interval_microseconds(template.sparkSession, delay),
-        out_of_time=_out_of_time(source),
-    )
+    return CanonicalExpressions(template).text(event_time)
 
 
 def check_out_of_time(source: TopicSource, branches: Sequence[Branch], *, idle_timeout_ms: int) -> None:
@@ -241,27 +297,33 @@ def _out_of_time(source: TopicSource) -> OutOfTime:
 
 
 def _only_source(
-    ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str, operator: str = "a deduplication"
+    ways: Sequence[tuple[TopicSource, Sequence[NarrowCall]]], where: str
 ) -> tuple[TopicSource, str | None]:
-    """Return the source, and the delay of its watermark; None without one."""
+    """Return the source of a deduplication, and the delay of its watermark; None without one."""
     topics = [topic for source, _ in ways for topic in source.topics]
     if len(topics) > 1:
         raise refusal(
             "not-supported-here",
-            f"rows of several topics ({', '.join(topics)}) have no common order, and {operator} follows from it",
+            f"rows of several topics ({', '.join(topics)}) have no common order, and a deduplication follows from it",
             "write them to one topic with to_topic, and read that topic",
             where,
         )
     [(source, calls)] = ways
+    return source, _delay(calls)
+
+
+def _delay(calls: Sequence[NarrowCall]) -> str | None:
+    return next((str(call.args[1]) for call in calls if call.method == "withWatermark"), None)
+
+
+def _check_no_skips(source: TopicSource, operator: str, where: str) -> None:
     if source.on_error != "fail":
         raise refusal(
             "not-supported-here",
             f"records that are passed over by on_error are not supported yet in front of {operator}",
-            f'app.stream("{topics[0]}", .., on_error="fail"), and try_cast in the calls before it',
+            f'app.stream("{source.topics[0]}", .., on_error="fail"), and try_cast in the calls before it',
             where,
         )
-    delay = next((str(call.args[1]) for call in calls if call.method == "withWatermark"), None)
-    return source, delay
 
 
 def _check_key(template: DataFrame, source: TopicSource, keys: Sequence[Any], where: str) -> None:

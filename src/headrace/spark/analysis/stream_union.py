@@ -68,11 +68,11 @@ def common_event_time(templates: Sequence[DataFrame], names: Sequence[str], wher
     found = [_event_time_columns(template) for template in templates]
     common = next((name for name in names if all(name.lower() in columns for columns in found)), None)
     if common is None:
+        left, right = (" or ".join(sorted(columns)) or "a column that was dropped" for columns in found)
         raise refusal(
             "not-supported-here",
-            f"the event times of the two sides, {' and '.join(map(event_time_text, templates))}, are not one column of "
-            "the union",
-            'give them one name in front of withWatermark: withColumnRenamed("clicked_at", "time")',
+            f"the event time of one side is {left}, of the other {right}; it has to be one column of the union",
+            'give both one name in front of withWatermark: withColumnRenamed("clicked_at", "time")',
             where,
         )
     return common
@@ -82,7 +82,8 @@ def _event_time_columns(template: DataFrame) -> set[str]:
     """Return the columns, in lower case, that equal the event time."""
     canonical, event_time = CanonicalExpressions(template), event_time_text(template)
     columns = sequence(analysed(template).output())
-    return {str(one.name()).lower() for one in columns if canonical.text(one) == event_time}
+    names = (str(one.name()) for one in columns if canonical.text(one) == event_time)
+    return {name.lower() for name in names if not name.startswith(HIDDEN_PREFIX)}
 
 
 def union_text(origins: Sequence[StreamSource], projection: ProjectForGroup, template_of: TemplateOf) -> str:

@@ -576,6 +576,8 @@ class Join:
     in_event_time: bool = False  # both sides have a watermark, and rows are deleted by them
     orders: tuple[TimeOrder, ...] = ()  # the condition, beside the key
     is_distinct: bool = False  # equal rows of a side count once, and so do equal rows of the result
+    # By whose watermarks rows of the left and of the right side are known to be complete.
+    watermark_sources: tuple[tuple[str, ...], tuple[str, ...]] = (("left",), ("right",))
     idle_timeout_ms: int = 0  # as in `WindowedAggregate`
     where: str = ""
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.errors import ConfigError
-from headrace.spark.analysis.event_time import ClosingWindows
+from headrace.spark.analysis.event_time import ClosingWindows, SourceClock
 from headrace.spark.analysis.plan_reader import nondeterministic_functions, nondeterministic_functions_of
 from headrace.spark.compilation import Output
 from headrace.spark.frames import apply_calls
@@ -64,7 +64,7 @@ from headrace.spark.verification.verify_joins import join_rows, least_watermark_
 from headrace.spark.verification.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
-from headrace.spark.verification.verify_windows import closed_rows, rows_on_time
+from headrace.spark.verification.verify_windows import closed_rows, rows_on_time, watermarks
 
 if TYPE_CHECKING:
     from headrace.spark.application_declaration import ApplicationDeclaration
@@ -276,26 +276,26 @@ class _Recomputation:
         self, declared: KeyedAggregate | KeyedTopN, *, closed: bool, own_partition: bool = False
     ) -> DataFrame:
         """Return the rows in front of an operator whose windows close: those on time, or those of closed windows."""
-        [source], closing = declared.origins, declared.closing
+        closing = declared.closing
         assert isinstance(closing, ClosingWindows)
-        assert isinstance(source.source, TopicSource)
-        keyed = self._placed_rows(source.source, source.calls)
-        if isinstance(declared, KeyedTopN):
-            keyed = keyed.withColumn(WINDOW_COLUMN, F.expr(declared.window_sql))
         session_of = declared.session_of if isinstance(declared, KeyedAggregate) else None
-        rows = rows_on_time(keyed, closing, self._max_ahead_us, session=session_of is not None)
+        frames, clocks = [], []
+        # Rows of a union are late by the watermark of their own side.
+        for origin, clock in zip(declared.origins, closing.clocks, strict=True):
+            assert isinstance(origin.source, TopicSource)
+            keyed = self._placed_rows(origin.source, origin.calls)
+            if isinstance(declared, KeyedTopN):
+                keyed = keyed.withColumn(WINDOW_COLUMN, F.expr(declared.window_sql))
+            frames.append(rows_on_time(keyed, clock.delay_us, self._max_ahead_us, session=session_of is not None))
+            found = watermarks(keyed, clock.delay_us, self._max_ahead_us) if closed else {}
+            clocks.append({partition: found.get(partition) for partition in self._partitions(clock)})
+        rows = _united(frames)
         if not closed:
             return rows
-        partitions = [partition for topic, partition in self._extent.ranges if topic in closing.topics]
-        return closed_rows(
-            rows,
-            keyed,
-            closing,
-            self._max_ahead_us,
-            partitions,
-            own_partition=own_partition,
-            session_of=session_of,
-        )
+        return closed_rows(rows, clocks, own_partition=own_partition, session_of=session_of)
+
+    def _partitions(self, clock: SourceClock) -> list[int]:
+        return [partition for topic, partition in self._extent.ranges if topic in clock.topics]
 
     def _placed_rows(self, source: TopicSource, calls: Sequence[NarrowCall]) -> DataFrame:
         """Return rows with the places of their records, without those that `on_ahead` leaves out."""
@@ -341,26 +341,31 @@ class _Recomputation:
 
     def _side_on_time(self, side: JoinedSide) -> tuple[DataFrame, int | None]:
         """Return the rows of a side that are not late, and the watermark that all of its tasks have sent."""
-        [origin], clock = side.origins, side.clock
+        [origin, *_], closing = side.origins, side.clock
         if isinstance(origin.source, ClosedWindows):
             rows = apply_calls(self._closed_windows(origin.source.state), origin.calls)
             return rows, self._relayed_watermark(origin.source.state)
-        assert isinstance(clock, ClosingWindows)
-        assert isinstance(origin.source, TopicSource)
-        rows = self._placed_rows(origin.source, origin.calls)
-        return rows_not_late(rows, clock.delay_us, self._max_ahead_us), self._least_watermark(clock, rows)
+        assert isinstance(closing, ClosingWindows)
+        frames, passed = [], []
+        for one, clock in zip(side.origins, closing.clocks, strict=True):
+            assert isinstance(one.source, TopicSource)
+            rows = self._placed_rows(one.source, one.calls)
+            frames.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
+            passed.append(self._least_watermark(clock, rows))
+        return _united(frames), _least(passed)
 
-    def _least_watermark(self, clock: ClosingWindows, rows: DataFrame) -> int | None:
-        partitions = [partition for topic, partition in self._extent.ranges if topic in clock.topics]
-        return least_watermark_us(rows, clock.delay_us, self._max_ahead_us, partitions)
+    def _least_watermark(self, clock: SourceClock, rows: DataFrame) -> int | None:
+        return least_watermark_us(rows, clock.delay_us, self._max_ahead_us, self._partitions(clock))
 
     def _relayed_watermark(self, aggregate: KeyedAggregate) -> int | None:
         """Return the watermark that all tasks of an operator that closes windows have sent on."""
-        [origin], closing = aggregate.origins, aggregate.closing
+        [origin, *_], closing = aggregate.origins, aggregate.closing
         if isinstance(closing, ClosingWindows):
-            assert isinstance(origin.source, TopicSource)
-            rows = self._placed_rows(origin.source, origin.calls)
-            passed = self._least_watermark(closing, rows)
+            found = []
+            for one, clock in zip(aggregate.origins, closing.clocks, strict=True):
+                assert isinstance(one.source, TopicSource)
+                found.append(self._least_watermark(clock, self._placed_rows(one.source, one.calls)))
+            passed = _least(found)
         else:
             assert isinstance(origin.source, ClosedWindows)
             passed = self._relayed_watermark(origin.source.state)
@@ -392,14 +397,21 @@ class _Recomputation:
 
     def _rows(self, origins: Sequence[StreamSource]) -> DataFrame:
         """Return the rows of all origins; with several origins, the columns that they share."""
-        frames = [self._origin_rows(origin) for origin in origins]
-        if len(frames) == 1:
-            return frames[0]
-        return reduce(lambda one, other: one.unionByName(other), frames)
+        return _united([self._origin_rows(origin) for origin in origins])
 
     def _stream_rows(self, output: Output) -> DataFrame:
         assert isinstance(output.rows, Stream)
         return self._rows(output.rows._origins)
+
+
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _least(watermarks_us: Sequence[int | None]) -> int | None:
+    """Return the least of the watermarks of several sources; None while one has none."""
+    known = [one for one in watermarks_us if one is not None]
+    return min(known) if len(known) == len(watermarks_us) else None
 
 
 def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:

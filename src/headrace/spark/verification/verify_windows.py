@@ -7,13 +7,12 @@ sink has complete windows only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from headrace.spark.analysis.event_time import ClosingWindows
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     OFFSET_COLUMN,
@@ -22,18 +21,18 @@ from headrace.spark.topology.nodes import (
     WINDOW_COLUMN,
 )
 
-__all__ = ["closed_rows", "rows_on_time"]
+__all__ = ["closed_rows", "rows_on_time", "watermarks"]
 
 
 _ROW, _TIME, _NEWEST, _END = "__headrace_row", "__headrace_time", "__headrace_newest", "__headrace_end"
 
 
-def rows_on_time(rows: DataFrame, closing: ClosingWindows, max_ahead_us: int, *, session: bool) -> DataFrame:
-    """Return rows without those that are late.
+def rows_on_time(rows: DataFrame, delay_us: int, max_ahead_us: int, *, session: bool) -> DataFrame:
+    """Return rows of one source without those that are late.
 
     Args:
         rows: With the columns of `verify_deduplication.with_places`, the event time and the window.
-        closing: The delay of the watermark.
+        delay_us: Of the watermark.
         max_ahead_us: By how much an event time may exceed its record's timestamp and still move the watermark.
         session: Whether the windows are sessions.
     """
@@ -42,19 +41,28 @@ def rows_on_time(rows: DataFrame, closing: ClosingWindows, max_ahead_us: int, *,
     before = Window.partitionBy(TASK_COLUMN).orderBy(OFFSET_COLUMN, _ROW).rowsBetween(Window.unboundedPreceding, -1)
     placed = placed.withColumn(_NEWEST, F.max(_moving_time(max_ahead_us)).over(before))
     newest, end = F.col(_NEWEST), F.unix_micros(F.col(WINDOW_COLUMN).getField("end"))
-    on_time = newest.isNull() | (end > newest - closing.delay_us)
+    on_time = newest.isNull() | (end > newest - delay_us)
     if session:  # a row before the watermark might join a closed session
-        on_time = newest.isNull() | (F.unix_micros(EVENT_TIME_COLUMN) >= newest - closing.delay_us)
+        on_time = newest.isNull() | (F.unix_micros(EVENT_TIME_COLUMN) >= newest - delay_us)
     on_time = placed.where(on_time)
     return on_time.drop(_ROW, _NEWEST)
 
 
+def watermarks(rows: DataFrame, delay_us: int, max_ahead_us: int) -> dict[int, int]:
+    """Return the watermark in microseconds of each partition of a source that has one.
+
+    Args:
+        rows: All rows, as for `rows_on_time`: late ones move the watermark too.
+        delay_us: As there.
+        max_ahead_us: As there.
+    """
+    newest = rows.groupBy(TASK_COLUMN).agg(F.max(_moving_time(max_ahead_us)).alias(_TIME)).collect()
+    return {row[TASK_COLUMN]: row[_TIME] - delay_us for row in newest if row[_TIME] is not None}
+
+
 def closed_rows(
     on_time: DataFrame,
-    rows: DataFrame,
-    closing: ClosingWindows,
-    max_ahead_us: int,
-    partitions: Iterable[int],
+    clocks: Sequence[Mapping[int, int | None]],
     *,
     own_partition: bool,
     session_of: Sequence[Any] | None = None,
@@ -62,23 +70,22 @@ def closed_rows(
     """Return the rows of closed windows.
 
     Args:
-        on_time: The rows on time, of which those are returned.
-        rows: All rows, as for `rows_on_time`: late ones move the watermark too.
-        closing: As for `rows_on_time`.
-        max_ahead_us: As for `rows_on_time`.
-        partitions: Those of the source.
+        on_time: The rows on time of all sources, of which those are returned.
+        clocks: Of each source, the watermark of each partition; None for one without.
         own_partition: Whether a group is in one partition, by whose clock its windows close. Else they close by the
             least watermark of all partitions, and one without rows keeps every window open.
         session_of: Of sessions, the other grouping columns.
     """
-    newest = rows.groupBy(TASK_COLUMN).agg(F.max(_moving_time(max_ahead_us)).alias(_TIME)).collect()
-    times = {row[TASK_COLUMN]: row[_TIME] - closing.delay_us for row in newest if row[_TIME] is not None}
-    if not times or (not own_partition and set(partitions) - times.keys()):
+    times = [time for clock in clocks for time in clock.values()]
+    known = [time for time in times if time is not None]
+    if not known or (not own_partition and len(known) < len(times)):
         return on_time.limit(0)
-    closed_until = F.lit(min(times.values()))
+    closed_until = F.lit(min(known))
     if own_partition:
-        clocks = F.create_map(*(F.lit(part) for pair in times.items() for part in pair))
-        closed_until = F.element_at(clocks, F.col(TASK_COLUMN))
+        [clock] = clocks
+        pairs = [(partition, time) for partition, time in clock.items() if time is not None]
+        of_partition = F.create_map(*(F.lit(part) for pair in pairs for part in pair))
+        closed_until = F.element_at(of_partition, F.col(TASK_COLUMN))
     if session_of is None:
         return on_time.where(F.unix_micros(F.col(WINDOW_COLUMN).getField("end")) <= closed_until)
     return _with_session_ends(on_time, session_of).where(F.col(_END) < closed_until).drop(_END)

@@ -49,7 +49,6 @@ from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.runtime.stores.time_keys import first_key_at, microseconds, shortened_keys, timed_keys
 from headrace.spark.topology.nodes import (
     JOIN_COLUMNS,
-    JOIN_SIDES,
     KEY_COLUMN,
     TASK_COLUMN,
     WINDOW_TYPE,
@@ -210,7 +209,7 @@ class _Changes:
         join = self._join
         # 1. The watermark of each side after this micro-batch. Equal rows count once while the window of either side
         #    can have more of them, so then the lesser one closes both.
-        clock = advance_clocks(reader, self._clock, join, [(side,) for side in JOIN_SIDES], self._upstream)
+        clock = advance_clocks(reader, self._clock, join, join.watermark_sources, self._upstream)
         watermarks = [after for _, after in clock.times]
         # By what the rows of each side are deleted: the watermark of the other one.
         passed = [min(watermarks)] * 2 if join.is_distinct else watermarks[::-1]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
-from headrace.spark.topology.nodes import JOIN_SIDES, Join, TimeWindow, Transform, WindowedAggregate, WindowedTopN
+from headrace.spark.topology.nodes import Join, TimeWindow, Transform, WindowedAggregate, WindowedTopN
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import StoreReader
@@ -83,8 +83,7 @@ def least_watermark(sources: Sequence[str], upstream: Sequence[UpstreamWatermark
     for one in upstream:
         if one.source in by_source:
             by_source[one.source][one.task] = one
-    # No watermark of a whole source: its number of tasks is not known, so nothing is complete.
-    if any(not found for found in by_source.values()):
+    if not any(by_source.values()):
         return NO_TIME
     # By the clock of the senders, as it stands in the topic: the result does not depend on when this task runs.
     newest_ms = max(one.sent_ms for one in upstream)
@@ -92,8 +91,8 @@ def least_watermark(sources: Sequence[str], upstream: Sequence[UpstreamWatermark
     times: list[int] = []
     for found in by_source.values():
         # Every task of the source counts, also one that has sent nothing: the number of tasks is part of each
-        # watermark.
-        for task in range(max(one.tasks for one in found.values())):
+        # watermark. It is not known of a source that has sent none, as one side of a union, but one task it has.
+        for task in range(max((one.tasks for one in found.values()), default=1)):
             seen = found.get(task)
             silent_ms = newest_ms - (first_ms if seen is None else seen.sent_ms)
             # A silent task is passed over only if the setting allows it; its rows may then be dropped as late.
@@ -113,7 +112,7 @@ def silent_tasks(
     but by all tasks alike.
     """
     window = None if isinstance(closing, (Join, Transform)) else closing.window
-    sources = JOIN_SIDES if isinstance(closing, Join) else closing.watermark_sources
+    sources = sum(closing.watermark_sources, ()) if isinstance(closing, Join) else closing.watermark_sources
     ahead_us = window.slide_us if isinstance(window, TimeWindow) else 0
     sent = [one for one in upstream if one.source in sources]
     if not sent:
@@ -123,7 +122,8 @@ def silent_tasks(
     for source in sources:
         seen = {one.task: one for one in sent if one.source == source}
         newest_us = max((one.time_us for one in seen.values()), default=NO_TIME)
-        for task in range(max((one.tasks for one in seen.values()), default=0)):
+        # The first task of a source that has sent no watermark at all stands for the others.
+        for task in range(max((one.tasks for one in seen.values()), default=1)):
             one = seen.get(task)
             silent_ms = newest_ms - (first_ms if one is None else one.sent_ms)
             is_passed_over = 0 < closing.idle_timeout_ms < silent_ms
