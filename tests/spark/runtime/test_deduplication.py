@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F
+from tests.longer import longer
 from tests.spark.runtime.operators.test_deduplicate_operator import Event, reference
 
 from headrace.errors import RecordError
@@ -106,7 +107,7 @@ def test_first_rows_without_a_watermark(broker, make_app, running):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        pytest.param({}, marks=longer),
         {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}},
     ],
     ids=["exactly-once", "resident"],

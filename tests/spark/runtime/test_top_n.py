@@ -8,6 +8,7 @@ import random
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from tests.longer import longer
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +77,7 @@ def by_key(topic, position):
     ("key", "settings"),
     [
         (None, {}),
-        ("auction", {}),
+        pytest.param("auction", {}, marks=longer),
         ("auction", {"config": {"headrace.execution": "resident", "headrace.batch.max.records": 70}}),
     ],
     ids=["repartitioned", "keyed", "resident"],
@@ -119,7 +120,7 @@ def test_the_first_rows_of_each_key_are_kept(broker, make_app, running, key, set
     assert app.verify().status == "differs"
 
 
-@pytest.mark.parametrize("function", ["rank", "dense_rank"])
+@pytest.mark.parametrize("function", ["rank", pytest.param("dense_rank", marks=longer)])
 def test_ties_that_leave_become_tombstones(broker, make_app, running, function):
     broker.create_topics({"bids": 3})
     rows = bids(500, seed=3)

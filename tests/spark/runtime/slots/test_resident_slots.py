@@ -7,6 +7,7 @@ import platform
 import signal
 
 import pytest
+from tests.longer import longer
 
 from headrace.errors import ConfigError, RecordError
 from headrace.spark.runtime.slots import resident_chains, resident_slots
@@ -116,7 +117,7 @@ def count_and_compute(app):
     return app
 
 
-@pytest.mark.parametrize("build", [count_each, copy_each, count_and_compute])
+@pytest.mark.parametrize("build", [count_each, pytest.param(copy_each, marks=longer), count_and_compute])
 def test_a_slot_whose_worker_was_killed_is_started_again(broker, make_app, running, flights, build):
     app = running(build(make_app("killed")))
     flights.send(broker, range(100))
@@ -197,7 +198,7 @@ def sql_application(app, sink):
     return app
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=longer)])
 def test_spark_sql_in_resident_slots_gives_what_jobs_give(spark, broker, make_app, running, flights, guarantee):
     app = make_app("resident", processing_guarantee=guarantee)
     started = running(sql_application(app, "resident"))
@@ -247,7 +248,7 @@ def numbered(number):
     return {name: None if name != "origin" and number * len(name) % 11 == 0 else value for name, value in found.items()}
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=longer)])
 def test_spark_sql_around_an_aggregate_gives_what_jobs_give(spark, broker, make_app, running, guarantee):
     """Every micro-batch of both ways has one record of a task, so that every single row is compared."""
     values_of = [json.dumps(numbered(number)) for number in range(60)]
