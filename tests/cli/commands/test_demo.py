@@ -39,7 +39,7 @@ def check_picture(printed: list[str]) -> None:
 def test_the_demo_passes(tmp_path: Path) -> None:
     """With HEADRACE_LONG=1 twice in a row, in the same places."""
     for _ in range(2 if LONG else 1):
-        done = subprocess.run(DEMO, capture_output=True, text=True, timeout=400, env=environment(tmp_path), check=False)
+        done = subprocess.run(DEMO, capture_output=True, text=True, timeout=600, env=environment(tmp_path), check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "336,776 counted   0 lost   0 repeated" in done.stdout
         assert "guarantee     exactly_once_v2: nothing lost and nothing repeated, through the kill" in done.stdout
