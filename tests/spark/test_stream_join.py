@@ -6,6 +6,7 @@ import inspect
 import logging
 
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from tests.spark.refused_programs import refused
 
@@ -185,6 +186,22 @@ def test_unbounded_state_is_a_warning_at_the_line_of_the_join(auctions, persons,
     assert 'the join "joined-by-seller" keeps every row of both sides for ever' in warning
     assert "bytes for a row with all columns, " in warning
     assert "Write withWatermark on both sides and a time range in the condition" in warning
+
+
+def test_a_rank_that_keeps_what_the_join_forgets_is_a_warning(auctions, bids, caplog):
+    timed = bids.withWatermark("at", "1 second")
+    condition = F.expr("id = auction AND at BETWEEN opened AND opened + INTERVAL 1 HOUR")
+    joined = auctions.withWatermark("opened", "1 second").join(timed, condition)
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        joined.withColumn("place", place_of("id")).where("place <= 2", name="best")
+        assert bids.withColumn("place", place_of("auction")).where("place = 1")
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "test_stream_join.py:" in warning
+    assert 'the rank "best" keeps its first 2 rows for each value of id for ever' in warning
+
+
+def place_of(column):
+    return F.row_number().over(Window.partitionBy(column).orderBy(F.desc("price")))
 
 
 def test_a_join_is_described(app, auctions, persons):

@@ -16,6 +16,7 @@ from headrace.checked_api import checked_api
 from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing
 from headrace.spark.analysis.plan_reader import source_column
 from headrace.spark.analysis.ranking import Ranking, limit_of
+from headrace.spark.analysis.unbounded_state import warn_of_unbounded_rank
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_RANKED_METHODS, REFUSED_RANKED_TABLE_METHODS
 from headrace.spark.spark_internals import analysed, sequence
@@ -199,6 +200,7 @@ class RankedStream(StreamBase):
         else:
             name = checked_state_name(name, where)
         found = replace(state, name=name, limit=limit, where=where)
+        warn_of_unbounded_rank(found)
         return RankedTable(self._app, self._template, found, self._calls)
 
 

@@ -14,9 +14,15 @@ from headrace.spark.topology.nodes import JOIN_SIDES
 from headrace.spark.unsupported import shown
 
 if TYPE_CHECKING:
+    from headrace.spark.ranked_stream import KeyedTopN
     from headrace.spark.stream_source import KeyedJoin
 
-__all__ = ["estimated_row_bytes", "warn_of_unbounded_deduplication", "warn_of_unbounded_join"]
+__all__ = [
+    "estimated_row_bytes",
+    "warn_of_unbounded_deduplication",
+    "warn_of_unbounded_join",
+    "warn_of_unbounded_rank",
+]
 
 log = logging.getLogger("headrace.spark")
 
@@ -61,6 +67,32 @@ def warn_of_unbounded_join(join: KeyedJoin) -> None:
         if join.in_event_time
         else "Write withWatermark on both sides and a time range in the condition, and rows are deleted when they can "
         "match no more",
+    )
+
+
+def warn_of_unbounded_rank(top: KeyedTopN) -> None:
+    """Log a warning at the user's line if a rank keeps rows for ever that the join in front of it forgets.
+
+    A rank without a window has a limit for each key and none for the number of keys. Where the keys are few, that is a
+    bound; behind a join in event time they are as a rule those of things that come and go, such as orders.
+    """
+    joins = [one.source for one in top.origins if getattr(one.source, "in_event_time", False)]
+    if not joins or top.time_window is not None:
+        return
+    keys = ", ".join(name for name, _ in top.ranking.group_columns)
+    size = estimated_row_bytes([kind for _, kind in (*top.ranking.group_columns, *top.ranking.inputs)])
+    log.warning(
+        '%s: the rank "%s" keeps its first %d rows for each value of %s for ever, which the join "%s" in front of it '
+        "forgets: about %d bytes for a row, %.1f GB a day at 1,000 rows per second that stay. A window in partitionBy "
+        "bounds a rank, behind withWatermark: write the joined rows with to_topic, and read that. Or keep the rows "
+        "in transformWithState, with a time to live.",
+        shown(top.where),
+        top.name,
+        top.limit,
+        keys,
+        joins[0].name,
+        size,
+        size * ROWS_OF_A_DAY / 1e9,
     )
 
 
