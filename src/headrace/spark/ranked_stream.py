@@ -200,7 +200,8 @@ class RankedStream(StreamBase):
         else:
             name = checked_state_name(name, where)
         found = replace(state, name=name, limit=limit, where=where)
-        warn_of_unbounded_rank(found)
+        if found.time_window is None:
+            warn_of_unbounded_rank(name, limit, state.ranking, state.origins, where)
         return RankedTable(self._app, self._template, found, self._calls)
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import UnboundedStateWarning
+from headrace.spark.stream_source import KeyedJoin, StreamSource
 from headrace.spark.topology.nodes import JOIN_SIDES
 from headrace.spark.unsupported import shown
 
 if TYPE_CHECKING:
-    from headrace.spark.ranked_stream import KeyedTopN
-    from headrace.spark.stream_source import KeyedJoin
+    from headrace.spark.analysis.ranking import Ranking
 
 __all__ = [
     "estimated_row_bytes",
@@ -70,25 +70,28 @@ def warn_of_unbounded_join(join: KeyedJoin) -> None:
     )
 
 
-def warn_of_unbounded_rank(top: KeyedTopN) -> None:
-    """Log a warning at the user's line if a rank keeps rows for ever that the join in front of it forgets.
+def warn_of_unbounded_rank(
+    name: str, limit: int, ranking: Ranking, origins: Sequence[StreamSource], where: str
+) -> None:
+    """Log a warning at the user's line if a rank without a window keeps rows that the join in front of it forgets.
 
-    A rank without a window has a limit for each key and none for the number of keys. Where the keys are few, that is a
-    bound; behind a join in event time they are as a rule those of things that come and go, such as orders.
+    Such a rank has a limit for each key and none for the number of keys. Where the keys are few, that is a bound;
+    behind a join in event time they are as a rule those of things that come and go, such as orders.
     """
-    joins = [one.source for one in top.origins if getattr(one.source, "in_event_time", False)]
-    if not joins or top.time_window is not None:
+    sources = [origin.source for origin in origins]
+    joins = [source for source in sources if isinstance(source, KeyedJoin) and source.in_event_time]
+    if not joins:
         return
-    keys = ", ".join(name for name, _ in top.ranking.group_columns)
-    size = estimated_row_bytes([kind for _, kind in (*top.ranking.group_columns, *top.ranking.inputs)])
+    keys = ", ".join(column for column, _ in ranking.group_columns)
+    size = estimated_row_bytes([kind for _, kind in (*ranking.group_columns, *ranking.inputs)])
     log.warning(
         '%s: the rank "%s" keeps its first %d rows for each value of %s for ever, which the join "%s" in front of it '
         "forgets: about %d bytes for a row, %.1f GB a day at 1,000 rows per second that stay. A window in partitionBy "
         "bounds a rank, behind withWatermark: write the joined rows with to_topic, and read that. Or keep the rows "
         "in transformWithState, with a time to live.",
-        shown(top.where),
-        top.name,
-        top.limit,
+        shown(where),
+        name,
+        limit,
         keys,
         joins[0].name,
         size,
