@@ -281,9 +281,7 @@ class _Recomputation:
         session_of = declared.session_of if isinstance(declared, KeyedAggregate) else None
         frames, clocks = [], []
         # Rows of a union are late by the watermark of their own side.
-        for origin, clock in zip(declared.origins, closing.clocks, strict=True):
-            assert isinstance(origin.source, TopicSource)
-            keyed = self._placed_rows(origin.source, origin.calls)
+        for keyed, clock in self._placed_ways(declared.origins, closing):
             if isinstance(declared, KeyedTopN):
                 keyed = keyed.withColumn(WINDOW_COLUMN, F.expr(declared.window_sql))
             frames.append(rows_on_time(keyed, clock.delay_us, self._max_ahead_us, session=session_of is not None))
@@ -296,6 +294,14 @@ class _Recomputation:
 
     def _partitions(self, clock: SourceClock) -> list[int]:
         return [partition for topic, partition in self._extent.ranges if topic in clock.topics]
+
+    def _placed_ways(
+        self, origins: Sequence[StreamSource], closing: ClosingWindows
+    ) -> Iterator[tuple[DataFrame, SourceClock]]:
+        """Yield the rows of each source with their places, and its clock."""
+        for origin, clock in zip(origins, closing.clocks, strict=True):
+            assert isinstance(origin.source, TopicSource)
+            yield self._placed_rows(origin.source, origin.calls), clock
 
     def _placed_rows(self, source: TopicSource, calls: Sequence[NarrowCall]) -> DataFrame:
         """Return rows with the places of their records, without those that `on_ahead` leaves out."""
@@ -347,9 +353,7 @@ class _Recomputation:
             return rows, self._relayed_watermark(origin.source.state)
         assert isinstance(closing, ClosingWindows)
         frames, passed = [], []
-        for one, clock in zip(side.origins, closing.clocks, strict=True):
-            assert isinstance(one.source, TopicSource)
-            rows = self._placed_rows(one.source, one.calls)
+        for rows, clock in self._placed_ways(side.origins, closing):
             frames.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
             passed.append(self._least_watermark(clock, rows))
         return _united(frames), _least(passed)
@@ -361,11 +365,8 @@ class _Recomputation:
         """Return the watermark that all tasks of an operator that closes windows have sent on."""
         [origin, *_], closing = aggregate.origins, aggregate.closing
         if isinstance(closing, ClosingWindows):
-            found = []
-            for one, clock in zip(aggregate.origins, closing.clocks, strict=True):
-                assert isinstance(one.source, TopicSource)
-                found.append(self._least_watermark(clock, self._placed_rows(one.source, one.calls)))
-            passed = _least(found)
+            ways = self._placed_ways(aggregate.origins, closing)
+            passed = _least([self._least_watermark(clock, rows) for rows, clock in ways])
         else:
             assert isinstance(origin.source, ClosedWindows)
             passed = self._relayed_watermark(origin.source.state)

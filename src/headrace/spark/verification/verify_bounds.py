@@ -67,7 +67,7 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
         figures[f"{name}_value"] = _OF_ONE[buffer.function](given)
     if buffer.function in ("sum", "avg"):
         figures |= {f"{given}_sum": F.sum(given), f"{given}_size": F.sum(F.abs(value))}
-    if buffer.function in _MOMENTS or buffer.function in ("skewness", "kurtosis"):
+    if buffer.function in _MOMENTS:
         figures |= {f"{name}_mean": F.avg(value), f"{name}_variance": F.var_pop(value)}
     return figures
 
@@ -167,8 +167,6 @@ def _average(buffer: Buffer, figures: Figures, repeats: int) -> Span:
 def _moments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     name, count = buffer.input, figures[f"{buffer.input}_count"]
     sample = int(buffer.function.endswith("_samp"))
-    if buffer.function == "regr_sxx":
-        return _squares(buffer, figures, repeats)
     if count <= sample:  # equal values have no spread, however often they are counted
         return (None, 0.0) if count and repeats else (None,)
     ends = float(figures[f"{name}_min"]), float(figures[f"{name}_max"])
@@ -239,8 +237,7 @@ def _regression(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     if repeats:
         return (0.0, 1.0) if buffer.function == "regr_r2" else (-math.inf, math.inf)
     # The first input is the dependent one, "x" among the figures.
-    deviations = [math.sqrt(figures[f"{name}_{axis}_variance"]) for axis in ("x", "y")]
-    sizes = [max(abs(figures[f"{name}_{axis}_{end}"]) for end in ("min", "max")) for axis in ("x", "y")]
+    deviations, sizes = _deviations_and_sizes(name, figures)
     relative = sum(1 + size / deviation for size, deviation in zip(sizes, deviations, strict=True) if deviation)
     scale = {"regr_r2": 1.0, "regr_slope": deviations[0] / deviations[1] if deviations[1] else 1.0}
     size = scale.get(buffer.function, sizes[0] + sizes[1] * (deviations[0] / deviations[1] if deviations[1] else 1.0))
@@ -258,14 +255,9 @@ def _comoments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     name, count = buffer.name, figures[f"{buffer.name}_count"]
     is_correlation = buffer.function == "corr"
     missing = int(is_correlation or buffer.function.endswith("_samp"))
-    if count <= missing and buffer.function not in _REGRESSIONS:
+    if count <= missing:
         return (None, 0.0) if count and repeats and not is_correlation else (None,)
-    if buffer.function in _REGRESSIONS:
-        return _regression(buffer, figures, repeats)
     covariance = figures[f"{name}_covariance"]
-    if buffer.function == "regr_sxy":
-        reach = 2 * repeats * math.prod(figures[f"{name}_{a}_max"] - figures[f"{name}_{a}_min"] for a in ("x", "y"))
-        return _sum_of_products(name, figures, reach)
     variances = [figures[f"{name}_{axis}_variance"] for axis in ("x", "y")]
     if not all(map(math.isfinite, (covariance, *variances))):
         return (math.nan,)
@@ -293,11 +285,21 @@ def _comoments(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return (min(found), max(found))
 
 
-def _sum_of_products(name: str, figures: Figures, reach: float) -> Span:
-    """Bounds of `regr_sxy`, which `reach` may be added to or taken from."""
-    count, covariance = figures[f"{name}_count"], figures[f"{name}_covariance"]
+def _deviations_and_sizes(name: str, figures: Figures) -> tuple[list[float], list[float]]:
+    """Return the standard deviation of both columns, and the largest absolute value of each."""
     deviations = [math.sqrt(figures[f"{name}_{axis}_variance"]) for axis in ("x", "y")]
     sizes = [max(abs(figures[f"{name}_{axis}_{end}"]) for end in ("min", "max")) for axis in ("x", "y")]
+    return deviations, sizes
+
+
+def _sum_of_products(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Bounds of `regr_sxy`. A record that is counted again adds or takes away a product of distances."""
+    name, count = buffer.name, figures[f"{buffer.name}_count"]
+    if not count:
+        return (None,)
+    covariance = figures[f"{name}_covariance"]
+    reach = 2 * repeats * math.prod(figures[f"{name}_{a}_max"] - figures[f"{name}_{a}_min"] for a in ("x", "y"))
+    deviations, sizes = _deviations_and_sizes(name, figures)
     if not all(map(math.isfinite, (covariance, *deviations))):
         return (math.nan,)
     slack = TOLERANCE * count * (deviations[0] * deviations[1] + deviations[0] * sizes[1] + deviations[1] * sizes[0])
@@ -318,7 +320,8 @@ _REGRESSIONS: Mapping[str, Callable[[str, str], Column]] = {
     "regr_slope": F.regr_slope,
     "regr_intercept": F.regr_intercept,
 }
-_MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"})
+# Functions whose bounds need mean and variance.
+_MOMENTS = frozenset({"stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx", "skewness", "kurtosis"})
 _COMOMENTS = frozenset({"corr", "covar_pop", "covar_samp", "regr_sxy", *_REGRESSIONS})
 _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "count": _count,
@@ -333,6 +336,9 @@ _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     "product": _product,
     **dict.fromkeys(("skewness", "kurtosis"), _shape),
-    **dict.fromkeys(_MOMENTS, _moments),
-    **dict.fromkeys(_COMOMENTS, _comoments),
+    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), _moments),
+    "regr_sxx": _squares,
+    **dict.fromkeys(("corr", "covar_pop", "covar_samp"), _comoments),
+    "regr_sxy": _sum_of_products,
+    **dict.fromkeys(_REGRESSIONS, _regression),
 }

@@ -20,8 +20,8 @@ from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OFFSET_COLUMN,
     TASK_COLUMN,
-    TIMESTAMP_COLUMN,
 )
+from headrace.spark.verification.verify_windows import moving_time, watermarks
 
 __all__ = ["join_rows", "least_watermark_us", "rows_not_late"]
 
@@ -39,16 +39,15 @@ def rows_not_late(rows: DataFrame, delay_us: int, max_ahead_us: int) -> DataFram
     """
     before = Window.partitionBy(TASK_COLUMN).orderBy(OFFSET_COLUMN, _ROW).rowsBetween(Window.unboundedPreceding, -1)
     placed = rows.withColumn(_ROW, F.monotonically_increasing_id())
-    placed = placed.withColumn(_NEWEST, F.max(_moving_time(max_ahead_us)).over(before))
+    placed = placed.withColumn(_NEWEST, F.max(moving_time(max_ahead_us)).over(before))
     time, newest = F.unix_micros(EVENT_TIME_COLUMN), F.col(_NEWEST)
     return placed.where(time.isNull() | newest.isNull() | (time >= newest - delay_us)).drop(_ROW, _NEWEST)
 
 
 def least_watermark_us(rows: DataFrame, delay_us: int, max_ahead_us: int, partitions: Iterable[int]) -> int | None:
     """Return the watermark that all partitions have passed; None while one has no row."""
-    found = rows.groupBy(TASK_COLUMN).agg(F.max(_moving_time(max_ahead_us)).alias(_NEWEST)).collect()
-    times = {row[TASK_COLUMN]: row[_NEWEST] for row in found if row[_NEWEST] is not None}
-    return None if set(partitions) - times.keys() or not times else min(times.values()) - delay_us
+    found = watermarks(rows, delay_us, max_ahead_us)
+    return None if set(partitions) - found.keys() or not found else min(found.values())
 
 
 def join_rows(
@@ -100,9 +99,3 @@ def _latest_partner(side: JoinedSide) -> Column:
     bounds = [F.unix_micros(F.expr(side.operands[at].sql)) - shift_us for at, shift_us in side.bounds]
     latest = F.least(*bounds) if len(bounds) > 1 else bounds[0]
     return F.when(matches_nothing, F.lit(_NEVER)).otherwise(latest)
-
-
-def _moving_time(max_ahead_us: int) -> Column:
-    """Return the event time of a row that moves the watermark, null for any other."""
-    time, recorded = F.unix_micros(EVENT_TIME_COLUMN), F.col(TIMESTAMP_COLUMN)
-    return F.when((recorded < 0) | (time <= recorded * 1000 + max_ahead_us), time)

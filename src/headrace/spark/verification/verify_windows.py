@@ -21,7 +21,7 @@ from headrace.spark.topology.nodes import (
     WINDOW_COLUMN,
 )
 
-__all__ = ["closed_rows", "rows_on_time", "watermarks"]
+__all__ = ["closed_rows", "moving_time", "rows_on_time", "watermarks"]
 
 
 _ROW, _TIME, _NEWEST, _END = "__headrace_row", "__headrace_time", "__headrace_newest", "__headrace_end"
@@ -39,7 +39,7 @@ def rows_on_time(rows: DataFrame, delay_us: int, max_ahead_us: int, *, session: 
     placed = rows.withColumn(_ROW, F.monotonically_increasing_id())
     # The rows before a row in its own partition, the row itself not included, as the operator judges.
     before = Window.partitionBy(TASK_COLUMN).orderBy(OFFSET_COLUMN, _ROW).rowsBetween(Window.unboundedPreceding, -1)
-    placed = placed.withColumn(_NEWEST, F.max(_moving_time(max_ahead_us)).over(before))
+    placed = placed.withColumn(_NEWEST, F.max(moving_time(max_ahead_us)).over(before))
     newest, end = F.col(_NEWEST), F.unix_micros(F.col(WINDOW_COLUMN).getField("end"))
     on_time = newest.isNull() | (end > newest - delay_us)
     if session:  # a row before the watermark might join a closed session
@@ -56,7 +56,7 @@ def watermarks(rows: DataFrame, delay_us: int, max_ahead_us: int) -> dict[int, i
         delay_us: As there.
         max_ahead_us: As there.
     """
-    newest = rows.groupBy(TASK_COLUMN).agg(F.max(_moving_time(max_ahead_us)).alias(_TIME)).collect()
+    newest = rows.groupBy(TASK_COLUMN).agg(F.max(moving_time(max_ahead_us)).alias(_TIME)).collect()
     return {row[TASK_COLUMN]: row[_TIME] - delay_us for row in newest if row[_TIME] is not None}
 
 
@@ -111,7 +111,7 @@ def _column(key: Any) -> Column:
     return F.col(key) if isinstance(key, str) else key
 
 
-def _moving_time(max_ahead_us: int) -> Column:
+def moving_time(max_ahead_us: int) -> Column:
     """Return the event time of a row that moves the watermark, null for any other."""
     time, recorded = F.unix_micros(EVENT_TIME_COLUMN), F.col(TIMESTAMP_COLUMN)
     return F.when((recorded < 0) | (time <= recorded * 1000 + max_ahead_us), time)
