@@ -136,7 +136,7 @@ def shuffled(seed, topic, count):
 
 
 def expected(spark, feeds, is_late, group):
-    """What Spark's batch makes of the rows on time, without what ends behind the least watermark."""
+    """Return the groups of a Spark batch of the rows on time, and the least watermark."""
     rows, watermarks = [], []
     for topic, partitions in feeds.items():
         for part in partitions:

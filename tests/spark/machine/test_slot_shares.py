@@ -34,7 +34,7 @@ def test_uneven_shares_wait_longer_than_missing_ones() -> None:
     "shares",
     [
         {"a": share(1), "b": share(0, waiting=1)},  # one core for two subtopologies
-        {"a": share(4), "b": share(0)},  # nobody waits: a start is still to come
+        {"a": share(4), "b": share(0)},  # no subtopology waits: a start is still to come
         {"a": share(2), "b": share(1, waiting=5)},
         {"a": share(0, waiting=2), "b": share(0, waiting=2)},
         {"a": share(2, waiting=2)},

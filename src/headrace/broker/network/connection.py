@@ -155,8 +155,8 @@ class ClientSocket(asyncio.Protocol):
         self._waiting.clear()
         if self._files is not None:
             self._files.close()
-        # What this connection held returns to the common account, or the broker would refuse clients for bytes that no
-        # longer exist.
+        # Bytes that this connection held return to the common account. Otherwise the broker would refuse clients for
+        # bytes that no longer exist.
         self._limits.receiving(-self._held_bytes)
         self._count_unsent(0)
 
