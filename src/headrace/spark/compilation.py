@@ -67,7 +67,7 @@ from headrace.spark.topology.nodes import (
     WindowKind,
     window_parts,
 )
-from headrace.spark.unsupported import refusal
+from headrace.spark.unsupported import needs_exactly_once, refusal
 
 _KEY, _TIME = f"{HIDDEN_PREFIX}key_value", f"{HIDDEN_PREFIX}operand"  # stored columns of a join that no result has
 
@@ -138,28 +138,22 @@ def check_guarantee(new: Output) -> None:
         TopologyError: not-supported-here.
     """
     if isinstance(new.rows, KeyedTable) and new.rows._changes:
-        raise refusal(
-            "not-supported-here",
+        raise needs_exactly_once(
             f'a filter behind "{new.rows._state.name}" needs exactly once: after a failure, at least once could leave '
             "rows in the topic that do not pass it",
-            'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
             new.sink.where,
         )
     for state in _states(new.rows):
         if isinstance(state, KeyedAggregate) and state.tables:
-            raise refusal(
-                "not-supported-here",
+            raise needs_exactly_once(
                 f'an aggregate of a table needs exactly once ("{state.name}"): after a failure, at least once could '
                 "take a row back twice",
-                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
                 state.where,
             )
         if isinstance(state, KeyedTableJoin):
-            raise refusal(
-                "not-supported-here",
+            raise needs_exactly_once(
                 f'{state.noun} needs exactly once ("{state.name}"): after a failure, at least once could leave rows in '
                 "the topic whose deletion was lost",
-                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
                 state.where,
             )
         if isinstance(state, KeyedJoin) and not state.in_event_time:
@@ -169,10 +163,8 @@ def check_guarantee(new: Output) -> None:
         what = "windows that close need" if isinstance(state, KeyedAggregate) else f"{state.noun} needs"
         if isinstance(state, KeyedJoin):
             what = "a join in event time needs"
-        raise refusal(
-            "not-supported-here",
+        raise needs_exactly_once(
             f'{what} exactly once ("{state.name}"): after a failure, at least once could lose rows',
-            'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
             state.where,
         )
 

@@ -204,6 +204,13 @@ def _subset(call: NarrowCall) -> list[str]:
 UNION = "unionByName"
 """Method of the call that gives the rows of one side of a union the columns of the union."""
 
+
+def split_at_union(calls: Sequence[NarrowCall]) -> tuple[Sequence[NarrowCall], Sequence[NarrowCall]]:
+    """Return the calls up to the last union, and those behind it, which know the columns by their names alone."""
+    behind = 1 + max((number for number, call in enumerate(calls) if call.method == UNION), default=-1)
+    return calls[:behind], calls[behind:]
+
+
 _SUBSETS = frozenset({"fillna", "dropna", "replace"})
 _NAMING = frozenset({"withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed", "toDF"})
 _APPLY: dict[str, Callable[[DataFrame, NarrowCall, list[str]], DataFrame]] = {

@@ -42,7 +42,7 @@ from headrace.spark.topology.nodes import (
     WindowedAggregate,
     WindowKind,
 )
-from headrace.spark.unsupported import call_site, refusal, refusing_method, translated
+from headrace.spark.unsupported import call_site, needs_exactly_once, refusal, refusing_method, translated
 
 if TYPE_CHECKING:
     import os
@@ -423,11 +423,8 @@ class GroupedStream:
                 where,
             )
         if counted and self._rows._app.processing_guarantee == "at_least_once":
-            raise refusal(
-                "not-supported-here",
-                "exact distinct counts need exactly once: after a failure at least once could leave values out",
-                'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default',
-                where,
+            raise needs_exactly_once(
+                "exact distinct counts need exactly once: after a failure at least once could leave values out", where
             )
 
 
@@ -548,15 +545,7 @@ class StreamTable(KeyedTable):
                 'write the rows with to_topic(.., output_mode="append"), and group those of that topic',
                 where,
             )
-        check_repeatable(self._template, where, what)
-        filters = filter_text(self._template, self._aggregate.split.results)
-        return TableRows(
-            state=self._aggregate,
-            calls=self._calls,
-            text=f"{self._aggregate.text} {filters}".rstrip(),
-            schema=self.schema,
-            frame=self._template,
-        )
+        return self._changed_rows(self._aggregate.text, where, what)
 
     @property
     def _takes_filters(self) -> bool:

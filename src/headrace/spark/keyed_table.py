@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from pyspark.sql import DataFrame
 
 from headrace.spark.analysis.plan_reader import source_column
-from headrace.spark.analysis.table_changes import columns_behind
+from headrace.spark.analysis.table_changes import check_repeatable, columns_behind
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_source import TableRows
@@ -91,6 +91,26 @@ class KeyedTable(StreamBase):
             f"{what} of the first rows of each key is not supported yet",
             "write the rows with to_topic, and read that with app.stream; or F.max_by(x, time) in groupBy",
             where,
+        )
+
+    def _changed_rows(self, text: str, where: str, what: str) -> TableRows:
+        """Return the rows of a table of changes in front of the operator of `what`.
+
+        Args:
+            text: Canonical text of what makes the table, without the filters behind it.
+            where: "file:line" of the user's call.
+            what: That call, for messages.
+
+        Raises:
+            TopologyError: not-supported-here: a column is not the same when it is computed again.
+        """
+        check_repeatable(self._template, where, what)
+        return TableRows(
+            state=self._state,
+            calls=self._calls,
+            text=f"{text} {self._changes}".rstrip(),
+            schema=self.schema,
+            frame=self._template,
         )
 
     def _default_key_columns(self) -> tuple[str, ...]:

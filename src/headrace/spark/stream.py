@@ -31,7 +31,7 @@ from headrace.spark.grouped_stream import GroupedStream, StreamTable
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
-from headrace.spark.stream_join import StreamSide, join_kind, keyed_join, without_equal_rows
+from headrace.spark.stream_join import STREAM_JOINS, StreamSide, join_kind, keyed_join, without_equal_rows
 from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
@@ -327,7 +327,7 @@ class Stream(StreamBase):
                 "bring the rows in through a topic of their own",
                 where,
             )
-        kind = join_kind(how, where)
+        kind = join_kind(how, STREAM_JOINS, "two streams", where)
         for side in (self, other):
             side._check_not_deduplicated("a join of two streams", where)
         join = keyed_join(self._as_side(), other._as_side(), on, kind, name, where)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -39,6 +39,7 @@ from headrace.spark.topology.nodes import JOIN_SIDES, WINDOW_TYPE, JoinKind, Nar
 from headrace.spark.unsupported import refusal, translated
 
 __all__ = [
+    "STREAM_JOINS",
     "JoinReader",
     "StreamSide",
     "check_unique_names",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _INHERITS = "org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules"
-_KINDS: Mapping[str, JoinKind] = {
+STREAM_JOINS: Mapping[str, JoinKind] = {
     "inner": "inner",
     "left": "left",
     "leftouter": "left",
@@ -66,6 +67,7 @@ _RANGE = 'F.expr("id = auction AND bid_time BETWEEN opened AND opened + INTERVAL
 _WATERMARKS = f'withWatermark("time", "10 minutes") on both sides, and a time range: {_RANGE}'
 
 Clock: TypeAlias = ClosingWindows | RelayedClosing
+Kind = TypeVar("Kind", bound=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +79,23 @@ class StreamSide:
     closed_windows: Collection[str] = ()  # canonical texts of the windows that the rows are of, if those have closed
 
 
-def join_kind(how: object, where: str) -> JoinKind:
-    """Return the kind of a join of two streams. Raises TopologyError("not-supported-here")."""
-    kind = _KINDS.get(str("inner" if how is None else how).lower().replace("_", ""))
+def join_kind(how: object, kinds: Mapping[str, Kind], sides: str, where: str) -> Kind:
+    """Return the kind of a join.
+
+    Args:
+        how: As `DataFrame.join` takes it.
+        kinds: The kinds that are supported, by each name of Spark's in lower case without "_".
+        sides: What is joined, for messages: "two streams".
+        where: "file:line" of the user's call.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    kind = kinds.get(str("inner" if how is None else how).lower().replace("_", ""))
     if kind is None:
-        raise refusal(
-            "not-supported-here",
-            f"how={how!r} of two streams is not supported",
-            'how="inner", "left", "right", "full" or "left_semi"',
-            where,
-        )
+        *names, last = (f'"{name}"' for name in dict.fromkeys(kinds.values()))
+        message = f"how={how!r} of {sides} is not supported"
+        raise refusal("not-supported-here", message, f"how={', '.join(names)} or {last}", where)
     return kind
 
 

@@ -7,9 +7,9 @@ on a side (foreign keys), which need another state: they are refused, but as a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,12 +19,19 @@ from headrace.checked_api import checked_api
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.plan_reader import only_projects, source_column
 from headrace.spark.analysis.table_changes import check_repeatable, filter_text, zone_text
-from headrace.spark.analysis.table_union import united_tables
+from headrace.spark.analysis.table_union import Grouping, united_tables
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.spark_internals import analysed, class_of, expression_id, not_null_columns, sequence
 from headrace.spark.stream_base import Application, StreamSource
-from headrace.spark.stream_join import JoinReader, check_unique_names, conjuncts_of, no_equality
+from headrace.spark.stream_join import (
+    STREAM_JOINS,
+    JoinReader,
+    check_unique_names,
+    conjuncts_of,
+    join_kind,
+    no_equality,
+)
 from headrace.spark.stream_source import TableRows
 from headrace.spark.topology.nodes import (
     HIDDEN_PREFIX,
@@ -39,22 +46,7 @@ from headrace.spark.unsupported import call_site, refusal, translated
 
 __all__ = ["JoinedTable", "KeyedTableJoin", "joined_tables", "key_column_of", "table_sides"]
 
-Grouping: TypeAlias = Callable[[Any, tuple[StreamSource, ...], tuple[Any, ...], str], Any]
-
-_KINDS: Mapping[str, TableJoinKind] = {
-    "inner": "inner",
-    "left": "left",
-    "leftouter": "left",
-    "right": "right",
-    "rightouter": "right",
-    "outer": "full",
-    "full": "full",
-    "fullouter": "full",
-    "semi": "left_semi",
-    "leftsemi": "left_semi",
-    "anti": "left_anti",
-    "leftanti": "left_anti",
-}
+_KINDS: Mapping[str, TableJoinKind] = {**STREAM_JOINS, "anti": "left_anti", "leftanti": "left_anti"}
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")  # each holds all values of those before it
 
 
@@ -180,10 +172,7 @@ class JoinedTable(KeyedTable):
         where = call_site()
         return self._group(self, (StreamSource(source=self._table_rows(where, "groupBy")),), cols, where)
 
-    def groupby(self, *cols: Any) -> Any:
-        """As `groupBy`."""
-        where = call_site()
-        return self._group(self, (StreamSource(source=self._table_rows(where, "groupBy")),), cols, where)
+    groupby = groupBy
 
     def unionByName(self, other: Any, allowMissingColumns: bool = False) -> Any:  # noqa: N803 PySpark's own
         """As `StreamTable.unionByName`: rows of two tables, to be grouped."""
@@ -215,14 +204,7 @@ class JoinedTable(KeyedTable):
         return JoinedTable(self._app, template, self._join, (*self._calls, call), self._group)
 
     def _table_rows(self, where: str, what: str) -> TableRows:
-        check_repeatable(self._template, where, what)
-        return TableRows(
-            state=self._join,
-            calls=self._calls,
-            text=f"{self._join.text} {filter_text(self._template, self._join.results)}".rstrip(),
-            schema=self.schema,
-            frame=self._template,
-        )
+        return self._changed_rows(self._join.text, where, what)
 
 
 def table_sides(one: KeyedTable, other: Any, method: str, where: str) -> list[tuple[DataFrame, TableRows]]:
@@ -260,14 +242,7 @@ def joined_tables(
     Raises:
         TopologyError: needs-shuffle, not-supported-here, duplicate-column, unresolved-column.
     """
-    kind = _KINDS.get(str("inner" if how is None else how).lower().replace("_", ""))
-    if kind is None:
-        raise refusal(
-            "not-supported-here",
-            f"how={how!r} of two tables is not supported",
-            'how="inner", "left", "right", "full", "left_semi" or "left_anti"',
-            where,
-        )
+    kind = join_kind(how, _KINDS, "two tables", where)
     if on is None:
         raise no_equality("a join of two tables without a condition", where)
     frames = [without_hidden(template) for template, _ in sides]

@@ -22,6 +22,7 @@ __all__ = [
     "call_site",
     "is_hidden",
     "is_planned",
+    "needs_exactly_once",
     "refusal",
     "refused_format",
     "refusing_method",
@@ -36,6 +37,12 @@ OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml", "json_schema", "jsons
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
     """Return the `TopologyError` for an unsupported call at `where` ("file:line")."""
     return TopologyError(code, message, fix, where=shown(where), **facts)
+
+
+def needs_exactly_once(message: str, where: str) -> TopologyError:
+    """Return the refusal of what could lose or repeat rows at least once."""
+    fix = 'StreamsApp(.., processing_guarantee="exactly_once_v2"), which is the default'
+    return refusal("not-supported-here", message, fix, where)
 
 
 def refusing_method(name: str, words: tuple[str, str, str]) -> Callable[..., NoReturn]:

@@ -71,30 +71,14 @@ _OVER_DOUBLES = frozenset(
 _BITS = frozenset({"bit_and", "bit_or", "bit_xor"})
 _OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
 _BY_ORDER = frozenset({"max_by", "min_by"})
-_COMPARED = _BY_ORDER | {
-    "min",
-    "max",
-    "count_distinct",
-    "approx_count_distinct",
-}  # functions whose result depends on the order or equality of texts
+# Functions whose result depends on the order or equality of texts.
+_COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct"}
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
 _SUPPORTED = (
-    *(
-        "count",
-        "count_distinct",
-        "approx_count_distinct",
-        "count_if",
-        "sum",
-        "avg",
-        "min",
-        "max",
-        "bool_and",
-        "bool_or",
-        "max_by",
-        "min_by",
-    ),
+    *("count", "count_distinct", "approx_count_distinct", "count_if", "sum", "avg", "min", "max"),
+    *("bool_and", "bool_or", "max_by", "min_by"),
     *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
     *("skewness", "kurtosis", "regr_count", "regr_avgx", "regr_avgy", "regr_sxx", "regr_sxy", "regr_syy", "regr_r2"),
     *("regr_slope", "regr_intercept", "product", "bit_and", "bit_or", "bit_xor", "try_sum", "try_avg"),

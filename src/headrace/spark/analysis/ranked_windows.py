@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.time_windows import GroupedWindow, read_window
-from headrace.spark.frames import UNION, apply_calls, empty_frame, quoted
+from headrace.spark.frames import apply_calls, empty_frame, quoted, split_at_union
 from headrace.spark.spark_internals import analysed, column_of, sequence
 from headrace.spark.stream_source import ClosedWindows, StreamSource
 from headrace.spark.topology.nodes import NarrowCall, TimeWindow
@@ -49,11 +49,10 @@ def window_columns(app: Application, origin: StreamSource) -> Mapping[str, Windo
             window=grouped.window, time_expression=grouped.time_expression, expression=grouped.expression
         )
         return {text: column}
-    calls = origin.calls
-    united = [number for number, call in enumerate(calls) if call.method == UNION]
-    if united:  # the rows behind a union know its columns by their names alone
-        side = apply_calls(template, calls[: united[-1] + 1])
-        template, calls = empty_frame(side.sparkSession, side.schema), calls[united[-1] + 1 :]
+    united, calls = split_at_union(origin.calls)
+    if united:
+        side = apply_calls(template, united)
+        template = empty_frame(side.sparkSession, side.schema)
     found: dict[str, WindowColumn] = {}
     for number, call in enumerate(calls):
         columns = list(_columns_of(call))

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.spark_internals import class_of, explicit_settings, is_instance
 
-__all__ = ["changed_settings", "depends_on_zone", "is_computed", "zone_of"]
+__all__ = ["changed_settings", "depends_on_zone", "has_zone", "is_computed", "zone_of"]
 
 _LEGACY = re.compile(r"(spark\.sql\.legacy\.[\w.]+) -> ([^,)]*)")
 _DEFAULTS: Mapping[str, str] = {
@@ -53,4 +53,9 @@ def depends_on_zone(session: SparkSession, expression: JavaObject) -> bool:
     """Whether a node of an analysed expression reads the session's time zone."""
     if class_of(expression) == "Cast":  # most casts do not, and each could
         return bool(expression.needsTimeZone())
+    return has_zone(session, expression)
+
+
+def has_zone(session: SparkSession, expression: JavaObject) -> bool:
+    """Whether a node of an analysed expression carries a time zone, whether it reads it or not."""
     return is_instance(session, expression, _ZONED)

@@ -18,20 +18,25 @@ from pyspark.sql.types import StructType
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.event_time import event_time_text, has_watermark
 from headrace.spark.analysis.plan_reader import columns_read
-from headrace.spark.frames import UNION, apply_calls, empty_frame, quoted
+from headrace.spark.frames import UNION, apply_calls, empty_frame, quoted, split_at_union
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_source import RowSource, StreamSource
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, ProjectForGroup, TopicSource
 from headrace.spark.unsupported import refusal
 
-__all__ = ["aligned", "common_event_time", "union_text"]
+__all__ = ["aligned", "common_event_time", "union_text", "united_columns"]
 
 TemplateOf: TypeAlias = Callable[[RowSource], DataFrame]
 
 
 def aligned(origin: StreamSource, template: DataFrame, schema: StructType, where: str) -> StreamSource:
     """Return `origin`, whose rows have the columns of `template`, with the columns and types of the union."""
-    # Each source is compiled by itself, without the union. So names are resolved here as `unionByName` does, and types
+    return origin.followed_by(NarrowCall(method=UNION, args=tuple(united_columns(template, schema)), where=where))
+
+
+def united_columns(template: DataFrame, schema: StructType) -> list[Column]:
+    """Return the columns of a union, computed from those of one side."""
+    # Each side is compiled by itself, without the union. So names are resolved here as `unionByName` does, and types
     # that Spark widened are cast.
     have = {field.name.lower(): field for field in template.schema if not field.name.startswith(HIDDEN_PREFIX)}
     columns: list[Column] = []
@@ -41,7 +46,7 @@ def aligned(origin: StreamSource, template: DataFrame, schema: StructType, where
         if own is None or own.dataType != field.dataType:
             column = column.cast(field.dataType)
         columns.append(column.alias(field.name))
-    return origin.followed_by(NarrowCall(method=UNION, args=tuple(columns), where=where))
+    return columns
 
 
 def common_event_time(templates: Sequence[DataFrame], names: Sequence[str], where: str) -> str | None:
@@ -98,9 +103,9 @@ def union_text(origins: Sequence[StreamSource], projection: ProjectForGroup, tem
     for origin in origins:
         assert isinstance(origin.source, TopicSource)  # no watermark comes through an operator
         # The last one, if a side is itself a union: its columns are followed to the source through all of them.
-        last = max(number for number, call in enumerate(origin.calls) if call.method == UNION)
-        side = apply_calls(template_of(origin.source), origin.calls[: last + 1])
-        behind = apply_calls(empty_frame(side.sparkSession, side.schema), origin.calls[last + 1 :])
+        united, later = split_at_union(origin.calls)
+        side = apply_calls(template_of(origin.source), united)
+        behind = apply_calls(empty_frame(side.sparkSession, side.schema), later)
         wanted = projection.key_sql + projection.input_sql
         read = {*columns_read(behind.selectExpr(*(f"{sql} as {name}" for name, sql in wanted), EVENT_TIME_COLUMN))}
         canonical = CanonicalExpressions(side)

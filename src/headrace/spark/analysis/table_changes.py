@@ -15,12 +15,11 @@ from pyspark.sql import DataFrame
 from headrace.spark.analysis.aggregate_split import AggregateSplit
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
 from headrace.spark.analysis.plan_reader import leaf_of, nondeterministic_functions_of
-from headrace.spark.analysis.session_settings import changed_settings, is_computed, zone_of
+from headrace.spark.analysis.session_settings import changed_settings, has_zone, is_computed, zone_of
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
     expression_id,
-    is_instance,
     sequence,
     walk,
     walk_of_stream,
@@ -30,7 +29,6 @@ from headrace.spark.unsupported import refusal
 __all__ = ["check_invertible", "check_repeatable", "columns_behind", "drops_rows", "filter_text", "zone_text"]
 
 
-_ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 _INVERTIBLE = frozenset({"count", "count_distinct", "sum", "avg", "min", "max"})
 
 
@@ -118,7 +116,7 @@ def zone_text(template: DataFrame) -> str:
     expressions = [part for node in nodes for one in sequence(node.expressions()) for part in walk(one)]
     settings = changed_settings(session) if any(map(is_computed, expressions)) else ""
     text = f" with {settings}" if settings else ""
-    return f"{text} in {zone_of(session)}" if any(is_instance(session, one, _ZONED) for one in expressions) else text
+    return f"{text} in {zone_of(session)}" if any(has_zone(session, one) for one in expressions) else text
 
 
 def columns_behind(template: DataFrame, name: str) -> set[str]:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
+from headrace.spark.analysis.stream_union import united_columns
 from headrace.spark.analysis.table_changes import check_repeatable, filter_text, zone_text
-from headrace.spark.frames import quoted, without_hidden
+from headrace.spark.frames import without_hidden
 from headrace.spark.refused_methods import REFUSED_UNION_METHODS
 from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
@@ -25,7 +25,7 @@ from headrace.spark.stream_source import TableRows
 from headrace.spark.topology.nodes import NarrowCall
 from headrace.spark.unsupported import call_site, refusing_method, translated
 
-__all__ = ["UnitedTables", "united_tables"]
+__all__ = ["Grouping", "UnitedTables", "united_tables"]
 
 
 Grouping: TypeAlias = Callable[[StreamBase, tuple[StreamSource, ...], tuple[Any, ...], str], Any]
@@ -64,13 +64,7 @@ class UnitedTables(StreamBase):
 
     def groupBy(self, *cols: Any) -> Any:
         """As `DataFrame.groupBy`: group the rows of all tables, as `StreamTable.groupBy` does with those of one."""
-        return self._grouped(cols, call_site())
-
-    def groupby(self, *cols: Any) -> Any:
-        """As `groupBy`."""
-        return self._grouped(cols, call_site())
-
-    def _grouped(self, cols: tuple[Any, ...], where: str) -> Any:
+        where = call_site()
         filters = filter_text(self._template, ())
         origins = []
         for origin in self._origins:
@@ -78,6 +72,8 @@ class UnitedTables(StreamBase):
             text = f"{origin.source.text} {filters}".rstrip()
             origins.append(replace(origin, source=replace(origin.source, text=text)))
         return self._group(self, tuple(origins), cols, where)
+
+    groupby = groupBy
 
 
 def united_tables(
@@ -101,13 +97,8 @@ def _origin(frame: DataFrame, rows: TableRows, schema: StructType, where: str) -
     # The union's template has a leaf of its own, so texts over it do not lead to what the tables' columns are.
     canonical = CanonicalExpressions(frame)
     texts = {str(one.name()): canonical.text(one) for one in sequence(analysed(frame).output())}
-    own = {name.lower(): name for name in frame.columns}
-    columns, shown = [], []
-    for one in schema.fields:
-        name = own.get(one.name.lower())
-        column = F.lit(None) if name is None else F.col(quoted(name))
-        columns.append(column.cast(one.dataType).alias(one.name))
-        shown.append(f"{'null' if name is None else texts[name]} as {one.name} {one.dataType.simpleString()}")
-    call = NarrowCall(method="select", args=tuple(columns), where=where)
+    own = {name.lower(): text for name, text in texts.items()}
+    shown = [f"{own.get(one.name.lower(), 'null')} as {one.name} {one.dataType.simpleString()}" for one in schema]
+    call = NarrowCall(method="select", args=tuple(united_columns(frame, schema)), where=where)
     text = f"{rows.text} with {', '.join(shown)}{zone_text(frame)}"
     return StreamSource(source=replace(rows, text=text), calls=(call,))

@@ -252,11 +252,14 @@ class _ChangesSink(_RepartitionSink):
         return super().finish()
 
     def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
-        records = change_records(*changes, self._schema)
+        records = self._records(*changes)
         return super().push(records) if records.num_rows else ()
 
+    def _records(self, table: pa.Table, is_old: Mask, is_replaced: Mask) -> pa.Table:
+        return change_records(table, is_old, is_replaced, self._schema)
 
-class _TableSideSink(_RepartitionSink):
+
+class _TableSideSink(_ChangesSink):
     """Writes the changes of one side of a table-table join: the new row of a key, or null where it has none."""
 
     def __init__(self, step: RepartitionSinkStep, join: TableJoin, context: StageContext) -> None:
@@ -265,24 +268,15 @@ class _TableSideSink(_RepartitionSink):
         self._side, self._is_preserved = step.sink.join_side, step.sink.join_side in join.preserved
         self._columns = pa.schema(zip([name for name, _ in side.columns], arrow_types(side.columns), strict=True))
         self._row_fingerprint = store_of(join).rows.fingerprint
-        self._changes = ChangeRows()
 
-    def push(self, table: pa.Table) -> Iterable[pa.Table]:
-        return self._push_changes(self._changes.add(table))
-
-    def finish(self) -> Iterable[pa.Table]:
-        if (rest := self._changes.rest()) is not None:
-            self._push_changes(rest)
-        return super().finish()
-
-    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
+    def _records(self, table: pa.Table, is_old: Mask, is_replaced: Mask) -> pa.Table:
         # The key of the join is that of the table, so a row that replaces another one has the same key.
-        rows = upserts(*changes)
+        rows = upserts(table, is_old, is_replaced)
         if not self._is_preserved:  # in SQL null equals nothing
             for name in self._groups:
                 if rows.column(name).null_count:
                     rows = rows.filter(rows.column(name).is_valid())
-        return super().push(rows) if rows.num_rows else ()
+        return rows
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         table = table.combine_chunks()

@@ -305,8 +305,8 @@ def _comoments(buffer: Buffer) -> AggregateState:
     [(other, _)] = buffer.more_inputs
     c2, count, x_mean, y_mean = buffer.name, f"{buffer.name}n", f"{buffer.name}x", f"{buffer.name}y"
     x_m2, y_m2 = f"{buffer.name}xm2", f"{buffer.name}ym2"
-    is_correlation = not buffer.function.startswith("covar") and buffer.function != "regr_sxy"
-    names = (c2, count, x_mean, y_mean, x_m2, y_m2) if is_correlation else (c2, count, x_mean, y_mean)
+    has_moments = not buffer.function.startswith("covar") and buffer.function != "regr_sxy"
+    names = (c2, count, x_mean, y_mean, x_m2, y_m2) if has_moments else (c2, count, x_mean, y_mean)
 
     def kept(columns: Columns) -> Columns:
         return {name: columns[name] for name in names}
@@ -316,11 +316,11 @@ def _comoments(buffer: Buffer) -> AggregateState:
         y, y_valid = _doubles(rows.column(other))
         valid = x_valid & y_valid
         x, y = np.where(valid, x, 0.0), np.where(valid, y, 0.0)
-        moments = {x_m2: _distances(x, x), y_m2: _distances(y, y)} if is_correlation else {}
+        moments = {x_m2: _distances(x, x), y_m2: _distances(y, y)} if has_moments else {}
         return kept({c2: _distances(x, y), count: valid.astype(np.int64), x_mean: x, y_mean: y} | moments)
 
     def merge(partials: pa.Table, groups: Groups) -> Columns:
-        none = np.zeros(0 if is_correlation else partials.num_rows)
+        none = np.zeros(0 if has_moments else partials.num_rows)
         counts, x_means, y_means, c2s, x_m2s, y_m2s = merge_comoments(
             groups.numbers,
             groups.count,
@@ -328,8 +328,8 @@ def _comoments(buffer: Buffer) -> AggregateState:
             _numbers(partials, x_mean),
             _numbers(partials, y_mean),
             _numbers(partials, c2),
-            _numbers(partials, x_m2) if is_correlation else none,
-            _numbers(partials, y_m2) if is_correlation else none,
+            _numbers(partials, x_m2) if has_moments else none,
+            _numbers(partials, y_m2) if has_moments else none,
         )
         return kept({c2: c2s, count: counts, x_mean: x_means, y_mean: y_means, x_m2: x_m2s, y_m2: y_m2s})
 
@@ -341,7 +341,7 @@ def _comoments(buffer: Buffer) -> AggregateState:
             if buffer.function.startswith("regr"):
                 moments = [_numbers(partials, name) for name in (x_m2, y_m2)]
                 return _regression(buffer, c2s, moments, [_numbers(partials, name) for name in (x_mean, y_mean)])
-            if not is_correlation:
+            if not has_moments:
                 values, missing = _over_count(buffer, c2s, counts)
                 return pa.array(values, mask=missing)
             divisor = np.sqrt(_numbers(partials, x_m2) * _numbers(partials, y_m2))
