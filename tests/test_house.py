@@ -35,6 +35,11 @@ def test_the_base_install_is_enough(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)
 
 
+def test_nexmark_queries_need_pyspark_alone() -> None:
+    # Structured Streaming runs them in an environment without anything else of Headrace's dependencies.
+    assert not modules_after("import headrace.nexmark.queries") & {"kio", "lmdb", "numba"}
+
+
 def test_public_names_resolve() -> None:
     import headrace
 

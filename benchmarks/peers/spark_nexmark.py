@@ -2,7 +2,7 @@
 
     python spark_nexmark.py --bootstrap-server HOST:PORT --jars A.jar,B.jar [--master local[2]]
 
-Runs in an environment with PySpark 4.0.0 and nothing of Headrace, except that it loads the file with the 23 queries. A
+Runs in an environment with PySpark 4.0.0; of Headrace it imports the module of the 23 queries from this checkout. A
 line on standard input names a run, `{"query": "q17", "prefix": "nexmark", "sink": "results"}`, which runs with the
 trigger availableNow and is answered by one line with the sum of its micro-batches.
 """
@@ -10,7 +10,7 @@ trigger availableNow and is answered by one line with the sum of its micro-batch
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).parents[2] / "src" / "headrace" / "nexmark"
+SOURCE = Path(__file__).parents[2] / "src"
 SCHEMAS = {
     "person": "id bigint, name string, emailAddress string, creditCard string, city string, state string, "
     "dateTime timestamp, extra string",
@@ -31,13 +31,8 @@ KEYS = {"q17": ("auction", "day")}
 
 def load_queries() -> Any:
     """Return the module with the queries: plain functions of DataFrames that import nothing but PySpark."""
-    spec = importlib.util.spec_from_file_location("nexmark_queries", SOURCE / "queries.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SOURCE))
+    return importlib.import_module("headrace.nexmark.queries")
 
 
 def run_query(spark: Any, queries: Any, bootstrap: str, asked: dict[str, Any]) -> dict[str, Any]:

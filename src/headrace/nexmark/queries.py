@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from headrace.nexmark.last_ten import LastTen
-from headrace.spark.topology.nodes import OutputMode
+
+if TYPE_CHECKING:  # Structured Streaming runs this module where PySpark is all that is installed
+    from headrace.spark.topology.nodes import OutputMode
 
 __all__ = ["QUERIES", "Events", "LastTen", "Query", "ResultKind", "side_input"]
 
