@@ -3,10 +3,10 @@
     python benchmarks/application_plot.py count.json copy.json latency.json growth.json \
         --plot docs/explanation/benchmarks.svg
 
-Any of `stateful_count.py --json`, `stateless_copy.py --json`, `application_latency.py --json`, `growth.py --json`, in
-any order; what a file is stands in it (`benchmark`), and two files of one kind are drawn one below the other. Bars of a
-panel share a scale that begins at 0; a thin line behind a bar of milliseconds ends at the p99. Drawn by hand as
-`study_plot.py` is, so that nothing has to be installed.
+Any of `stateful_count.py --json`, `stateless_copy.py --json`, `application_latency.py --json`, `growth.py --json`, and
+`nexmark_peers.py --json`, in any order; what a file is stands in it (`benchmark`), and two files of one kind are drawn
+one below the other. Bars of a panel share a scale that begins at 0; a thin line behind a bar of milliseconds ends at
+the p99. Drawn by hand as `study_plot.py` is, so that nothing has to be installed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ COLOURS = {
     "kafka_streams": "#d97706",
     "structured_streaming": "#8250df",
     "real_time_mode": "#1a7f37",
+    "flink": "#bf3989",
     "flow": "#8c959f",
 }
 NAMES = {
@@ -34,6 +35,7 @@ NAMES = {
     "kafka_streams": "Kafka Streams 4.3.1",
     "structured_streaming": "Structured Streaming 4.0.0",
     "real_time_mode": "Real-time Mode, Spark 4.3.0",
+    "flink": "Flink SQL 2.3.0",
     "flow": "generator, broker and reader alone",
 }
 GUARANTEES = {"at_least_once": "at least once", "exactly_once_v2": "exactly once", "": ""}
@@ -108,11 +110,32 @@ def of_growth(facts: dict[str, Any]) -> list[Panel]:
     return panels
 
 
+def of_nexmark(facts: dict[str, Any]) -> list[Panel]:
+    """One panel per class of queries; of Flink's two state backends the faster one."""
+    panels = []
+    for title, queries in facts["classes"].items():
+        bars = []
+        for query in queries:
+            runs = {engine: run for engine, run in facts["results"].get(query, {}).items() if "seconds" in run}
+            rates = {engine.replace("-", "_"): run["events_per_second"] for engine, run in runs.items()}
+            flink = max(rates.pop("flink", 0), rates.pop("flink_rocksdb", 0))
+            rates = {"ours": rates.pop("headrace", 0), "flink": flink, **rates}
+            measured = [(side, rate) for side, rate in rates.items() if rate]
+            bars += [
+                Bar(label=query if not number else "", side=side, value=rate)
+                for number, (side, rate) in enumerate(measured)
+            ]
+        note = f"events/s of {facts['events']:,}, exactly once, JSON, {facts['cores']} cores"
+        panels.append(Panel(title=f"Nexmark: {title}", note=note, bars=bars))
+    return panels
+
+
 KINDS: dict[str, Callable[[dict[str, Any]], list[Panel]]] = {
     "stateful_count": of_count,
     "stateless_copy": of_copy,
     "application_latency": of_latency,
     "growth": of_growth,
+    "nexmark_peers": of_nexmark,
 }
 
 

@@ -317,8 +317,8 @@ def measure(options: argparse.Namespace, facts: dict[str, Any]) -> None:
 def read_facts(options: argparse.Namespace) -> dict[str, Any]:
     """Return the results that are there. Raises SystemExit if they are of another run."""
     names = ("events", "event_rate", "disorder", "partitions", "broker", "rounds")
-    facts: dict[str, Any] = {name: getattr(options, name) for name in names}
-    facts |= {"cores": os.cpu_count(), "results": {}}
+    facts: dict[str, Any] = {"benchmark": "nexmark_peers", **{name: getattr(options, name) for name in names}}
+    facts |= {"cores": os.cpu_count(), "classes": CLASSES, "results": {}}
     if options.result.exists():
         found: dict[str, Any] = json.loads(options.result.read_text())
         wrong = [name for name in names if found[name] != facts[name]]
