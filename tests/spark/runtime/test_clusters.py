@@ -14,6 +14,7 @@ import pyspark
 import pytest
 from tests.harness.ports import find_free_port
 from tests.longer import longer
+from tests.spark.application.processes import JVM_OF_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("cluster_program.py")
@@ -35,7 +36,8 @@ def run(home: Path, *steps: str, master: str = "local-cluster[2,1,1024]", **sett
     with (home.parent / "program.log").open("w+") as log:
         subprocess.run(
             [sys.executable, PROGRAM, out, master, *steps],
-            env=os.environ | {"SPARK_HOME": str(home), "CLUSTER_SETTINGS": json.dumps(settings)},
+            env=os.environ
+            | {"SPARK_HOME": str(home), "CLUSTER_SETTINGS": json.dumps(settings), "JDK_JAVA_OPTIONS": JVM_OF_SECONDS},
             cwd=home.parent,
             stdout=log,
             stderr=log,
@@ -86,6 +88,7 @@ def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[tuple[Path, str
     master = f"spark://127.0.0.1:{port}"
     command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy"]
     environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["JDK_JAVA_OPTIONS"] = JVM_OF_SECONDS
     with contextlib.ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> None:
