@@ -12,8 +12,9 @@ WORKERS ?= 4
 # The fast tests keep a core busy each, and every worker imports all test modules.
 FAST_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# What needs one core and no other check. Side by side, each with its output in one piece where make can do that.
-STATIC := lint types-src types-tests contracts docs prepared jars
+# What needs one core and no other check. Side by side, the longest first, each with its output in one piece where make
+# can do that.
+STATIC := prepared types-tests docs types-src jars contracts lint
 STATIC_JOBS := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 HEAVY := .pytest_cache/heavy
