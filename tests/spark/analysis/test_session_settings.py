@@ -49,6 +49,7 @@ CHANGES_VALUES = {  # setting, its value, expressions of the group and of the in
     "ansi, of an input": (ANSI, "false", "text", "cast(text as int) + 1"),
     "time zone, of a group": (ZONE, "Europe/Berlin", "to_date(at)", "n"),
     "time zone, of an input": (ZONE, "Europe/Berlin", "text", "cast(at as string)"),
+    "time zone, of times as they were read": (ZONE, "Europe/Berlin", "text", "at"),
     "decimals": (DECIMALS, "false", "text", "cast(price * 2 as double)"),
     "times of an older Spark": (TIMES, "LEGACY", "to_timestamp(text, 'yy')", "n"),
     "another legacy rule": ("spark.sql.legacy.castComplexTypesToString.enabled", "true", "text", "n % 3"),

@@ -69,12 +69,11 @@ class CanonicalExpressions:
 
     def _settings_text(self) -> str:
         """Return the settings of the session that the value of the last expression may depend on."""
-        if not self._is_computed:
-            return ""
-        if self._settings is None:
+        if self._is_computed and self._settings is None:
             self._settings = changed_settings(self._session)
-        zone = f"time zone {self._zone}" if self._depends_on_zone else ""
-        found = ", ".join(filter(None, (self._settings, zone)))
+        settings = self._settings if self._is_computed else None
+        zone = f"time zone {self._zone}" if self._depends_on_zone else None
+        found = ", ".join(filter(None, (settings, zone)))
         return f" with {found}" if found else ""
 
     def definition(self, column: JavaObject) -> JavaObject | None:
@@ -106,6 +105,9 @@ class CanonicalExpressions:
             alias = self._definitions.get(number)
             if alias is not None and not calls_user_function(alias):
                 return self._substituted(alias.child())
+            # A timestamp that was read from text without a zone is one of the session's zone.
+            if self._zone != "UTC" and '"timestamp"' in str(expression.dataType().json()):
+                self._depends_on_zone = True
             # Without a qualifier: df.alias("s") changes no value.
             name = f"{_JOINED}{number}" if number in self._joined else str(expression.name())
             return self._column(name)

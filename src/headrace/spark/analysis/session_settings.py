@@ -2,7 +2,8 @@
 
 The same expression has another value in ANSI mode, in another time zone or by the rules of an older Spark. A program
 that is started with another setting would add such values to stored ones. So the text of a computed value names the
-settings that differ from Spark's defaults, and a changed setting is refused as a changed expression is.
+settings that differ from Spark's defaults, and a changed setting is refused as a changed expression is. The text of a
+timestamp as it was read names the time zone alone, in which a record's text without a zone was read.
 
 `spark.sql.caseSensitive` is not among them: it decides which column a name means, and the text has that column.
 """
