@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.spark.runtime.operators.test_window_operator import COUNTED, SECOND, mark
 
-from headrace.spark.runtime.operators.upstream_clock import silent_tasks
+from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
+from headrace.spark.runtime.operators.upstream_clock import least_watermark, silent_tasks
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.topology.nodes import TimeWindow
 
@@ -35,3 +36,17 @@ def test_tasks_are_silent_if_others_are_windows_ahead(
     assert silent_tasks(replace(COUNTED, idle_timeout_ms=idle_timeout_ms), upstream) == expected
     assert isinstance(COUNTED.window, TimeWindow)
     assert COUNTED.window.slide_us == 10 * SECOND
+
+
+def test_a_source_without_a_watermark_holds_back_the_others_of_its_union() -> None:
+    upstream = [mark(0, 70, LATER).after(mark(0, 6, 0)), mark(1, 80, LATER)]
+    assert least_watermark(("clicks",), upstream, 0) == 70 * SECOND
+    assert least_watermark(("clicks", "views"), upstream, 0) == NO_TIME
+    assert least_watermark(("clicks", "views"), upstream, LATER) == NO_TIME, "not silent for longer than that"
+    assert least_watermark(("clicks", "views"), upstream, LATER - 1) == 70 * SECOND
+    assert least_watermark(("clicks", "views"), [*upstream, replace(mark(0, 9, 0), source="views", tasks=1)], 0) == (
+        9 * SECOND
+    )
+    union = replace(COUNTED, watermark_sources=("clicks", "views"))
+    assert silent_tasks(union, upstream) == (("views", 0, LATER),)
+    assert silent_tasks(replace(union, idle_timeout_ms=1000), upstream) == ()
