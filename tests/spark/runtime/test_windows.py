@@ -105,6 +105,22 @@ def with_operations_behind(app, directory):
     table_of(app, "id", "filed").to_parquet(directory)
     sums = table_of(app, "id", "summed").groupBy("window").agg(F.sum("rows").alias("rows"))
     sums.to_topic("sums", partitions=2)
+    views = app.stream("views", schema=SCHEMA).withWatermark("ts", f"{DELAY} seconds")
+    both = clicks_of(app).unionByName(views).groupBy(F.window("ts", f"{WINDOW} seconds"), "kind")
+    both = both.agg(F.count("*").alias("rows"), F.sum("n").alias("total"), name="both")
+    both.to_topic("both", partitions=2, output_mode="append")
+
+
+def closed_of_union(broker):
+    """Rows of both topics by window, of those that have closed: by the least watermark of all partitions of both."""
+    found: dict[tuple[str, int], list[int]] = {}
+    ends = []
+    for topic in ("clicks", "views"):
+        groups, _, closed_until = expected(broker, topic)
+        ends.append(min(closed_until.values()))
+        for one, values in groups.items():
+            found[one] = [sum(pair) for pair in zip(found.get(one, [0, 0]), values, strict=True)]
+    return {one: values for one, values in found.items() if one[1] + WINDOW * SECOND <= min(ends)}
 
 
 def expected_sessions(broker, group="kind", topic="clicks"):
@@ -173,6 +189,8 @@ def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, ma
     has_more = group == "kind" and "headrace.execution" not in settings["config"] and not sessions
     if has_more:
         with_operations_behind(app, tmp_path / "files")
+        broker.create_topics({"views": 2})
+        sent(broker, events(700, seed=3), topic="views")
     sent(broker, rows[:500])
     started = running(app)
     started.wait_until("caught-up", timeout=120)
@@ -192,17 +210,21 @@ def test_windows_leave_once_when_they_close_and_late_rows_are_counted(broker, ma
         assert len(wanted) > len(left) == len(dict(left)) > 100
     else:
         states = [state for row in started.recentProgress for state in row["stateOperators"]]
-        assert sum(state["numRowsDroppedByWatermark"] for state in states) == late * (4 if has_more else 1)
+        dropped = late * 5 + expected(broker, "views")[1] if has_more else late
+        assert sum(state["numRowsDroppedByWatermark"] for state in states) == dropped
         letters = [(record.key, record.value) for record in broker.records("late")]
-        assert len(letters) == late * (4 if has_more else 1), "one for each operator"
+        assert len(letters) == late * (5 if has_more else 1), "one for each operator"
         assert set(letters) < {(record.key, record.value) for record in broker.records("clicks")}
     started.stop()
     verdict = app.verify()
     assert verdict.status == "equal", verdict
-    assert len(verdict.sinks) == (4 if has_more else 2 if sessions else 1)
+    assert len(verdict.sinks) == (5 if has_more else 2 if sessions else 1)
     assert all(sink.equal == sink.expected > 0 for sink in verdict.sinks)
-    assert len(app.compile().subtopologies) == (1 if group == "id" else 6 if has_more else 2)
+    assert len(app.compile().subtopologies) == (1 if group == "id" else 8 if has_more else 2)
     if has_more:
+        united, wanted = results(broker, "both"), closed_of_union(broker)
+        assert dict(united) == wanted
+        assert len(united) == len(wanted) > 0
         busy = [json.loads(record.value) for record in broker.records("busy")]
         assert {(row["kind"], micros(row["window"]["start"])): row["rows"] for row in busy} == {
             one: rows for one, [rows, _] in closed.items() if rows > 20
