@@ -29,7 +29,6 @@ __all__ = ["limitations_page"]
 
 Refusal = tuple[str, str, str]  # code, message, fix
 
-_NOT_YET: Final = "its partial results merge; no state is written for it yet"
 # One example of each kind of Spark master that is not local. `check_master` itself is asked, so that a kind that
 # becomes supported fails the generation of this page instead of remaining on it.
 _CLUSTER_MASTERS: Final = ("yarn", "k8s://host")
@@ -39,7 +38,7 @@ def limitations_page(template: str) -> str:
     """Return the page: `template` with the lists and tables below filled in."""
     stream, table = _methods(Stream), _methods(StreamTable)
     refused = {**REFUSED_METHODS, **REFUSED_PROPERTIES}
-    aggregates, refused_aggregates, later = aggregate_limits()
+    aggregates, refused_aggregates = aggregate_limits()
     return template.format(
         stream_methods=_names(stream),
         stream_refused=_refusals({name: words for name, words in refused.items() if name not in stream}),
@@ -51,10 +50,7 @@ def limitations_page(template: str) -> str:
         group_refused=_refusals(REFUSED_GROUPED_METHODS),
         aggregates=_names(aggregates, sort=False),
         aggregates_refused=_table(
-            [
-                *((name, "Not supported", reason, fix) for name, (reason, fix) in refused_aggregates.items()),
-                *((name, "Planned", _NOT_YET, fix) for name, fix in later.items()),
-            ]
+            (name, "Not supported", reason, fix) for name, (reason, fix) in refused_aggregates.items()
         ),
         formats=_names(get_args(FormatName), sort=False),
         formats_refused=_refusals({name: _format_refusal(name) for name in sorted(OTHER_FORMATS)}),

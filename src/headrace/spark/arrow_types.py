@@ -1,6 +1,7 @@
 """Spark's types as Arrow's, the way they cross between the JVM and the Python workers.
 
-Only the flat types that rows and aggregates hold; nested columns pass through the pipeline as they came.
+Only the flat types that rows hold, and lists that aggregates return; other nested columns pass through the pipeline as
+they came.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import TopologyError
 
-__all__ = ["FLAT", "arrow_type", "arrow_types"]
+__all__ = ["FLAT", "arrow_type", "arrow_types", "result_arrow_type"]
 
 # By the name that Spark gives a type (`DataType.typeName()`).
 FLAT = {
@@ -50,6 +51,18 @@ def arrow_type(type_json: str) -> pa.DataType:
         f"a store or an internal topic cannot hold a column of type {type_json}",
         "Group and aggregate by columns of flat types (numbers, strings, binaries, dates, timestamps, booleans).",
     )
+
+
+@functools.cache
+def result_arrow_type(type_json: str) -> pa.DataType:
+    """Return the Arrow type of an aggregate's result: a flat type, or a list of flat values or of structs of them."""
+    if not type_json.startswith("{"):
+        return arrow_type(type_json)
+    found = json.loads(type_json)
+    if found["type"] == "array":
+        return pa.list_(result_arrow_type(json.dumps(found["elementType"])))
+    fields = found["fields"] if found["type"] == "struct" else ()
+    return pa.struct([(field["name"], arrow_type(json.dumps(field["type"]))) for field in fields])
 
 
 def arrow_types(columns: tuple[tuple[str, str], ...]) -> tuple[pa.DataType, ...]:

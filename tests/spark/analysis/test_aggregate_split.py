@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pyspark.sql import functions as F
 from tests.spark.compiled_programs import SCHEMA, split_of
@@ -29,16 +31,14 @@ def flights(spark):
     ("aggregate", "sibling"),
     [
         ("sum(distinct n)", "groupBy that column as well"),
-        ("percentile(n, 0.5)", "count per bucket"),
-        ("median(n)", "count per bucket"),
-        ("mode(n)", "takes the largest"),
         ("first(n)", "F.min_by(x, t)"),
         ("last(n)", "F.max_by(x, t)"),
         ("any_value(n)", "F.min or F.max"),
         ("try_sum(n)", "F.sum"),
         ("try_avg(cast(n as decimal(9, 2)))", "F.avg"),
-        ("approx_percentile(n, 0.5)", "count per bucket"),
-        ("percentile_approx(n, 0.5)", "count per bucket"),
+        ("approx_percentile(n, 0.5)", "F.percentile(x, p) is exact"),
+        ("percentile_approx(n, 0.5)", "F.percentile(x, p) is exact"),
+        ("listagg(origin)", "F.array_join"),
     ],
 )
 def test_aggregates_whose_parts_do_not_merge(flights, aggregate, sibling):
@@ -50,10 +50,7 @@ def test_aggregates_whose_parts_do_not_merge(flights, aggregate, sibling):
 
 
 PLANNED = {
-    "collect_set(n)": "one row per value",
-    "collect_list(n)": "to a topic",
     "max_by(n, dep_delay, 3)": "foreachBatch",
-    "listagg(origin)": "foreachBatch",
 }
 
 
@@ -120,6 +117,45 @@ def test_a_condition_on_max_by_is_one_on_its_ordering(app):
     [buffer] = split.buffers
     assert [sql[name] for name in buffer.inputs] == ["carrier", "CASE WHEN (n < 9) THEN n END"]
     assert buffer.argument == "carrier, n FILTER (n < 9)"
+
+
+def test_what_is_asked_of_a_list_of_values_is_no_part_of_its_identity(app):
+    split = split_of(
+        app,
+        F.median("n"),
+        F.percentile("n", [0.1, 0.9]),
+        F.expr("percentile_disc(0.25) WITHIN GROUP (ORDER BY n DESC)").alias("quarter"),
+        F.mode("n"),
+        F.collect_list(F.struct("n", F.col("origin").alias("o"))).alias("pairs"),
+        F.expr("collect_list(DISTINCT carrier)").alias("carriers"),
+    )
+    assert [(b.function, b.argument) for b in split.buffers] == [
+        ("collect_list", "n, origin"),
+        ("collect_set", "carrier"),
+        ("mode", "n"),
+        ("percentile", "n"),
+        ("percentile", "n"),
+        ("percentile", "n"),
+    ]
+    asked = {(tuple(one["at"]), one["many"], one["discrete"], one["descending"]) for one in parameters(split)}
+    assert asked == {((0.5,), False, False, False), ((0.1, 0.9), True, False, False), ((0.25,), False, True, True)}
+
+
+def parameters(split):
+    return [json.loads(buffer.parameter) for buffer in split.buffers if buffer.function == "percentile"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "percentile(n, 0.5, 2)",
+        "collect_list(struct(n)) FILTER (WHERE n > 1)",
+        "collect_list(array(n))",
+        "median(t - t)",
+    ],
+)
+def test_values_that_no_list_keeps_are_refused(flights, call):
+    assert refused(lambda: flights.groupBy("origin").agg(F.expr(call))).code == "not-supported-here"
 
 
 def test_an_approximate_count_is_known_by_its_registers(app, flights):

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType, _parse_datatype_json_string
 
 from headrace.errors import TopologyError
+from headrace.spark.analysis.aggregate_parameters import parameter_of
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.plan_reader import columns_read, leaf_of, only_projects
 from headrace.spark.frames import empty_frame, quoted
-from headrace.spark.runtime.operators.hyper_log_log import MOST_BITS, bits_of_deviation
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -61,6 +61,17 @@ _FUNCTIONS: dict[str, BufferFunction] = {
     "RegrR2": "regr_r2",
     "RegrSlope": "regr_slope",
     "RegrIntercept": "regr_intercept",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
+    "Percentile": "percentile",
+    "PercentileDisc": "percentile",
+    "Mode": "mode",
+}
+# What DISTINCT makes of them.
+_OF_DISTINCT: dict[str, BufferFunction] = {
+    "Count": "count_distinct",
+    "CollectList": "collect_set",
+    "CollectSet": "collect_set",
 }
 _OVER_DOUBLES = frozenset(
     (
@@ -68,11 +79,13 @@ _OVER_DOUBLES = frozenset(
         *("skewness", "kurtosis", "product", "regr_sxx", "regr_sxy", "regr_r2", "regr_slope", "regr_intercept"),
     )
 )
+_LISTS = frozenset({"collect_list", "collect_set"})
+_OF_VALUES = _LISTS | {"percentile", "mode"}
 _BITS = frozenset({"bit_and", "bit_or", "bit_xor"})
 _OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
 _BY_ORDER = frozenset({"max_by", "min_by"})
 # Functions whose result depends on the order or equality of texts.
-_COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct"}
+_COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct", "collect_list", "collect_set", "mode"}
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
@@ -81,6 +94,7 @@ _SUPPORTED = (
     *("bool_and", "bool_or", "max_by", "min_by"),
     *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
     *("skewness", "kurtosis", "regr_count", "regr_avgx", "regr_avgy", "regr_sxx", "regr_sxy", "regr_syy", "regr_r2"),
+    *("collect_list", "collect_set", "array_agg", "percentile", "median", "percentile_cont", "percentile_disc", "mode"),
     *("regr_slope", "regr_intercept", "product", "bit_and", "bit_or", "bit_xor", "try_sum", "try_avg"),
 )
 _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
@@ -88,18 +102,19 @@ _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
 _EVERY_VALUE = "needs every value of the group; a state of bounded size does not hold them"
 _BY_ARRIVAL = "depends on the order in which rows arrive, so the same rows have several results"
 _SKETCH = "returns a sketch as bytes, which only Spark reads"
-_BUCKETS = "count per bucket: groupBy a rounded value as well; min, max and avg work now"
 _DISTINCT = "groupBy that column as well and count: there is one row per value"
 _BY_TIME = "F.min_by(x, t) and F.max_by(x, t) are the first and the last x by a time t"
 _APPROXIMATE = "F.approx_count_distinct(x) and F.count_distinct(x) work now"
 _REFUSED = {
     "sum_distinct": (_EVERY_VALUE, "groupBy that column as well: the reader adds up the rows per group"),
     "avg_distinct": (_EVERY_VALUE, "groupBy that column as well: the reader averages the rows per group"),
-    **dict.fromkeys(("percentile", "percentile_cont", "percentile_disc", "median"), (_EVERY_VALUE, _BUCKETS)),
-    "mode": (_EVERY_VALUE, "groupBy that column as well and count: the reader takes the largest"),
     **dict.fromkeys(("first", "last", "first_value", "last_value"), (_BY_ARRIVAL, _BY_TIME)),
     "any_value": (_BY_ARRIVAL, "F.min or F.max of the column gives one of its values"),
-    **dict.fromkeys(("approx_percentile", "percentile_approx"), (_BY_ARRIVAL, _BUCKETS)),
+    **dict.fromkeys(
+        ("approx_percentile", "percentile_approx"),
+        (_BY_ARRIVAL, "F.percentile(x, p) is exact; round x where it has too many different values"),
+    ),
+    **dict.fromkeys(("listagg", "string_agg"), (_BY_ARRIVAL, "F.array_join(F.collect_set(x), ', ') works now")),
     "histogram_numeric": (_BY_ARRIVAL, "count per bucket: groupBy(F.floor(F.col('x') / 10)).count()"),
     "try_sum": (
         "of integers or decimals depends on the order in which rows arrive: it is null once a running sum overflows",
@@ -112,11 +127,6 @@ _REFUSED = {
     "count_min_sketch": (_SKETCH, "groupBy that column as well and count"),
     **dict.fromkeys(("hll_sketch_agg", "hll_union_agg"), (_SKETCH, _APPROXIMATE)),
     **dict.fromkeys(("bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg"), (_SKETCH, _APPROXIMATE)),
-}
-# Aggregates whose parts do merge and that come in a later release → what serves meanwhile.
-_PLANNED = {
-    "collect_set": _DISTINCT,
-    "collect_list": "write the rows to a topic with the group as key; the reader collects them",
 }
 _TWO_STEPS = "compute arguments with withColumn before groupBy, and results with withColumn behind agg"
 
@@ -134,9 +144,9 @@ class AggregateSplit:
     source_keys: tuple[str | None, ...]  # for each grouping value the leaf's column that it is, unchanged
 
 
-def aggregate_limits() -> tuple[tuple[str, ...], dict[str, tuple[str, str]], dict[str, str]]:
-    """Return the supported functions, reason and alternative of each refused, the alternative of each planned one."""
-    return _SUPPORTED, dict(_REFUSED), dict(_PLANNED)
+def aggregate_limits() -> tuple[tuple[str, ...], dict[str, tuple[str, str]]]:
+    """Return the supported functions, and reason and alternative of each refused one."""
+    return _SUPPORTED, dict(_REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,37 +324,33 @@ class _Splitter:
     def _buffer(self, expression: JavaObject) -> Buffer:
         function = expression.aggregateFunction()
         name = str(function.prettyName())
-        if expression.isDistinct() and class_of(function) != "Count":
+        if expression.isDistinct() and class_of(function) not in _OF_DISTINCT:
             raise self._not_mergeable(f"{name}_distinct", expression)
         if self._is(function, "RuntimeReplaceable"):  # count_if, bool_and, bool_or stand for count, min, max
             function = function.replacement()
-        kind = "count_distinct" if expression.isDistinct() else _FUNCTIONS.get(class_of(function))
+        kind = (_OF_DISTINCT if expression.isDistinct() else _FUNCTIONS).get(class_of(function))
         if kind is None or (name.startswith("try_") and not _never_overflows(kind, function)):
             raise self._not_mergeable(name, expression)
         inputs = self._inputs_of(kind, function)
-        parameter = self._parameter(kind, function, name)
+        parameter = parameter_of(kind, function, name, self._where)
         if expression.filter().isDefined():
+            if kind in _LISTS and class_of(sequence(function.children())[0]) == "CreateNamedStruct":
+                raise self._refuse(
+                    "not-supported-here",
+                    f"{name} of structs takes no FILTER",
+                    "filter the rows before groupBy, or collect one column",
+                )
             inputs = self._filtered(kind, inputs, expression.filter().get())
         return self._remember(kind, inputs, str(function.dataType().json()), name, parameter)
-
-    def _parameter(self, kind: str, function: JavaObject, shown: str) -> str:
-        """Return the arguments of a function that are constants, as text."""
-        if kind != "approx_count_distinct":
-            return ""
-        bits = bits_of_deviation(float(function.relativeSD()))
-        if bits > MOST_BITS:
-            raise self._refuse(
-                "not-supported-here",
-                f"{shown} with a deviation of {function.relativeSD()} keeps {1 << bits:,} registers per group; at most "
-                f"{1 << MOST_BITS:,} are supported",
-                "a deviation of 0.0044 or more works; F.count_distinct(x) is exact",
-            )
-        return str(bits)
 
     def _inputs_of(self, kind: str, function: JavaObject) -> list[_Input]:
         children = sequence(function.children())
         if kind == "count":
             return self._counted(children)
+        if kind in _LISTS and class_of(children[0]) == "CreateNamedStruct":
+            return [self._input(child) for child in sequence(children[0].valExprs())]
+        if kind in _OF_VALUES:
+            return [self._input(children[0])]  # the others are constants
         if kind in _OVER_DOUBLES:
             children = [_without_exact_cast(child) for child in children]
         return [self._input(child) for child in children]
@@ -388,6 +394,8 @@ class _Splitter:
     def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str, parameter: str) -> Buffer:
         for given in inputs:
             self._check_input(kind, given, shown)
+        # The registers of a sketch are part of what is stored. What is asked of a list of values is not.
+        stored = [parameter] if kind == "approx_count_distinct" else []
         # `avg(x)` written twice is one buffer.
         key = (kind, (*(given.sql for given in inputs), parameter))
         known = self._buffers.get(key)
@@ -400,7 +408,7 @@ class _Splitter:
             input=inputs[0].name if inputs else None,
             input_type=inputs[0].kind if inputs else None,
             result_type=result,
-            argument=", ".join([*(given.canonical for given in inputs), *([parameter] if parameter else [])]) or "*",
+            argument=", ".join([*(given.canonical for given in inputs), *stored]) or "*",
             more_inputs=tuple((given.name, given.kind) for given in inputs[1:]),
             parameter=parameter,
         )
@@ -500,8 +508,8 @@ class _Splitter:
         if class_of(expression.aggregateFunction()).startswith("Python"):
             message = f"{shown} is a Python function over all rows of the group; its results do not merge"
             return self._refuse("aggregate-not-mergeable", message, f"write it with Spark's aggregates: {_WORKING}")
-        fix = _PLANNED.get(name, "in foreachBatch each micro-batch can be aggregated by itself")
-        return self._refuse("not-supported-here", f"{shown} is not supported yet", f"{fix}; {_WORKING}")
+        fix = f"in foreachBatch each micro-batch can be aggregated by itself; {_WORKING}"
+        return self._refuse("not-supported-here", f"{shown} is not supported yet", fix)
 
     def _refuse(self, code: str, message: str, fix: str) -> TopologyError:
         return refusal(code, message, fix, self._where)
@@ -546,6 +554,8 @@ def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
         return _is_stored(type_json)
     if kind in _BITS:
         return type_json in _INTEGERS
+    if kind == "percentile":
+        return is_number(type_json)
     raise ValueError(f"no input types are defined for the aggregate function {kind!r}")
 
 

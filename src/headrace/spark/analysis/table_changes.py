@@ -29,7 +29,9 @@ from headrace.spark.unsupported import refusal
 __all__ = ["check_invertible", "check_repeatable", "columns_behind", "drops_rows", "filter_text", "zone_text"]
 
 
-_INVERTIBLE = frozenset({"count", "count_distinct", "sum", "avg", "min", "max"})
+_INVERTIBLE = frozenset(
+    {"count", "count_distinct", "sum", "avg", "min", "max", "collect_list", "collect_set", "percentile", "mode"}
+)
 
 
 def drops_rows(template: DataFrame) -> bool:
@@ -71,7 +73,8 @@ def check_invertible(split: AggregateSplit, where: str) -> None:
             raise refusal(
                 "not-supported-here",
                 f"{buffer.function}({buffer.argument}) of a table, whose rows change and vanish, is not supported yet",
-                "count, count_if, count_distinct, sum, avg, min and max work now; or aggregate where you read",
+                "count, count_if, count_distinct, sum, avg, min, max, percentile, median, mode, collect_list and "
+                "collect_set work now; or aggregate where you read",
                 where,
             )
         if buffer.function in ("min", "max") and buffer.input_type in ('"string"', '"binary"'):

@@ -101,6 +101,10 @@ BufferFunction: TypeAlias = Literal[
     "regr_r2",
     "regr_slope",
     "regr_intercept",
+    "collect_list",
+    "collect_set",
+    "percentile",
+    "mode",
 ]
 
 

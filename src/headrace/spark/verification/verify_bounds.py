@@ -8,6 +8,7 @@ order of their terms.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -22,6 +23,7 @@ from headrace.spark.topology.nodes import Buffer
 __all__ = ["TOLERANCE", "corners", "group_figures", "span"]
 
 TOLERANCE = 1e-12
+_OF_VALUES = frozenset({"collect_list", "collect_set", "percentile", "mode"})
 _MOST_CORNERS = 64
 
 Figures = Mapping[str, Any]
@@ -50,6 +52,8 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
         return {f"{name}_values": F.count_distinct(*buffer.inputs)}
     if buffer.function == "approx_count_distinct":
         return {f"{name}_values": F.approx_count_distinct(given, _deviation(int(buffer.parameter)))}
+    if buffer.function in _OF_VALUES:
+        return _value_figures(buffer, given)
     if buffer.function in ("max_by", "min_by"):
         [(ordering, _)] = buffer.more_inputs
         pair = F.when(F.col(ordering).isNotNull(), F.struct(F.col(ordering).alias("y"), F.col(given).alias("x")))
@@ -70,6 +74,23 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
     if buffer.function in _MOMENTS:
         figures |= {f"{name}_mean": F.avg(value), f"{name}_variance": F.var_pop(value)}
     return figures
+
+
+def _value_figures(buffer: Buffer, given: str) -> dict[str, Column]:
+    """Return the figures of a function that keeps the values of its group."""
+    name = buffer.name
+    if buffer.function in ("collect_list", "collect_set"):
+        fields = [F.col(one) for one in buffer.inputs]
+        value = F.struct(*fields) if '"type":"struct"' in buffer.result_type else fields[0]
+        return {f"{name}_value": (F.collect_list if buffer.function == "collect_list" else F.collect_set)(value)}
+    asked = json.loads(buffer.parameter)
+    if buffer.function == "mode":  # the least or greatest one of the most frequent values
+        order = " DESC" if asked["takes_greatest"] else ""
+        return {f"{name}_value": F.expr(f"mode() WITHIN GROUP (ORDER BY {given}{order})")}
+    function, order = "percentile_disc" if asked["discrete"] else "percentile_cont", asked["descending"] * " DESC"
+    at = [F.expr(f"{function}({one!r}D) WITHIN GROUP (ORDER BY {given}{order})") for one in asked["at"]]
+    found = F.when(F.count(given) > 0, F.array(*at)) if asked["many"] else at[0]
+    return {f"{name}_value": found, f"{given}_min": F.min(given), f"{given}_max": F.max(given)}
 
 
 def _comoment_figures(name: str, first: str, second: str) -> dict[str, Column]:
@@ -209,6 +230,15 @@ def _shape(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return (value - slack, value + slack)
 
 
+def _values(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Values that are counted again move a percentile between the extremes; another mode may become the first."""
+    value = figures[f"{buffer.name}_value"]
+    if value is None or not repeats or buffer.function != "percentile":
+        return (tuple(value) if isinstance(value, list) else value,)
+    ends = [float(figures[f"{buffer.input}_{end}"]) for end in ("min", "max")]
+    return tuple((end,) * len(value) if isinstance(value, list) else end for end in ends)
+
+
 def _bits(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     """A bit that is there already changes neither `and` nor `or`; an exclusive `or` may become anything."""
     value = figures[f"{buffer.name}_value"]
@@ -335,6 +365,7 @@ _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "min_by": _extreme_by,
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     "product": _product,
+    **dict.fromkeys(_OF_VALUES, _values),
     **dict.fromkeys(("skewness", "kurtosis"), _shape),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), _moments),
     "regr_sxx": _squares,

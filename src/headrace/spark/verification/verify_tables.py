@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, IntegerType, StructField, StructType, _parse_datatype_json_string
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    StructField,
+    StructType,
+    _parse_datatype_json_string,
+)
 
 from headrace.spark.analysis.plan_reader import leaf_of
 from headrace.spark.frames import apply_calls, quoted
@@ -26,6 +34,7 @@ from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, WIN
 from headrace.spark.unsupported import is_hidden
 from headrace.spark.verification.verdict import SinkVerdict
 from headrace.spark.verification.verify_bounds import TOLERANCE, corners, group_figures, span
+from headrace.spark.verification.verify_lists import is_repeated, list_columns
 from headrace.spark.verification.verify_streams import EXAMPLES, JSON_OPTIONS, key_of, value_of, value_schema
 
 if TYPE_CHECKING:
@@ -130,6 +139,7 @@ class _Comparison:
         """`group`: hidden column of `expected`, and name of each value of the key."""
         self._app, self._expected, self._sink = app, expected, sink
         self._group, self._ignored = group, ignored
+        self._lists: frozenset[str] = frozenset()  # columns that are compared as multisets
 
     def against(self, actual: DataFrame) -> SinkVerdict:
         expected = self._expected
@@ -178,6 +188,9 @@ class _Comparison:
             if isinstance(found.dataType, (DoubleType, FloatType)) and self._sink.value_format == "json":
                 close = F.abs(mine - theirs) <= F.greatest(F.abs(mine), F.abs(theirs)) * TOLERANCE
                 equal = equal | F.coalesce(close, F.lit(False))
+            elif found.name in self._lists:
+                sides = (F.to_json(F.struct(F.sort_array(side)), JSON_OPTIONS) for side in (mine, theirs))
+                equal = next(sides).eqNullSafe(next(sides))
             elif isinstance(found.dataType, StructType) or found.dataType.typeName() in {"array", "map"}:
                 equal = F.to_json(F.struct(mine), JSON_OPTIONS).eqNullSafe(F.to_json(F.struct(theirs), JSON_OPTIONS))
             parts = parts & equal
@@ -251,6 +264,7 @@ class _TableComparison(_Comparison):
         copies = [F.col(quoted(name)).alias(hidden) for hidden, name in group]
         aggregated = table._aggregate.as_batch(self._rows).select("*", *copies)
         super().__init__(app, apply_calls(aggregated, table._calls), sink, group, ignored)
+        self._lists, _ = list_columns(table)
 
     def _judge(self, unequal: list[Row], schema: StructType, findings: _Findings) -> None:
         if not unequal:
@@ -287,7 +301,7 @@ class _TableComparison(_Comparison):
             findings.differ += 1
             findings.add_example(f"{difference}: {-surplus} lost")
         elif bounds is not None and all(
-            _within(row.found[f.name], row.wanted[f.name], bounds.get(f.name, []), f) for f in self._compared(schema)
+            self._is_within(row, f, bounds.get(f.name, []), surplus or 0) for f in self._compared(schema)
         ):
             if surplus:
                 findings.repeated += surplus
@@ -300,6 +314,12 @@ class _TableComparison(_Comparison):
         else:
             findings.differ += 1
             findings.add_example(difference)
+
+    def _is_within(self, row: Row, column: StructField, corner_values: list[Any], surplus: int) -> bool:
+        found, wanted = row.found[column.name], row.wanted[column.name]
+        if column.name in self._lists and is_repeated(found, wanted, surplus):
+            return True
+        return _within(found, wanted, corner_values, column)
 
     def _figures(self, unequal: list[Row]) -> dict[tuple[Any, ...], dict[str, Any]]:
         """Return the figures of each group in `unequal`."""
@@ -381,6 +401,12 @@ def _group_of(row: Row, group: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 def _within(found: Any, wanted: Any, corner_values: list[Any], column: StructField) -> bool:
     if found == wanted or found in corner_values:
         return True
+    if isinstance(found, list) and isinstance(column.dataType, ArrayType):  # each of several percentiles
+        ends = [one for one in corner_values if isinstance(one, (list, tuple)) and len(one) == len(found)]
+        element = StructField(column.name, column.dataType.elementType)
+        return bool(ends) and all(
+            _within(one, None, [end[at] for end in ends], element) for at, one in enumerate(found)
+        )
     numbers = [value for value in corner_values if _is_number(value)]
     if not numbers or not _is_number(found):
         return False

@@ -52,19 +52,56 @@ INFINITE = [  # Spark's covariance of x and m: -inf in this order
 CUTS = st.lists(st.tuples(st.integers(0, 25), st.sampled_from(["commit", "undo", "restore"])), max_size=6)
 EXAMPLES = 300 if LONG else 8
 SPREADS = {
-    "stddev": "stddev(x)", "stddev_pop": "stddev_pop(m)", "stddev_samp": "stddev_samp(d)", "std": "std(n)",
-    "variance": "variance(f)", "var_pop": "var_pop(y)", "var_samp": "var_samp(m) filter (where o)",
-    "corr": "corr(y, m)", "covar_pop": "covar_pop(x, m)", "covar_samp": "covar_samp(m, d)",
-    "filtered": "corr(y, m) filter (where o)", "rounded": "round(stddev(y), 3)",
-    "skewness": "skewness(y)", "skewed": "skewness(d) filter (where m > 0)", "kurtosis": "kurtosis(y)",
-    "tails": "kurtosis(m)", "odd_skewness": "skewness(x)", "product": "product(y)", "bits_and": "bit_and(n)",
-    "bits_or": "bit_or(m) filter (where o)", "bits_xor": "bit_xor(n)", "regr_count": "regr_count(y, m)",
-    "regr_avgx": "regr_avgx(y, m)", "regr_avgy": "regr_avgy(y, m)", "regr_sxx": "regr_sxx(y, m)",
-    "regr_syy": "regr_syy(y, m)", "regr_sxy": "regr_sxy(y, m)", "regr_r2": "regr_r2(y, m)",
-    "regr_slope": "regr_slope(y, m)", "regr_intercept": "regr_intercept(m, y)", "r2_back": "regr_r2(m, y)",
-    "try_avg": "try_avg(m)", "try_sum": "try_sum(y)",
+    "stddev": "stddev(x)",
+    "stddev_pop": "stddev_pop(m)",
+    "stddev_samp": "stddev_samp(d)",
+    "std": "std(n)",
+    "variance": "variance(f)",
+    "var_pop": "var_pop(y)",
+    "var_samp": "var_samp(m) filter (where o)",
+    "corr": "corr(y, m)",
+    "covar_pop": "covar_pop(x, m)",
+    "covar_samp": "covar_samp(m, d)",
+    "filtered": "corr(y, m) filter (where o)",
+    "rounded": "round(stddev(y), 3)",
+    "skewness": "skewness(y)",
+    "skewed": "skewness(d) filter (where m > 0)",
+    "kurtosis": "kurtosis(y)",
+    "tails": "kurtosis(m)",
+    "odd_skewness": "skewness(x)",
+    "product": "product(y)",
+    "bits_and": "bit_and(n)",
+    "bits_or": "bit_or(m) filter (where o)",
+    "bits_xor": "bit_xor(n)",
+    "regr_count": "regr_count(y, m)",
+    "regr_avgx": "regr_avgx(y, m)",
+    "regr_avgy": "regr_avgy(y, m)",
+    "regr_sxx": "regr_sxx(y, m)",
+    "regr_syy": "regr_syy(y, m)",
+    "regr_sxy": "regr_sxy(y, m)",
+    "regr_r2": "regr_r2(y, m)",
+    "regr_slope": "regr_slope(y, m)",
+    "regr_intercept": "regr_intercept(m, y)",
+    "r2_back": "regr_r2(m, y)",
+    "try_avg": "try_avg(m)",
+    "try_sum": "try_sum(y)",
     **{f"about_{name}": f"approx_count_distinct({name})" for name in "xfnmdsto"},
     "about_few": "approx_count_distinct(n, 0.2) filter (where o)",
+    "list": "collect_list(s)",
+    "doubles": "collect_list(x)",
+    "structs": "collect_list(struct(m, s))",
+    "set": "collect_set(s)",
+    "numbers": "collect_set(d) filter (where o)",
+    "times": "array_agg(distinct t)",
+}
+# Equal to the last bit.
+RANKS = {
+    "median": "median(m)", "longs": "percentile(n, 0.37)", "nans": "percentile(x, array(0, 0.3, 0.9, 1))",
+    "decimals": "percentile(d, 0.9) filter (where o)", "floats": "percentile_cont(0.6) within group (order by f desc)",
+    "disc": "percentile_disc(0.25) within group (order by y)",
+    "back": "percentile_disc(0.6) within group (order by n desc)",
+    "mode": "mode(m, true)", "texts": "mode() within group (order by s desc)", "flags": "mode(o, true)",
+    "when": "mode(t, true) filter (where m > 0)",
 }  # fmt: skip
 # (value, ordering, condition)
 EXTREMES = [
@@ -76,7 +113,7 @@ EXTREMES = [
 @pytest.fixture(scope="module")
 def splits(spark: Any) -> dict[str, Any]:
     """The splits of both lists of calls, made once."""
-    calls = {"spreads": {name: call_of(sql) for name, sql in SPREADS.items()}, "extremes": extremes()[0]}
+    calls = {"spreads": {name: call_of(sql) for name, sql in (SPREADS | RANKS).items()}, "extremes": extremes()[0]}
     calls["distinct"] = {name: F.expr(sql) for name, sql in DISTINCT.items()}
     return {name: split_of(spark, found) for name, found in calls.items()}
 
@@ -140,6 +177,8 @@ def played(frame: Any, split: Any, seed: int, cuts: Any, tables: int) -> dict[An
 
 
 def is_close(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, list) and isinstance(theirs, list):  # collected: in any order
+        return sorted(map(repr, mine)) == sorted(map(repr, theirs))
     if isinstance(mine, float) and isinstance(theirs, float):
         return (math.isnan(mine) and math.isnan(theirs)) or math.isclose(mine, theirs, rel_tol=1e-9, abs_tol=1e-9)
     return bool(mine == theirs)
@@ -159,7 +198,7 @@ def is_infinite(value: Any) -> bool:
 @given(rows=ROWS, seed=st.integers(0, 999), cuts=CUTS, tables=st.integers(1, 3))
 def test_spreads_equal_a_spark_batch(spark: Any, splits: Any, rows: Any, seed: int, cuts: Any, tables: int) -> None:
     frame = frame_of(spark, rows)
-    calls = {name: call_of(sql) for name, sql in SPREADS.items()}
+    calls = {name: call_of(sql) for name, sql in (SPREADS | RANKS).items()}
     expected = frame.groupBy("g").agg(*(call.alias(name) for name, call in calls.items())).collect()
     found = played(frame, splits["spreads"], seed, cuts, tables)
     frame.unpersist()
@@ -172,6 +211,14 @@ def test_spreads_equal_a_spark_batch(spark: Any, splits: Any, rows: Any, seed: i
             name for name in unlike if not (name == "covar_pop" and is_nan(mine[name]) and is_infinite(row[name]))
         ]
         assert {name: (mine[name], row[name]) for name in unlike} == {}
+        assert {name: (mine[name], row[name]) for name in RANKS if repr_of(mine[name]) != repr_of(row[name])} == {}
+
+
+def repr_of(value: Any) -> str:
+    """A value as text: NaN equals itself, and both zeros are one."""
+    return repr(
+        [one + 0.0 if isinstance(one, float) else one for one in (value if isinstance(value, list) else [value])]
+    )
 
 
 def extremes() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

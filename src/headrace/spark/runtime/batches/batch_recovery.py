@@ -39,10 +39,13 @@ __all__ = ["BatchRecovery"]
 log = logging.getLogger("headrace.spark")
 RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
-_OF_RECORDS = frozenset({"arithmetic-overflow", "record-too-large"})  # causes that single records may have
+_OF_RECORDS = frozenset(
+    {"arithmetic-overflow", "aggregate-too-large", "record-too-large"}
+)  # causes that single records may have
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # a user has to act first
 _FIXES = {
     "arithmetic-overflow": "Sum a wider type, such as decimal(38,0) or double",
+    "aggregate-too-large": "Group by a further column or by windows, so that groups are smaller",
     "record-too-large": "Raise max.message.bytes of the topic, or write less",
 }
 MOST_UNDIGESTIBLE = 5000  # passed over in one micro-batch

@@ -21,18 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.spark.arrow_types import arrow_type, arrow_types
+from headrace.spark.arrow_types import arrow_types, result_arrow_type
 from headrace.spark.runtime.operators.aggregate_states import (
     AggregateState,
     Groups,
     StateColumn,
+    one_zero,
     overflow_error,
     state_of,
 )
 from headrace.spark.runtime.rows.rows import encode_key
 from headrace.spark.topology.nodes import Aggregate, Buffer
 
-__all__ = ["AggregateFunctions", "in_order_of", "one_zero"]
+__all__ = ["AggregateFunctions", "in_order_of"]
 
 _ROW = "__headrace_first_row"
 
@@ -55,6 +56,11 @@ class AggregateFunctions:
         object.__setattr__(self, "group_types", arrow_types(groups))
         columns = [column for buffer in self.aggregate.buffers for column in self.columns_of(buffer)]
         object.__setattr__(self, "state", (*columns, *self.own_columns))
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether results depend on the order of the rows."""
+        return any(buffer.function == "collect_list" for buffer in self.aggregate.buffers)
 
     @property
     def own_columns(self) -> tuple[StateColumn, ...]:
@@ -133,7 +139,7 @@ class AggregateFunctions:
         """The schema of `finish`."""
         pairs = list(zip(self.group_names, self.group_types, strict=True))
         return pa.schema(
-            [*pairs, *[(buffer.name, arrow_type(buffer.result_type)) for buffer in self.aggregate.buffers]]
+            [*pairs, *[(buffer.name, result_arrow_type(buffer.result_type)) for buffer in self.aggregate.buffers]]
         )
 
 
@@ -150,14 +156,6 @@ def _group_numbers(partials: pa.Table, keys: list[str]) -> Groups:
     column = columns[0].combine_chunks() if len(keys) == 1 else encode_key(columns)
     encoded = column.dictionary_encode(null_encoding="encode")
     return Groups(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary))
-
-
-def one_zero(column: Any) -> Any:
-    """Normalise -0.0 to 0.0 and every NaN to one: Spark groups them together, Arrow compares bits."""
-    if not pa.types.is_floating(column.type):
-        return column
-    zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def _may_overflow(column: Any) -> bool:

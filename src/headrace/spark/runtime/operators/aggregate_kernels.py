@@ -18,9 +18,19 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
+    Bytes = NDArray[np.uint8]
 
 
-__all__ = ["find_extremes", "merge_bits", "merge_comoments", "merge_higher_moments", "merge_moments", "warm_up"]
+__all__ = [
+    "count_entries",
+    "find_extremes",
+    "locate_entries",
+    "merge_bits",
+    "merge_comoments",
+    "merge_higher_moments",
+    "merge_moments",
+    "warm_up",
+]
 
 
 @njit(cache=True, nogil=True)
@@ -156,6 +166,42 @@ def find_extremes(group: Numbers, groups: int, codes: Numbers, present: Flags, i
         if best < 0 or (codes[row] > codes[best] if is_greatest else codes[row] < codes[best]):
             found[at] = row
     return found
+
+
+@njit(cache=True, nogil=True)
+def count_entries(data: Bytes, starts: Numbers, sizes: Numbers) -> Numbers:
+    """Return the number of entries in each list, whose lengths are four bytes in front of them."""
+    found = np.zeros(len(starts), np.int64)
+    for row in range(len(starts)):
+        at, end = starts[row], starts[row] + sizes[row]
+        while at < end:
+            at += 4 + _length(data, at)
+            found[row] += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def locate_entries(data: Bytes, starts: Numbers, sizes: Numbers, count: int) -> Any:
+    """Return the start and size of all `count` entries of the lists, without their lengths."""
+    at_entry, size_of = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    entry = 0
+    for row in range(len(starts)):
+        at, end = starts[row], starts[row] + sizes[row]
+        while at < end:
+            at_entry[entry], size_of[entry] = at + 4, _length(data, at)
+            at += 4 + size_of[entry]
+            entry += 1
+    return at_entry, size_of
+
+
+@njit(cache=True, nogil=True)
+def _length(data: Bytes, at: int) -> int:
+    return (
+        np.int64(data[at])
+        | (np.int64(data[at + 1]) << 8)
+        | (np.int64(data[at + 2]) << 16)
+        | (np.int64(data[at + 3]) << 24)
+    )
 
 
 def warm_up() -> None:

@@ -308,7 +308,9 @@ def merge_stored(
     names = [column.name for column in functions.state]
     stored = stored.select(names).append_column(_ROW, pa.array(row_of_stored.astype(np.int64)))
     numbered = rows.select(names).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
-    merged = in_order_of(functions.combine(pa.concat_tables([numbered, stored]), by=(_ROW,)), _ROW)
+    # New rows first: they are in the order of `rows` already. Stored values are older, where order matters.
+    parts = [stored, numbered] if functions.keeps_order else [numbered, stored]
+    merged = in_order_of(functions.combine(pa.concat_tables(parts), by=(_ROW,)), _ROW)
     columns = {name: rows.column(name) for name in functions.group_names}
     return pa.table(columns | {name: merged.column(name) for name in names})
 

@@ -31,6 +31,7 @@ from headrace.spark.runtime.operators.aggregate_kernels import (
     merge_moments,
 )
 from headrace.spark.runtime.operators.hyper_log_log import LEAST_BITS, estimates_of, merged_sketches, sketches_of
+from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
 from headrace.spark.topology.nodes import Buffer
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "cast_column",
     "decimal_average",
     "initial_values",
+    "one_zero",
     "overflow_error",
     "state_of",
     "sum_type",
@@ -113,6 +115,14 @@ def cast_column(column: Any, wanted: pa.DataType) -> Any:
     return column.cast(wanted, safe=not pa.types.is_floating(wanted))  # Spark's bigint → double may round, too
 
 
+def one_zero(column: Any) -> Any:
+    """Normalise -0.0 to 0.0 and every NaN to one: Spark groups them together, Arrow compares bits."""
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+
+
 def overflow_error(what: str, kind: pa.DataType) -> UserCodeError:
     """The error of a result that its type has no room for."""
     return UserCodeError(
@@ -160,6 +170,26 @@ def _approx_count_distinct(buffer: Buffer) -> AggregateState:
         finish=lambda partials: estimates_of(partials.column(name), bits),
         merge=lambda partials, groups: {
             name: merged_sketches(partials.column(name), groups.numbers, groups.count, bits)
+        },
+    )
+
+
+def _value_list(buffer: Buffer) -> AggregateState:
+    """Functions that keep the values of the group: `value_functions`."""
+    name, function = buffer.name, ValueFunction(buffer)
+    # A list has its values as they came; where equal values are one, so are both zeros.
+    normalised = one_zero if buffer.function != "collect_list" else (lambda column: column)
+
+    def lift(rows: pa.Table) -> Columns:
+        columns = [normalised(cast_column(rows.column(given), kind)) for given, kind in input_types(buffer)]
+        return {name: function.values.lifted(columns, keeps_nulls=function.takes_structs)}
+
+    return AggregateState(
+        columns=(StateColumn(name=name, type=pa.binary()),),
+        lift=lift,
+        finish=lambda partials: function.finish(partials.column(name)),
+        merge=lambda partials, groups: {
+            name: function.values.merged(partials.column(name), groups.numbers, groups.count)
         },
     )
 
@@ -516,6 +546,7 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "max_by": _extreme_by,
     "min_by": _extreme_by,
     "product": _product,
+    **dict.fromkeys(("collect_list", "collect_set", "percentile", "mode"), _value_list),
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"), _moments),
     **dict.fromkeys(("skewness", "kurtosis"), _higher_moments),

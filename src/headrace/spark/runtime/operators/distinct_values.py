@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type
-from headrace.spark.runtime.operators.aggregate import one_zero
-from headrace.spark.runtime.operators.aggregate_states import cast_column
+from headrace.spark.runtime.operators.aggregate_states import cast_column, one_zero
 from headrace.spark.runtime.rows.rows import ENTRY_PREFIX, encode_key
 from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.time_keys import DISTINCT_ENTRY, microseconds, shortened_keys, timed_keys

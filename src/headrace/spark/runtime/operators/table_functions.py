@@ -8,6 +8,8 @@ would keep a remainder of each row that left: they are refused.
   be larger than the final one. The result has to fit into a bigint, as in Spark.
 - `sum` has a counter beside it: of no value it is null, and a sum of 0 does not say whether there is a value.
 - `min`, `max` and distinct counts need the values themselves: `value_counts`.
+- Percentiles, modes and collected values are computed from each value with its count, in the group's row:
+  `value_lists`. A row that leaves counts -1.
 - Each group counts its rows. A group without rows is deleted. A negative count is a contradiction in the state.
 """
 
@@ -32,15 +34,18 @@ from headrace.spark.runtime.operators.aggregate_states import (
     StateColumn,
     cast_column,
     decimal_average,
+    one_zero,
     overflow_error,
     state_of,
     sum_type,
 )
+from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
 from headrace.spark.topology.nodes import Aggregate, Buffer, TableAggregate
 
 __all__ = ["COUNTED", "SIGN_COLUMN", "TableFunctions", "functions_of"]
 
 SIGN_COLUMN = "__headrace_sign"
+_LISTED = frozenset({"collect_list", "collect_set", "percentile", "mode"})
 COUNTED = frozenset({"min", "max", "count_distinct"})  # functions that need each value with its count (`value_counts`)
 _ROWS = StateColumn(name="rows", type=pa.int64(), merge="sum", initial=0)
 _INTEGER = pa.decimal128(38, 0)
@@ -77,7 +82,7 @@ class TableFunctions(AggregateFunctions):
             return lifted
         is_old = pc.less(signs, 0)
         for buffer in self.aggregate.buffers:
-            for column in self.columns_of(buffer) if buffer.function not in COUNTED else ():
+            for column in self.columns_of(buffer) if buffer.function not in COUNTED | _LISTED else ():
                 index, values = lifted.schema.get_field_index(column.name), lifted.column(column.name)
                 lifted = lifted.set_column(index, column.name, pc.if_else(is_old, pc.negate(values), values))
         return lifted
@@ -163,6 +168,24 @@ def _extreme(buffer: Buffer) -> AggregateState:
     )
 
 
+def _value_list(buffer: Buffer) -> AggregateState:
+    """State of functions over all values: each value with its count, from which rows are taken out."""
+    name, function = buffer.name, ValueFunction(buffer, kept="counts")
+
+    def lift(rows: pa.Table) -> Columns:
+        columns = [one_zero(cast_column(rows.column(given), kind)) for given, kind in input_types(buffer)]
+        return {name: function.values.lifted(columns, rows.column(SIGN_COLUMN), keeps_nulls=function.takes_structs)}
+
+    return AggregateState(
+        columns=(StateColumn(name=name, type=pa.binary()),),
+        lift=lift,
+        finish=lambda partials: function.finish(partials.column(name)),
+        merge=lambda partials, groups: {
+            name: function.values.merged(partials.column(name), groups.numbers, groups.count)
+        },
+    )
+
+
 _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "count": state_of,
     "count_distinct": state_of,
@@ -170,4 +193,5 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "avg": _average,
     "min": _extreme,
     "max": _extreme,
+    **dict.fromkeys(_LISTED, _value_list),
 }

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import StateError
 from headrace.spark.arrow_types import arrow_type
-from headrace.spark.runtime.operators.aggregate import one_zero
-from headrace.spark.runtime.operators.aggregate_states import cast_column, order_codes
+from headrace.spark.runtime.operators.aggregate_states import cast_column, one_zero, order_codes
 from headrace.spark.runtime.operators.table_functions import COUNTED, SIGN_COLUMN
 from headrace.spark.runtime.rows.rows import ENTRY_PREFIX, decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stores.bulk_load import order_of_keys

@@ -209,8 +209,8 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     #    of an average: the function itself lists them, so that none is left out of the fingerprint.
     for buffer in aggregate.buffers:
         types = " + ".join(str(column.type) for column in functions_of(aggregate).columns_of(buffer))
-        # Entries hold the values of a distinct count themselves, and a sketch depends on the type that was hashed.
-        if buffer.function in ("count_distinct", "approx_count_distinct"):
+        # The bytes of entries, sketches and lists depend on the types of the values.
+        if buffer.function in _HOLDS_VALUES:
             kinds = [buffer.input_type or "", *(kind for _, kind in buffer.more_inputs)]
             types += f"{DISTINCT_OF}{', '.join(str(arrow_type(kind)) for kind in kinds)}"
         columns.append(RowColumn(buffer.function, buffer.argument or buffer.input or "*", types))
@@ -221,6 +221,9 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
+_HOLDS_VALUES = frozenset(
+    {"count_distinct", "approx_count_distinct", "collect_list", "collect_set", "percentile", "mode"}
+)
 WINDOW_START = RowColumn("key", "start of a window that closes", "int64")
 
 

@@ -1,0 +1,87 @@
+"""Constant arguments of aggregate functions: the registers of a sketch, percentages, directions, as text."""
+
+from __future__ import annotations
+
+import json
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+
+from headrace.spark.runtime.operators.hyper_log_log import MOST_BITS, bits_of_deviation
+from headrace.spark.spark_internals import class_of
+from headrace.spark.unsupported import refusal
+
+__all__ = ["parameter_of"]
+
+
+def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str:
+    """Return the constant arguments of an aggregate function; empty if it has none.
+
+    Args:
+        kind: The name of the function in a `Buffer`.
+        function: Spark's expression.
+        shown: The function as users write it.
+        where: "file:line" of the user's call.
+
+    Raises:
+        TopologyError: not-supported-here.
+    """
+    if kind == "approx_count_distinct":
+        return _registers(function, shown, where)
+    if kind == "percentile":
+        return _percentages(function, shown, where)
+    if kind == "mode":
+        # Of the most frequent values Spark takes any, or the least or greatest one where that is written.
+        order = function.reverseOpt()
+        return json.dumps({"takes_greatest": order.isDefined() and not order.get()})
+    if kind in ("collect_list", "collect_set") and not _ignores_nulls(function):
+        raise refusal(
+            "not-supported-here",
+            f"{shown} that keeps nulls is not supported yet",
+            "leave the nulls out, or collect F.struct(x)",
+            where,
+        )
+    return ""
+
+
+def _registers(function: JavaObject, shown: str, where: str) -> str:
+    bits = bits_of_deviation(float(function.relativeSD()))
+    if bits > MOST_BITS:
+        raise refusal(
+            "not-supported-here",
+            f"{shown} with a deviation of {function.relativeSD()} keeps {1 << bits:,} registers per group; at most "
+            f"{1 << MOST_BITS:,} are supported",
+            "a deviation of 0.0044 or more works; F.count_distinct(x) is exact",
+            where,
+        )
+    return str(bits)
+
+
+def _percentages(function: JavaObject, shown: str, where: str) -> str:
+    frequency = function.frequencyExpression()
+    if not frequency.foldable() or frequency.eval(None) != 1:
+        raise refusal(
+            "not-supported-here",
+            f"{shown} with frequencies is not supported yet",
+            "percentile(x, p) counts each row once",
+            where,
+        )
+    is_discrete = class_of(function) == "PercentileDisc"
+    if is_discrete and function.legacyCalculation():
+        raise refusal(
+            "not-supported-here",
+            f"{shown} by the rule of Spark 3.3 is not supported",
+            "set spark.sql.legacy.percentileDiscCalculation to false",
+            where,
+        )
+    asked = function.percentageExpression()
+    many, found = class_of(asked.dataType()) == "ArrayType", asked.eval(None)
+    at = [float(one) for one in (found.toDoubleArray() if many else [found])]
+    return json.dumps({"at": at, "descending": bool(function.reverse()), "discrete": is_discrete, "many": many})
+
+
+def _ignores_nulls(function: JavaObject) -> bool:
+    try:
+        return bool(function.ignoreNulls())
+    except Py4JError:  # Spark before the option: nulls are left out
+        return True
