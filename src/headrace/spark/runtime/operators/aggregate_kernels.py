@@ -195,7 +195,7 @@ def locate_entries(data: Bytes, starts: Numbers, sizes: Numbers, count: int) -> 
 
 
 @njit(cache=True, nogil=True)
-def _length(data: Bytes, at: int) -> int:
+def _length(data: Bytes, at: int) -> Any:
     return (
         np.int64(data[at])
         | (np.int64(data[at + 1]) << 8)
