@@ -126,13 +126,13 @@ class _Ranks:
         self._total = ends[last] - self._before
 
     def between(self, at: float, is_descending: bool) -> Doubles:
-        """Return the value at a share of the ranks, interpolated: Spark's `PercentileBase.getPercentile`."""
+        """Return the value at a share of the ranks, interpolated: `PercentileBase.getPercentile` of Spark 4.3."""
         position = np.maximum(self._total - 1, 0) * at
         lower, higher = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
         low_place, high_place = self._places(lower + 1, is_descending), self._places(higher + 1, is_descending)
         low, high = self._doubles(low_place), self._doubles(high_place)
         with np.errstate(invalid="ignore", over="ignore"):
-            mixed = (higher - position) * low + (position - lower) * high
+            mixed = low + (position - lower) * (high - low)
         return np.where(low_place == high_place, low, mixed)
 
     def discrete(self, at: float, is_descending: bool) -> Doubles:
