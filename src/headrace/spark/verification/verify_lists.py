@@ -22,9 +22,11 @@ __all__ = ["collects", "is_repeated", "list_columns"]
 _COLLECTING = frozenset({"collect_list", "collect_set"})
 
 
-def collects(aggregate: KeyedAggregate) -> bool:
-    """Whether an aggregate collects values."""
-    return any(buffer.function in _COLLECTING for buffer in aggregate.split.buffers)
+def collects(state: object) -> bool:
+    """Whether an operator is an aggregate that collects values."""
+    if not isinstance(state, KeyedAggregate):
+        return False
+    return any(buffer.function in _COLLECTING for buffer in state.split.buffers)
 
 
 def list_columns(table: StreamTable) -> tuple[frozenset[str], tuple[str, ...]]:
