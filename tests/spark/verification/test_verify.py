@@ -325,3 +325,33 @@ def test_figures_do_not_add_up_what_the_table_does_not(app, broker, spark):
     assert exact.verify().status == "equal"
     broker.produce(f"{app.name}-out", [{**found[0], "hashes": found[0]["hashes"] + 1}], key="origin")
     assert exact.verify().status == "differs"
+
+
+def test_collected_values_are_compared_as_multisets_and_modes_by_their_ties(app, broker, spark):
+    topic = f"{app.name}-out"
+    calls = [
+        F.collect_list(F.struct("distance", "dep_delay")).alias("pairs"),
+        F.collect_set("distance").alias("distances"),
+        F.percentile("dep_delay", [0.1, 0.9]).alias("spread"),
+        F.mode("distance").alias("mode"),
+    ]
+    app.stream("flights", schema=SCHEMA).groupBy("origin").agg(*calls).to_topic(topic, partitions=3)
+    rows = spark.createDataFrame([_row(f) for f in _flights()], SCHEMA).groupBy("origin").agg(*calls)
+    rows = [row.asDict(recursive=True) for row in rows.collect()]
+    broker.create_topics({topic: 3})
+    for row in rows:
+        random.Random(3).shuffle(row["pairs"])
+        row["distances"].reverse()
+    rows[0]["mode"] = min(_modes(rows[0]))
+    broker.produce(topic, rows, key="origin")
+    assert app.verify().status == "equal"
+    rows[0]["pairs"][0], rows[1]["spread"][1] = rows[0]["pairs"][1], rows[1]["spread"][1] + 0.01
+    broker.produce(topic, rows, key="origin")
+    verdict = app.verify()
+    assert (verdict.sinks[0].equal, verdict.sinks[0].missing, verdict.status == "equal") == (1, 0, False)
+
+
+def _modes(row: dict) -> list[int]:
+    distances = [pair["distance"] for pair in row["pairs"]]
+    most = max(map(distances.count, distances))
+    return [one for one in distances if distances.count(one) == most]

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError
 
 from headrace.spark.runtime.operators.hyper_log_log import MOST_BITS, bits_of_deviation
 from headrace.spark.spark_internals import class_of
+from headrace.spark.topology.nodes import COLLECTING
 from headrace.spark.unsupported import refusal
 
 __all__ = ["parameter_of"]
@@ -33,8 +34,8 @@ def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str
     if kind == "mode":
         # Of the most frequent values Spark takes any, or the least or greatest one where that is written.
         order = function.reverseOpt()
-        return json.dumps({"takes_greatest": order.isDefined() and not order.get()})
-    if kind in ("collect_list", "collect_set") and not _ignores_nulls(function):
+        return json.dumps({"takes_greatest": order.isDefined() and not order.get(), "takes_any": order.isEmpty()})
+    if kind in COLLECTING and not _ignores_nulls(function):
         raise refusal(
             "not-supported-here",
             f"{shown} that keeps nulls is not supported yet",

@@ -30,7 +30,15 @@ from headrace.spark.spark_internals import (
     unresolved_column,
     with_children,
 )
-from headrace.spark.topology.nodes import SESSION_END_COLUMN, WINDOW_COLUMN, Buffer, BufferFunction, ProjectForGroup
+from headrace.spark.topology.nodes import (
+    COLLECTING,
+    SESSION_END_COLUMN,
+    VALUE_FUNCTIONS,
+    WINDOW_COLUMN,
+    Buffer,
+    BufferFunction,
+    ProjectForGroup,
+)
 from headrace.spark.unsupported import refusal
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -79,13 +87,11 @@ _OVER_DOUBLES = frozenset(
         *("skewness", "kurtosis", "product", "regr_sxx", "regr_sxy", "regr_r2", "regr_slope", "regr_intercept"),
     )
 )
-_LISTS = frozenset({"collect_list", "collect_set"})
-_OF_VALUES = _LISTS | {"percentile", "mode"}
 _BITS = frozenset({"bit_and", "bit_or", "bit_xor"})
 _OVER_NUMBERS = _OVER_DOUBLES | {"sum", "avg"}
 _BY_ORDER = frozenset({"max_by", "min_by"})
 # Functions whose result depends on the order or equality of texts.
-_COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct", "collect_list", "collect_set", "mode"}
+_COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct", "mode"} | COLLECTING
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
@@ -114,7 +120,9 @@ _REFUSED = {
         ("approx_percentile", "percentile_approx"),
         (_BY_ARRIVAL, "F.percentile(x, p) is exact; round x where it has too many different values"),
     ),
-    **dict.fromkeys(("listagg", "string_agg"), (_BY_ARRIVAL, "F.array_join(F.collect_set(x), ', ') works now")),
+    **dict.fromkeys(
+        ("listagg", "string_agg"), (_BY_ARRIVAL, "F.array_join(F.sort_array(F.collect_list(x)), ', ') works now")
+    ),
     "histogram_numeric": (_BY_ARRIVAL, "count per bucket: groupBy(F.floor(F.col('x') / 10)).count()"),
     "try_sum": (
         "of integers or decimals depends on the order in which rows arrive: it is null once a running sum overflows",
@@ -334,7 +342,7 @@ class _Splitter:
         inputs = self._inputs_of(kind, function)
         parameter = parameter_of(kind, function, name, self._where)
         if expression.filter().isDefined():
-            if kind in _LISTS and class_of(sequence(function.children())[0]) == "CreateNamedStruct":
+            if kind in COLLECTING and class_of(sequence(function.children())[0]) == "CreateNamedStruct":
                 raise self._refuse(
                     "not-supported-here",
                     f"{name} of structs takes no FILTER",
@@ -347,9 +355,9 @@ class _Splitter:
         children = sequence(function.children())
         if kind == "count":
             return self._counted(children)
-        if kind in _LISTS and class_of(children[0]) == "CreateNamedStruct":
+        if kind in COLLECTING and class_of(children[0]) == "CreateNamedStruct":
             return [self._input(child) for child in sequence(children[0].valExprs())]
-        if kind in _OF_VALUES:
+        if kind in VALUE_FUNCTIONS:
             return [self._input(children[0])]  # the others are constants
         if kind in _OVER_DOUBLES:
             children = [_without_exact_cast(child) for child in children]
@@ -426,7 +434,9 @@ class _Splitter:
             raise self._refuse(
                 "not-supported-here",
                 f"{shown} over values of type {_type_name(given.kind)} cannot be kept up to date",
-                "cast the values to double, decimal or string first",
+                "make texts of them first: F.to_json(..)"
+                if given.kind.startswith("{")
+                else "cast the values to double, decimal or string first",
             )
 
     def _check_group_types(self, group_columns: tuple[tuple[str, str], ...]) -> None:

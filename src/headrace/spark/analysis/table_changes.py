@@ -24,14 +24,21 @@ from headrace.spark.spark_internals import (
     walk,
     walk_of_stream,
 )
+from headrace.spark.topology.nodes import VALUE_FUNCTIONS
 from headrace.spark.unsupported import refusal
 
-__all__ = ["check_invertible", "check_repeatable", "columns_behind", "drops_rows", "filter_text", "zone_text"]
+__all__ = [
+    "check_invertible",
+    "check_repeatable",
+    "columns_behind",
+    "drops_rows",
+    "filter_text",
+    "is_unchanged",
+    "zone_text",
+]
 
 
-_INVERTIBLE = frozenset(
-    {"count", "count_distinct", "sum", "avg", "min", "max", "collect_list", "collect_set", "percentile", "mode"}
-)
+_INVERTIBLE = frozenset({"count", "count_distinct", "sum", "avg", "min", "max"}) | VALUE_FUNCTIONS
 
 
 def drops_rows(template: DataFrame) -> bool:
@@ -142,3 +149,9 @@ def columns_behind(template: DataFrame, name: str) -> set[str]:
         elif number in aliases:
             pending.extend(sequence(aliases[number].references().toSeq()))
     return found
+
+
+def is_unchanged(template: DataFrame, name: str) -> bool:
+    """Whether a column of `template` is a column of the table under its own name, computed from nothing."""
+    own = {expression_id(one): str(one.name()) for one in sequence(leaf_of(template).output())}
+    return any(own.get(expression_id(one)) == name for one in sequence(analysed(template).output()))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
@@ -106,6 +106,9 @@ BufferFunction: TypeAlias = Literal[
     "percentile",
     "mode",
 ]
+# Functions whose state holds the values of their group, and those of them that return the values.
+COLLECTING: Final[frozenset[BufferFunction]] = frozenset({"collect_list", "collect_set"})
+VALUE_FUNCTIONS: Final[frozenset[BufferFunction]] = COLLECTING | {"percentile", "mode"}
 
 
 def window_parts(name: str) -> tuple[str, str]:

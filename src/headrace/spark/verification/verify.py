@@ -61,7 +61,7 @@ from headrace.spark.unsupported import is_hidden, shown
 from headrace.spark.verification.verdict import SinkVerdict, Verdict
 from headrace.spark.verification.verify_deduplication import first_rows, with_places
 from headrace.spark.verification.verify_joins import join_rows, least_watermark_us, rows_not_late
-from headrace.spark.verification.verify_lists import collects, list_columns
+from headrace.spark.verification.verify_lists import is_ambiguous, list_columns
 from headrace.spark.verification.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
@@ -226,9 +226,9 @@ class _Recomputation:
             claims += [f"{topic}.{name} is not compared: it is computed anew each time" for name in columns]
         ignored = frozenset(name for columns, _ in nondeterministic for name in columns)
         in_front = (found for output in outputs for found in _operators_in_front(_origins_of(output.rows)))
-        if any(isinstance(found, (ClosedWindows, TableRows)) and collects(found.state) for found in in_front):
-            why = "the values of collect_list and collect_set have the order in which rows arrived"
-            return _undecided(topic, kind, f"{why}, and an operator in front of these rows collects them")
+        if any(isinstance(found, (ClosedWindows, TableRows)) and is_ambiguous(found.state) for found in in_front):
+            why = "the order of collected values and the value that mode(x) takes of several are not defined in Spark"
+            return _undecided(topic, kind, f"{why}, and an operator in front of these rows computes one of them")
         if isinstance(outputs[0].rows, StreamTable):
             _, dependent = list_columns(outputs[0].rows)
             claims += [f"{topic}.{name} is not compared: it may depend on the order of a list" for name in dependent]

@@ -18,12 +18,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import _parse_datatype_json_string
 
-from headrace.spark.topology.nodes import Buffer
+from headrace.spark.topology.nodes import COLLECTING, VALUE_FUNCTIONS, Buffer
 
 __all__ = ["TOLERANCE", "corners", "group_figures", "span"]
 
 TOLERANCE = 1e-12
-_OF_VALUES = frozenset({"collect_list", "collect_set", "percentile", "mode"})
 _MOST_CORNERS = 64
 
 Figures = Mapping[str, Any]
@@ -52,7 +51,7 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
         return {f"{name}_values": F.count_distinct(*buffer.inputs)}
     if buffer.function == "approx_count_distinct":
         return {f"{name}_values": F.approx_count_distinct(given, _deviation(int(buffer.parameter)))}
-    if buffer.function in _OF_VALUES:
+    if buffer.function in VALUE_FUNCTIONS:
         return _value_figures(buffer, given)
     if buffer.function in ("max_by", "min_by"):
         [(ordering, _)] = buffer.more_inputs
@@ -79,7 +78,7 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
 def _value_figures(buffer: Buffer, given: str) -> dict[str, Column]:
     """Return the figures of a function that keeps the values of its group."""
     name = buffer.name
-    if buffer.function in ("collect_list", "collect_set"):
+    if buffer.function in COLLECTING:
         fields = [F.col(one) for one in buffer.inputs]
         value = F.struct(*fields) if '"type":"struct"' in buffer.result_type else fields[0]
         return {f"{name}_value": (F.collect_list if buffer.function == "collect_list" else F.collect_set)(value)}
@@ -365,7 +364,7 @@ _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "min_by": _extreme_by,
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     "product": _product,
-    **dict.fromkeys(_OF_VALUES, _values),
+    **dict.fromkeys(VALUE_FUNCTIONS, _values),
     **dict.fromkeys(("skewness", "kurtosis"), _shape),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), _moments),
     "regr_sxx": _squares,

@@ -6,39 +6,46 @@ Lists have the order in which rows arrived. They are compared as multisets; what
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import Row
-from pyspark.sql.types import ArrayType
 
-from headrace.spark.analysis.table_changes import columns_behind
+from headrace.spark.analysis.table_changes import columns_behind, is_unchanged
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
+from headrace.spark.topology.nodes import COLLECTING
 
-__all__ = ["collects", "is_repeated", "list_columns"]
+__all__ = ["is_ambiguous", "is_repeated", "list_columns"]
 
-_COLLECTING = frozenset({"collect_list", "collect_set"})
+# A list as it is or sorted, which has the same values.
+_WHOLE_LIST = re.compile(r"(?:sort_array\()?`?(b\d+)`?(?:, (?:true|false)\))?")
 
 
-def collects(state: object) -> bool:
-    """Whether an operator is an aggregate that collects values."""
+def is_ambiguous(state: object) -> bool:
+    """Whether an operator is an aggregate for which Spark has several results: orders of values, or modes."""
     if not isinstance(state, KeyedAggregate):
         return False
-    return any(buffer.function in _COLLECTING for buffer in state.split.buffers)
+    return any(
+        buffer.function in COLLECTING or (buffer.function == "mode" and json.loads(buffer.parameter)["takes_any"])
+        for buffer in state.split.buffers
+    )
 
 
 def list_columns(table: StreamTable) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the columns of a table that are compared as multisets, and those that are not compared."""
     split = table._aggregate.split
-    lists = {buffer.name for buffer in split.buffers if buffer.function in _COLLECTING}
+    lists = {buffer.name for buffer in split.buffers if buffer.function in COLLECTING}
     own = {name for name, sql in split.results if lists & set(re.findall(r"\bb\d+\b", sql))}
     if not own:
         return frozenset(), ()
-    dependent = [found for found in table.schema.fields if columns_behind(table._template, found.name) & own]
-    arrays = frozenset(found.name for found in dependent if isinstance(found.dataType, ArrayType))
-    return arrays, tuple(found.name for found in dependent if found.name not in arrays)
+    whole = {name for name, sql in split.results if (found := _WHOLE_LIST.fullmatch(sql)) and found[1] in lists}
+    dependent = [name for name in table.columns if columns_behind(table._template, name) & own]
+    # An array that is only part of a list, such as `slice`, depends on the order as well.
+    arrays = frozenset(name for name in dependent if name in whole and is_unchanged(table._template, name))
+    return arrays, tuple(name for name in dependent if name not in arrays)
 
 
 def is_repeated(found: Any, wanted: Any, repeats: int) -> bool:

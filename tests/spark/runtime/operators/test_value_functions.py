@@ -16,6 +16,7 @@ from headrace.errors import StateError
 from headrace.spark.arrow_types import result_arrow_type
 from headrace.spark.runtime.operators.aggregate import AggregateFunctions
 from headrace.spark.runtime.operators.table_functions import SIGN_COLUMN, TableFunctions
+from headrace.spark.runtime.rows.row_schema import state_schema
 from headrace.spark.topology.nodes import Aggregate, Buffer, BufferFunction
 
 DOUBLES = '{"type":"array","elementType":"double","containsNull":false}'
@@ -139,3 +140,11 @@ def test_a_value_that_left_more_often_than_it_came_is_corrupt_state() -> None:
     with pytest.raises(StateError) as caught:
         results(TableFunctions(aggregate_of("collect_set", LONGS)), rows)
     assert caught.value.code == "state-corrupt"
+
+
+def test_a_program_may_ask_another_percentile_of_stored_values_of_one_type() -> None:
+    half, most = ({"at": [at], "descending": False, "discrete": False, "many": False} for at in (0.5, 0.9))
+    stored = state_schema(aggregate_of("percentile", '"double"', half))
+    assert state_schema(aggregate_of("percentile", '"double"', most)) == stored
+    assert state_schema(aggregate_of("percentile", '"double"', half, '"double"')) != stored
+    assert state_schema(aggregate_of("mode", '"long"', {"takes_greatest": False})) != stored

@@ -32,7 +32,7 @@ from headrace.spark.runtime.operators.aggregate_kernels import (
 )
 from headrace.spark.runtime.operators.hyper_log_log import LEAST_BITS, estimates_of, merged_sketches, sketches_of
 from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
-from headrace.spark.topology.nodes import Buffer
+from headrace.spark.topology.nodes import VALUE_FUNCTIONS, Buffer
 
 __all__ = [
     "AggregateState",
@@ -546,7 +546,7 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "max_by": _extreme_by,
     "min_by": _extreme_by,
     "product": _product,
-    **dict.fromkeys(("collect_list", "collect_set", "percentile", "mode"), _value_list),
+    **dict.fromkeys(VALUE_FUNCTIONS, _value_list),
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"), _moments),
     **dict.fromkeys(("skewness", "kurtosis"), _higher_moments),

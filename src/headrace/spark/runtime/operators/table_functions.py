@@ -40,12 +40,11 @@ from headrace.spark.runtime.operators.aggregate_states import (
     sum_type,
 )
 from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
-from headrace.spark.topology.nodes import Aggregate, Buffer, TableAggregate
+from headrace.spark.topology.nodes import VALUE_FUNCTIONS, Aggregate, Buffer, TableAggregate
 
 __all__ = ["COUNTED", "SIGN_COLUMN", "TableFunctions", "functions_of"]
 
 SIGN_COLUMN = "__headrace_sign"
-_LISTED = frozenset({"collect_list", "collect_set", "percentile", "mode"})
 COUNTED = frozenset({"min", "max", "count_distinct"})  # functions that need each value with its count (`value_counts`)
 _ROWS = StateColumn(name="rows", type=pa.int64(), merge="sum", initial=0)
 _INTEGER = pa.decimal128(38, 0)
@@ -82,7 +81,7 @@ class TableFunctions(AggregateFunctions):
             return lifted
         is_old = pc.less(signs, 0)
         for buffer in self.aggregate.buffers:
-            for column in self.columns_of(buffer) if buffer.function not in COUNTED | _LISTED else ():
+            for column in self.columns_of(buffer) if buffer.function not in COUNTED | VALUE_FUNCTIONS else ():
                 index, values = lifted.schema.get_field_index(column.name), lifted.column(column.name)
                 lifted = lifted.set_column(index, column.name, pc.if_else(is_old, pc.negate(values), values))
         return lifted
@@ -193,5 +192,5 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "avg": _average,
     "min": _extreme,
     "max": _extreme,
-    **dict.fromkeys(_LISTED, _value_list),
+    **dict.fromkeys(VALUE_FUNCTIONS, _value_list),
 }

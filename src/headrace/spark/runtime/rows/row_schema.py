@@ -24,6 +24,7 @@ from headrace.spark.runtime.operators.table_functions import functions_of
 from headrace.spark.runtime.rows.rows import ROW_FORMAT, SCHEMA_KEY
 from headrace.spark.topology.nodes import (
     JOIN_SIDES,
+    VALUE_FUNCTIONS,
     Aggregate,
     Branch,
     CompiledTopology,
@@ -221,9 +222,7 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
-_HOLDS_VALUES = frozenset(
-    {"count_distinct", "approx_count_distinct", "collect_list", "collect_set", "percentile", "mode"}
-)
+_HOLDS_VALUES = VALUE_FUNCTIONS | {"count_distinct", "approx_count_distinct"}
 WINDOW_START = RowColumn("key", "start of a window that closes", "int64")
 
 
