@@ -327,7 +327,7 @@ def test_figures_do_not_add_up_what_the_table_does_not(app, broker, spark):
     assert exact.verify().status == "differs"
 
 
-def test_collected_values_are_compared_as_multisets_and_modes_by_their_ties(app, broker, spark):
+def test_lists_are_compared_as_multisets_and_modes_by_their_ties(app, broker, spark):
     topic = f"{app.name}-out"
     calls = [
         F.collect_list(F.struct("distance", "dep_delay")).alias("pairs"),
