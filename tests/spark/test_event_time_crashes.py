@@ -3,6 +3,7 @@
 A duplicate follows 200 clicks behind the first one, so it comes in another micro-batch, often after a crash: only the
 store, undone or restored to what was committed, knows that it is one. Windows of five seconds close by the watermarks
 of four source tasks, which travel through a repartition topic: a lost, repeated or premature one shows in their counts.
+Every 50th click is followed by one of the day before, which each operator writes to the topic of late records once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.harness.polling import wait_until
@@ -39,6 +40,7 @@ WORK_BETWEEN = 2 * APART
 PARTITIONS = 4
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PER_SECOND = 20  # clicks in a second of event time
+FIRST_LATE, LATE_EACH = 200, 50  # number of the first click that a late one follows, and how often one does
 WINDOW_S = DELAY_S = 5
 OF_TABLES = {"after EndTxn, before the table is told", "in the table's commit", "a part of the table was written"}
 ALL_POINTS = [point for point in (*WORKER_POINTS, *DRIVER_POINTS) if point not in OF_TABLES]
@@ -52,18 +54,21 @@ def id_of(number: int) -> int:
 
 
 class Clicks(Feed):
-    """A feed of clicks, each of which comes twice."""
+    """A feed of clicks, each of which comes twice, and of late ones."""
 
     def send(self, number: int) -> None:
         click_id = id_of(number)
-        click = {"id": click_id, "n": number, "at": (START + timedelta(seconds=number / PER_SECOND)).isoformat()}
+        clicks = [{"id": click_id, "n": number, "at": (START + timedelta(seconds=number / PER_SECOND)).isoformat()}]
+        if number in late_numbers(number + 1):
+            clicks.append({"id": -number, "n": number, "at": (START - timedelta(days=1)).isoformat()})
 
         def told(error: Any, _message: Any) -> None:
             if error is not None:
                 self.failed.append(f"{number}: {error}")
 
-        value = json.dumps(click).encode()
-        self._producer.produce(self._topic, value=value, partition=click_id % PARTITIONS, on_delivery=told)
+        for click in clicks:
+            value = json.dumps(click).encode()
+            self._producer.produce(self._topic, value=value, partition=click_id % PARTITIONS, on_delivery=told)
         self.next = max(self.next, number + 1)
         self._producer.poll(0)
 
@@ -96,6 +101,23 @@ def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:
                 application.end()
         assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
         assert windows_of(servers) == closed_windows(sent)
+        letters = late_records(servers)
+        assert len(set(letters)) == len(letters), "no operator writes a record twice"
+        assert sorted(number for number, _ in letters) == sorted([*late_numbers(sent)] * 2)
+
+
+def late_numbers(sent: int) -> range:
+    """The clicks that a late one follows."""
+    return range(FIRST_LATE, sent, LATE_EACH)
+
+
+def late_records(servers: str) -> list[tuple[int, bytes]]:
+    """Number of each late click that was kept aside, and the reason, which names the operator."""
+    found = []
+    for message in records_of(servers, "late"):
+        headers: dict[str, Any] = dict(cast("list[tuple[str, Any]]", not_none(message.headers())))
+        found.append((json.loads(not_none(message.value()))["n"], headers["headrace.reason"]))
+    return found
 
 
 def windows_of(servers: str) -> list[tuple[str, int, int]]:

@@ -5,14 +5,14 @@ import os
 import crashing
 from pyspark.sql import functions as F
 
-from headrace import StreamsApp
+from headrace import DeadLetter, StreamsApp
 from headrace.spark import session
 
 crashing.in_the_driver()
 spark = session("crashing", master=os.environ["MASTER"], settings={"spark.python.daemon.module": "crashing"})
 app = StreamsApp("unique-clicks", spark=spark, config={"transaction.timeout.ms": 10_000})
 
-clicks = app.stream("clicks", schema="id bigint, n bigint, at timestamp", key="id")
+clicks = app.stream("clicks", schema="id bigint, n bigint, at timestamp", key="id", on_late=DeadLetter("late"))
 unique = clicks.withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["id"])
 unique.to_topic("unique", key="id", partitions=3)
 
