@@ -4,11 +4,14 @@ A duplicate follows 200 clicks behind the first one, so it comes in another micr
 store, undone or restored to what was committed, knows that it is one. Windows of five seconds close by the watermarks
 of four source tasks, which travel through a repartition topic: a lost, repeated or premature one shows in their counts.
 Every 50th click is followed by one of the day before, which each operator writes to the topic of late records once.
+All of them are counted by the rest of their number, and these counts again by how high they are: a change that is lost
+or repeated leaves a group that should be gone, or counts a rest twice.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -101,6 +104,7 @@ def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:
                 application.end()
         assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
         assert windows_of(servers) == closed_windows(sent)
+        assert groups_of(servers) == counts_of_counts(sent)
         letters = late_records(servers)
         assert len(set(letters)) == len(letters), "no operator writes a record twice"
         assert sorted(number for number, _ in letters) == sorted([*late_numbers(sent)] * 2)
@@ -117,6 +121,28 @@ def late_records(servers: str) -> list[tuple[int, bytes]]:
     for message in records_of(servers, "late"):
         headers: dict[str, Any] = dict(cast("list[tuple[str, Any]]", not_none(message.headers())))
         found.append((json.loads(not_none(message.value()))["n"], headers["headrace.reason"]))
+    return found
+
+
+def groups_of(servers: str) -> dict[int, tuple[int, int]]:
+    """Number of rests and their sum, by how often each was counted, as the table has them at the end."""
+    table: dict[int, tuple[int, int]] = {}
+    for message in sorted(records_of(servers, "groups"), key=lambda one: (one.partition(), one.offset())):
+        times = json.loads(not_none(message.key()))["times"]
+        row = json.loads(message.value() or b"null")
+        table.pop(times, None)
+        if row is not None:
+            table[times] = (row["rests"], row["total"])
+    return table
+
+
+def counts_of_counts(sent: int) -> dict[int, tuple[int, int]]:
+    """The same of the clicks that were sent."""
+    times = Counter(number % 50 for number in (*range(sent), *late_numbers(sent)))
+    found: dict[int, tuple[int, int]] = {}
+    for rest, count in times.items():
+        rests, total = found.get(count, (0, 0))
+        found[count] = (rests + 1, total + rest)
     return found
 
 

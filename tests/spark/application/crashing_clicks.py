@@ -1,4 +1,4 @@
-"""Clicks without duplicates, and in windows that close, by a program that dies on demand; see `crashing.py`."""
+"""Clicks without duplicates, in windows that close and counted twice, by a program that dies on demand."""
 
 import os
 
@@ -20,6 +20,11 @@ windows = clicks.withWatermark("at", "5 seconds").groupBy(F.window("at", "5 seco
 windows.agg(F.count("*").alias("clicks"), F.sum("n").alias("total")).to_topic(
     "windows", output_mode="append", partitions=2
 )
+
+# A table over a table: a count that changes is taken out of its old group, and the group deleted with its last one.
+times = clicks.groupBy((F.col("n") % 50).alias("rest")).agg(F.count("*").alias("times"), name="times")
+groups = times.groupBy("times").agg(F.count("*").alias("rests"), F.sum("rest").alias("total"), name="groups")
+groups.to_topic("groups", partitions=2)
 
 if __name__ == "__main__":
     app.run()
