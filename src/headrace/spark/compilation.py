@@ -23,6 +23,7 @@ from headrace.spark.analysis.event_time import (
     without_watermark,
 )
 from headrace.spark.analysis.plan_reader import columns_read
+from headrace.spark.analysis.session_settings import zone_of
 from headrace.spark.analysis.stream_union import union_text
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
@@ -554,9 +555,21 @@ class _Building:
             return
         assert isinstance(origin.source, TopicSource)  # a table has no branch in front of it: see `_add_changes`
         name = origin.source.name
+        self._check_zone(origin.source)
         self._sources[name] = origin.source
         self._branches.setdefault(name, []).append(branch)
         self._needed.setdefault(name, {}).update(dict.fromkeys(c for c in needed if not c.startswith(HIDDEN_PREFIX)))
+
+    def _check_zone(self, source: TopicSource) -> None:
+        """Refuse a time zone that was set behind `app.stream`: identities of stored times would name the wrong one."""
+        zone = zone_of(self._template_of_source(source).sparkSession)
+        if zone != source.time_zone and '"timestamp"' in source.schema_json:
+            raise refusal(
+                "not-supported-here",
+                f'timestamps of "{source.name}" are read in {source.time_zone}, but the session is in {zone} now',
+                "set spark.sql.session.timeZone in front of app.stream, and leave it",
+                source.where,
+            )
 
     def _add_join(self, declared: KeyedJoin, branch: Branch, needed: tuple[str, ...]) -> None:
         """Add the subtopology of a join that ends in `branch`, which reads the columns `needed`, and both sides."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as F
 
+from headrace.errors import TopologyError
 from headrace.spark.runtime.rows.row_schema import schemas_by_changelog
 from headrace.spark.streams_app import StreamsApp
 
@@ -65,6 +66,17 @@ def test_a_setting_that_changes_a_stored_value_is_named_by_the_refusal(spark, wi
     assert difference is not None
     assert (value if setting == ZONE else f"{setting}={value}") in difference
     assert usual.difference(stored(spark, group, argument)) is None, "the setting is as before"
+
+
+def test_a_time_zone_that_is_set_behind_the_source_is_refused(spark, with_setting):
+    app = StreamsApp("settings", spark=spark)
+    app.stream("rows", schema=SCHEMA).to_topic("out")
+    app.stream("texts", schema="text string").to_topic("texts-out")
+    app.compile()
+    with pytest.raises(
+        TopologyError, match=r'timestamps of "rows" are read in UTC, but the session is in Europe/Berlin now'
+    ):
+        with_setting(ZONE, "Europe/Berlin", app.compile)
 
 
 CHANGES_NOTHING = {
