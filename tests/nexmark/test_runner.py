@@ -1,8 +1,4 @@
-"""The queries that run on streams, in one application over 20,000 events, verified; a run as the command does it.
-
-CI leaves out four without state, which are Spark SQL as q0 and q14 are, and q15, which is q16 without its groups; their
-results on DataFrames are in `test_queries`. HEADRACE_LONG=1 runs all of them.
-"""
+"""All queries that run on streams, in one application over 20,000 events, verified; a run as the command does it."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.harness.brokers import STREAMS_GROUPS_WITHOUT_DELAYS, broker_fixture
-from tests.longer import LONG
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
@@ -37,8 +32,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 EVENTS = 20_000
 WORKLOAD = Workload(event_rate=200, disorder=100)
-LIKE_ANOTHER = {"q1", "q2", "q15", "q21", "q22"}
-RUN = [name for name in QUERIES if LONG or name not in LIKE_ANOTHER]
 broker = broker_fixture({}, config=STREAMS_GROUPS_WITHOUT_DELAYS, scope="module")
 
 
@@ -62,14 +55,14 @@ def events(spark: SparkSession) -> Iterator[Events]:
 def finished(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[EmbeddedBroker, Path]:
-    """One application with the queries, stopped when it has caught up; where its files are."""
+    """One application with all queries, stopped when it has caught up; where its files are."""
     directory = tmp_path_factory.mktemp("nexmark")
     send(broker, "nexmark", EVENTS)
     app = StreamsApp(
         "nexmark-all", spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=directory / "state"
     )
     streams = event_streams(app)
-    for query in map(QUERIES.__getitem__, RUN):
+    for query in QUERIES.values():
         rows = query.build(streams)
         if query.kind == "files":
             rows.to_parquet(directory / query.name, partition_by=query.partition_by)
@@ -80,7 +73,7 @@ def finished(
     return broker, directory
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", QUERIES)
 def test_the_result_of_a_query_is_that_of_a_spark_batch(
     name: str, finished: tuple[EmbeddedBroker, Path], events: Events, spark: SparkSession
 ) -> None:
