@@ -16,10 +16,8 @@ hypothesis.settings.load_profile("headrace")
 # A run started in the background by a shell ignores SIGINT, and its children would inherit that: Ctrl-C is tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Spark's JVMs live for seconds here: the second compiler and parallel collectors would cost more than they bring. With
-# one compiler Java reserves 48 MB for its code: the JVM of a worker fills them within minutes, and then it drops
-# methods and compiles them again.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m")
+# Spark's JVMs live for seconds here: the second compiler and parallel collectors would cost more than they bring.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 LONGEST_FIRST = (
     "spark/test_commit_path_crashes.py",
