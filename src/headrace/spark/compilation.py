@@ -23,7 +23,7 @@ from headrace.spark.analysis.event_time import (
     without_watermark,
 )
 from headrace.spark.analysis.plan_reader import columns_read
-from headrace.spark.analysis.session_settings import zone_of
+from headrace.spark.analysis.session_settings import holds_timestamps, zone_of
 from headrace.spark.analysis.stream_union import union_text
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
@@ -562,8 +562,10 @@ class _Building:
 
     def _check_zone(self, source: TopicSource) -> None:
         """Refuse a time zone that was set behind `app.stream`: identities of stored times would name the wrong one."""
+        if not holds_timestamps(source.schema_json):
+            return
         zone = zone_of(self._template_of_source(source).sparkSession)
-        if zone != source.time_zone and '"timestamp"' in source.schema_json:
+        if zone != source.time_zone:
             raise refusal(
                 "not-supported-here",
                 f'timestamps of "{source.name}" are read in {source.time_zone}, but the session is in {zone} now',

@@ -19,6 +19,7 @@ from headrace.spark.analysis.declared_variables import DeclaringHandle, parsed_s
 from headrace.spark.analysis.event_time import ClosingWindows, closing_windows, has_watermark
 from headrace.spark.analysis.initial_state import read_initial_state
 from headrace.spark.analysis.processor_columns import GroupedColumns
+from headrace.spark.analysis.session_settings import zone_of
 from headrace.spark.runtime.operators.processor_rows import output_schema
 from headrace.spark.runtime.spark_errors import raised_by_user
 from headrace.spark.state_names import checked_state_name, derived_state_name
@@ -105,7 +106,7 @@ def keyed_transform(
         schema=columns,
         initial=None if initial is None else read_initial_state(initial, processor, grouped.columns, interface, where),
         clock=_clock(template, origins, where) if mode == "eventTime" else None,
-        time_zone=str(template.sparkSession.conf.get("spark.sql.session.timeZone")),
+        time_zone=zone_of(template.sparkSession),
         where=where,
     )
 

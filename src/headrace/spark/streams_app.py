@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
+from headrace.spark.analysis.session_settings import zone_of
 from headrace.spark.application_declaration import ApplicationDeclaration
 from headrace.spark.compilation import source_name
 from headrace.spark.formats.schemas import RAW, STRING, check_schema
@@ -185,7 +186,7 @@ class StreamsApp(ApplicationDeclaration):
             on_late=on_late,
             on_ahead=on_ahead,
             # Read at the declaration: a later setting of the session does not change timestamps without a zone.
-            time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
+            time_zone=zone_of(self.spark),
             where=where,
         )
         return Stream(self, self._template_of_source(self._registered(source)), (StreamSource(source=source),))

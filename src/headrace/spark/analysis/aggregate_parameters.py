@@ -32,7 +32,7 @@ def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str
     if kind == "percentile":
         return _percentages(function, shown, where)
     if kind == "mode":
-        # Of the most frequent values Spark takes any, or the least or greatest one where that is written.
+        # Several values may be the most frequent. Spark takes any of them, or by the order that is written.
         order = function.reverseOpt()
         return json.dumps({"takes_greatest": order.isDefined() and not order.get(), "takes_any": order.isEmpty()})
     if kind in COLLECTING and not _ignores_nulls(function):

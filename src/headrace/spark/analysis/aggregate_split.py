@@ -75,7 +75,7 @@ _FUNCTIONS: dict[str, BufferFunction] = {
     "PercentileDisc": "percentile",
     "Mode": "mode",
 }
-# What DISTINCT makes of them.
+# The function that a class is with DISTINCT; any other class is refused with it.
 _OF_DISTINCT: dict[str, BufferFunction] = {
     "Count": "count_distinct",
     "CollectList": "collect_set",

@@ -18,7 +18,13 @@ import re
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from headrace.spark.analysis.session_settings import changed_settings, depends_on_zone, is_computed, zone_of
+from headrace.spark.analysis.session_settings import (
+    changed_settings,
+    depends_on_zone,
+    holds_timestamps,
+    is_computed,
+    zone_of,
+)
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
@@ -106,7 +112,7 @@ class CanonicalExpressions:
             if alias is not None and not calls_user_function(alias):
                 return self._substituted(alias.child())
             # A timestamp that was read from text without a zone is one of the session's zone.
-            if self._zone != "UTC" and '"timestamp"' in str(expression.dataType().json()):
+            if self._zone != "UTC" and holds_timestamps(str(expression.dataType().json())):
                 self._depends_on_zone = True
             # Without a qualifier: df.alias("s") changes no value.
             name = f"{_JOINED}{number}" if number in self._joined else str(expression.name())

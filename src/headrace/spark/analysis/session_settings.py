@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.spark_internals import class_of, explicit_settings, is_instance
 
-__all__ = ["changed_settings", "depends_on_zone", "has_zone", "is_computed", "zone_of"]
+__all__ = ["changed_settings", "depends_on_zone", "has_zone", "holds_timestamps", "is_computed", "zone_of"]
 
 _LEGACY = re.compile(r"(spark\.sql\.legacy\.[\w.]+) -> ([^,)]*)")
 _DEFAULTS: Mapping[str, str] = {
@@ -43,6 +43,11 @@ def changed_settings(session: SparkSession) -> str:
 def zone_of(session: SparkSession) -> str:
     """Return the time zone of a session."""
     return str(session.conf.get("spark.sql.session.timeZone"))
+
+
+def holds_timestamps(type_json: str) -> bool:
+    """Whether values of a type (its JSON) may hold timestamps, which are read in a time zone."""
+    return '"timestamp"' in type_json
 
 
 def is_computed(expression: JavaObject) -> bool:

@@ -39,9 +39,8 @@ __all__ = ["BatchRecovery"]
 log = logging.getLogger("headrace.spark")
 RETRIES = 4
 BROKER_PATIENCE_S = 300.0  # as long as Kafka Streams' `task.timeout.ms` has it
-_OF_RECORDS = frozenset(
-    {"arithmetic-overflow", "aggregate-too-large", "record-too-large"}
-)  # causes that single records may have
+# Causes that single records may have.
+_OF_RECORDS = frozenset({"arithmetic-overflow", "aggregate-too-large", "record-too-large"})
 _HOPELESS = frozenset({"not-authorized", "record-too-large"})  # a user has to act first
 _FIXES = {
     "arithmetic-overflow": "Sum a wider type, such as decimal(38,0) or double",

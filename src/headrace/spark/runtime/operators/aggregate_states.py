@@ -46,6 +46,7 @@ __all__ = [
     "overflow_error",
     "state_of",
     "sum_type",
+    "value_list_state",
 ]
 
 Columns = dict[str, Any]
@@ -174,15 +175,23 @@ def _approx_count_distinct(buffer: Buffer) -> AggregateState:
     )
 
 
-def _value_list(buffer: Buffer) -> AggregateState:
-    """Functions that keep the values of the group: `value_functions`."""
-    name, function = buffer.name, ValueFunction(buffer)
-    # A list has its values as they came; where equal values are one, so are both zeros.
-    normalised = one_zero if buffer.function != "collect_list" else (lambda column: column)
+def value_list_state(buffer: Buffer, *, signs: str | None = None) -> AggregateState:
+    """State of functions that keep the values of their group (`value_functions`).
+
+    Args:
+        buffer: The function.
+        signs: Column with 1 for a row that comes and -1 for one that leaves; values are then kept with their counts.
+            None: no row leaves.
+    """
+    name, function = buffer.name, ValueFunction(buffer, kept=None if signs is None else "counts")
 
     def lift(rows: pa.Table) -> Columns:
-        columns = [normalised(cast_column(rows.column(given), kind)) for given, kind in input_types(buffer)]
-        return {name: function.values.lifted(columns, keeps_nulls=function.takes_structs)}
+        columns = [cast_column(rows.column(given), kind) for given, kind in input_types(buffer)]
+        # A list has its values as they came; where equal values are one, so are both zeros.
+        if function.values.kept != "list":
+            columns = [one_zero(column) for column in columns]
+        counts = None if signs is None else rows.column(signs)
+        return {name: function.values.lifted(columns, counts, keeps_nulls=function.takes_structs)}
 
     return AggregateState(
         columns=(StateColumn(name=name, type=pa.binary()),),
@@ -546,7 +555,7 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "max_by": _extreme_by,
     "min_by": _extreme_by,
     "product": _product,
-    **dict.fromkeys(VALUE_FUNCTIONS, _value_list),
+    **dict.fromkeys(VALUE_FUNCTIONS, value_list_state),
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "regr_sxx"), _moments),
     **dict.fromkeys(("skewness", "kurtosis"), _higher_moments),

@@ -16,6 +16,7 @@ would keep a remainder of each row that left: they are refused.
 from __future__ import annotations
 
 import decimal
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,12 +35,11 @@ from headrace.spark.runtime.operators.aggregate_states import (
     StateColumn,
     cast_column,
     decimal_average,
-    one_zero,
     overflow_error,
     state_of,
     sum_type,
+    value_list_state,
 )
-from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
 from headrace.spark.topology.nodes import VALUE_FUNCTIONS, Aggregate, Buffer, TableAggregate
 
 __all__ = ["COUNTED", "SIGN_COLUMN", "TableFunctions", "functions_of"]
@@ -167,24 +167,6 @@ def _extreme(buffer: Buffer) -> AggregateState:
     )
 
 
-def _value_list(buffer: Buffer) -> AggregateState:
-    """State of functions over all values: each value with its count, from which rows are taken out."""
-    name, function = buffer.name, ValueFunction(buffer, kept="counts")
-
-    def lift(rows: pa.Table) -> Columns:
-        columns = [one_zero(cast_column(rows.column(given), kind)) for given, kind in input_types(buffer)]
-        return {name: function.values.lifted(columns, rows.column(SIGN_COLUMN), keeps_nulls=function.takes_structs)}
-
-    return AggregateState(
-        columns=(StateColumn(name=name, type=pa.binary()),),
-        lift=lift,
-        finish=lambda partials: function.finish(partials.column(name)),
-        merge=lambda partials, groups: {
-            name: function.values.merged(partials.column(name), groups.numbers, groups.count)
-        },
-    )
-
-
 _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "count": state_of,
     "count_distinct": state_of,
@@ -192,5 +174,5 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "avg": _average,
     "min": _extreme,
     "max": _extreme,
-    **dict.fromkeys(VALUE_FUNCTIONS, _value_list),
+    **dict.fromkeys(VALUE_FUNCTIONS, functools.partial(value_list_state, signs=SIGN_COLUMN)),
 }

@@ -149,8 +149,7 @@ class _Ranks:
 
     def _doubles(self, places: Numbers) -> Doubles:
         taken = self._values.take(pa.array(places, mask=~self.has_values))
-        if pa.types.is_decimal(
-            taken.type
-        ):  # as Java's `BigDecimal.doubleValue`, which rounds correctly; Arrow does not
+        if pa.types.is_decimal(taken.type):
+            # Java's `BigDecimal.doubleValue` rounds correctly, as Python's does; Arrow's cast does not.
             return np.array([0.0 if value is None else float(value) for value in taken.to_pylist()], np.float64)
         return np.array(taken.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False))
