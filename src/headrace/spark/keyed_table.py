@@ -133,7 +133,8 @@ class KeyedTable(StreamBase):
         A filtered table has the grouping columns as its key and no others: a row that is gone has no other columns.
         """
         wanted = self._default_key_columns()
-        moving = [name for name in key if not columns_behind(self._template, name) <= set(wanted)]
+        behind = columns_behind(self._template)
+        moving = [name for name in key if not behind[name] <= set(wanted)]
         if moving:
             raise refusal(
                 "not-supported-here",

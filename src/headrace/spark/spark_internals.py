@@ -46,6 +46,7 @@ __all__ = [
     "frame_of_plan",
     "frame_of_rdd",
     "frame_of_rows",
+    "has_user_function",
     "internal_rows",
     "interval_microseconds",
     "interval_parts",
@@ -256,6 +257,21 @@ def contains_current_time(dataframe: DataFrame) -> bool:
     # Spark marks these functions by a tree pattern bit, so no class names are listed here.
     current = _jvm(dataframe.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     return bool(analysed(dataframe).containsPattern(current))
+
+
+def has_user_function(session: SparkSession, node: JavaObject) -> bool:
+    """Whether a function of the user stands in the expressions of one node of a plan.
+
+    Spark marks those of Python and Scala by tree pattern bits, which two calls read. Hive's have none: in a session
+    with Hive each expression is looked at, one call for each.
+    """
+    patterns = _jvm(session).org.apache.spark.sql.catalyst.trees.TreePattern
+    expressions = sequence(node.expressions())
+    if any(one.containsPattern(kind) for kind in (patterns.PYTHON_UDF(), patterns.SCALA_UDF()) for one in expressions):
+        return True
+    if session.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
+        return False
+    return any(class_of(part) in ("HiveSimpleUDF", "HiveGenericUDF") for one in expressions for part in walk(one))
 
 
 def frame_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:

@@ -42,7 +42,8 @@ def list_columns(table: StreamTable) -> tuple[frozenset[str], tuple[str, ...]]:
     if not own:
         return frozenset(), ()
     whole = {name for name, sql in split.results if (found := _WHOLE_LIST.fullmatch(sql)) and found[1] in lists}
-    dependent = [name for name in table.columns if columns_behind(table._template, name) & own]
+    behind = columns_behind(table._template)
+    dependent = [name for name in table.columns if behind[name] & own]
     # An array that is only part of a list, such as `slice`, depends on the order as well.
     arrays = frozenset(name for name in dependent if name in whole and is_unchanged(table._template, name))
     return arrays, tuple(name for name in dependent if name not in arrays)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -181,20 +183,21 @@ class _Comparison:
 
     def _same(self, schema: StructType) -> Column:
         """Return the condition that both rows are equal. A value that is not JSON parses to null and equals nothing."""
-        parts = F.col("found").isNotNull() & F.col("wanted").isNotNull()
+        # Most columns are compared in one SQL text: a call of a Column's method is one into the JVM.
+        equal = ["found is not null", "wanted is not null", "here", "there"]
+        nested = []
         for found in self._compared(schema):
-            mine, theirs = F.col("wanted").getField(found.name), F.col("found").getField(found.name)
-            equal = mine.eqNullSafe(theirs)
-            if isinstance(found.dataType, (DoubleType, FloatType)) and self._sink.value_format == "json":
-                close = F.abs(mine - theirs) <= F.greatest(F.abs(mine), F.abs(theirs)) * TOLERANCE
-                equal = equal | F.coalesce(close, F.lit(False))
-            elif found.name in self._lists:
-                sides = (F.to_json(F.struct(F.sort_array(side)), JSON_OPTIONS) for side in (mine, theirs))
-                equal = next(sides).eqNullSafe(next(sides))
+            mine, theirs = f"wanted.{quoted(found.name)}", f"found.{quoted(found.name)}"
+            if found.name in self._lists:
+                nested.append(_equal_as_json(F.sort_array(mine), F.sort_array(theirs)))
             elif isinstance(found.dataType, StructType) or found.dataType.typeName() in {"array", "map"}:
-                equal = F.to_json(F.struct(mine), JSON_OPTIONS).eqNullSafe(F.to_json(F.struct(theirs), JSON_OPTIONS))
-            parts = parts & equal
-        return F.coalesce(F.col("here") & F.col("there") & parts, F.lit(False))
+                nested.append(_equal_as_json(F.col(mine), F.col(theirs)))
+            elif isinstance(found.dataType, (DoubleType, FloatType)) and self._sink.value_format == "json":
+                close = f"abs({mine} - {theirs}) <= greatest(abs({mine}), abs({theirs})) * {TOLERANCE!r}D"
+                equal.append(f"({mine} <=> {theirs} or coalesce({close}, false))")
+            else:
+                equal.append(f"{mine} <=> {theirs}")
+        return F.coalesce(reduce(and_, nested, F.expr(" and ".join(equal))), F.lit(False))
 
     def _findings(self, pairs: DataFrame, totals: _Totals, schema: StructType) -> _Findings:
         """Classify the rows that are not equal: repeated, wrong or undecidable."""
@@ -377,6 +380,10 @@ class _TableComparison(_Comparison):
             for name in self._sink.value_columns:
                 columns.setdefault(name, []).append(row[name])
         return found
+
+
+def _equal_as_json(mine: Column, theirs: Column) -> Column:
+    return F.to_json(F.struct(mine), JSON_OPTIONS).eqNullSafe(F.to_json(F.struct(theirs), JSON_OPTIONS))
 
 
 def _totals(pairs: DataFrame) -> _Totals:

@@ -37,10 +37,10 @@ from headrace.spark.spark_internals import (
     column_of,
     empty_option,
     expression_id,
+    has_user_function,
     parse_expression,
     scala_sequence,
     sequence,
-    walk,
 )
 
 __all__ = ["GUARDING", "GuardedRows", "guarded_rows", "suspect_rows"]
@@ -57,7 +57,6 @@ GUARDING = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
 }
 
-_OPAQUE = frozenset({"PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF"})
 _CONDITIONAL = frozenset(
     {"CaseWhen", "Coalesce", "If", "NaNvl"}
 )  # of whose children only the first is always evaluated
@@ -209,7 +208,7 @@ class _Guard:
             name = class_of(node)
             if name not in ("Filter", "Project", "SubqueryAlias"):
                 return None
-            if any(class_of(part) in _OPAQUE for one in sequence(node.expressions()) for part in walk(one)):
+            if has_user_function(self._session, node):
                 return None
             if name != "SubqueryAlias":
                 nodes.append(node)
