@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.spark.spark_internals import column_text
+from headrace.spark.spark_internals import column_text, empty_rdd, frame_of_rdd
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, WINDOW_COLUMN, NarrowCall
 from headrace.spark.unsupported import is_hidden, refusal, visible
 
@@ -43,8 +43,12 @@ def quoted(name: str) -> str:
 
 
 def empty_frame(spark: Any, schema: StructType) -> DataFrame:
-    """Return an empty DataFrame with a leaf node of its own, as the start of a template."""
-    return spark.createDataFrame([], schema)
+    """Return an empty DataFrame with a leaf node of its own, as the start of a template.
+
+    `createDataFrame([], schema)` gives the same node through an RDD of Python objects, in 42 ms instead of 7. It would
+    be a tenth of the time in which an application starts.
+    """
+    return frame_of_rdd(spark, empty_rdd(spark), schema)
 
 
 def without_hidden(dataframe: DataFrame) -> DataFrame:

@@ -41,6 +41,7 @@ __all__ = [
     "compile_script",
     "contains_current_time",
     "empty_option",
+    "empty_rdd",
     "estimated_bytes",
     "expression_id",
     "frame_of_plan",
@@ -378,6 +379,11 @@ def frame_of_rdd(session: SparkSession, rdd: JavaObject, schema: StructType) -> 
 
     java_schema = _jvm(session).org.apache.spark.sql.types.DataType.fromJson(schema.json())
     return DataFrame(_jsession(session).internalCreateDataFrame(rdd, java_schema, False), session)
+
+
+def empty_rdd(session: SparkSession) -> JavaObject:
+    """Return a Java RDD of internal rows without any."""
+    return session.sparkContext._jsc.emptyRDD().rdd()
 
 
 def rows_through_code(
