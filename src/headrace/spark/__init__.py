@@ -13,7 +13,7 @@ from headrace.checked_api import checked_function
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session"]
+__all__ = ["register", "session"]
 
 
 @checked_function(extra="spark")
@@ -22,3 +22,18 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     from headrace.spark.spark_session import session as build
 
     return build(app_name, preload_workers=preload_workers, **settings)
+
+
+@checked_function(extra="spark")
+def register(spark: SparkSession) -> None:
+    """Register the format `headrace` in a session, for `spark.read.format("headrace")`.
+
+    Filters on partition, offset, topic and timestamp are pushed down: `spark.sql.python.filterPushdown.enabled` is set
+    in the session.
+
+    Args:
+        spark: Any session, classic or of Spark Connect.
+    """
+    from headrace.spark.data_source.source import register as add
+
+    add(spark)

@@ -1,0 +1,201 @@
+"""The data source that Spark registers, and its batch reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from headrace.errors import ConfigError
+from headrace.spark.data_source.log_positions import opened
+from headrace.spark.data_source.offset_ranges import Narrowing, OffsetRange, narrowing_of, split_ranges
+from headrace.spark.data_source.options import EARLIEST, LATEST, STREAM_ONLY, Position, SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["HeadraceDataSource", "PushdownDataSource", "register"]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Register the format `headrace` in a session, with pushdown of filters."""
+    # Spark raises an error for readers with `pushFilters` while this is off, which is its default.
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(PushdownDataSource)
+
+
+class HeadraceDataSource(DataSource):
+    """Topics as DataFrames: the format `headrace`, without pushdown of filters.
+
+    `headrace.spark.register(spark)` registers it with pushdown; `spark.dataSource.register(HeadraceDataSource)` needs
+    no setting of the session.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name of the format."""
+        return "headrace"
+
+    def schema(self) -> StructType:
+        """Return the columns of Spark's Kafka source."""
+        return _record_schema(self._parsed())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        return RangesReader(self._batch_options(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Refuse to write."""
+        raise _no_writer("write")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
+        """Refuse to write."""
+        raise _no_writer("writeStream")
+
+    def _parsed(self) -> SourceOptions:
+        # Not in the constructor: Spark creates the source for writing as well.
+        return SourceOptions.parse(self.options)
+
+    def _batch_options(self, schema: StructType) -> SourceOptions:
+        options = self._parsed()
+        _check_schema(schema, options)
+        options.refuse(STREAM_ONLY, "a batch query")
+        starting = options.starting
+        if starting is not None and (starting.kind == "latest" or -1 in _offsets_of(starting)):
+            raise ConfigError(
+                "bad-value",
+                "Invalid startingOffsets latest: a batch query would read nothing.",
+                "Set earliest, committed, or offsets.",
+                key="startingOffsets",
+            )
+        return options
+
+
+class PushdownDataSource(HeadraceDataSource):
+    """The same with pushdown of filters; `headrace.spark.register` sets what Spark needs for it."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        return FilteredRangesReader(self._batch_options(schema))
+
+
+class RangesReader(DataSourceReader):
+    """Reader of a batch query. Ranges are fixed when Spark plans the query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Args:
+        options: Of the query.
+        """
+        self._options = options
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one task for each range."""
+        options = self._options
+        with opened(options) as log:
+            topic_ids = log.partitions()
+            bounds = log.bounds(topic_ids)
+            starts = log.offsets(options.starting or EARLIEST, bounds)
+            ends = log.offsets(options.ending or LATEST, bounds)
+            _check_order(options, starts, ends)
+            ranges = log.narrowed(
+                (
+                    OffsetRange(topic=topic, partition=partition, start=start, end=ends[topic, partition], topic_id=id_)
+                    for (topic, partition), id_ in topic_ids.items()
+                    if (start := starts[topic, partition]) < ends[topic, partition]
+                ),
+                self._narrowing,
+            )
+        return [InputPartition(each) for each in _tasks(ranges, options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range."""
+        # Spark makes a task without a range where there is nothing to read.
+        if partition.value is None:
+            return iter(())
+        # Imported here: Spark starts several workers to plan a query, and only those that read need the decoder.
+        from headrace.spark.data_source.range_reader import read_range
+
+        return read_range(partition.value, self._options)
+
+
+class FilteredRangesReader(RangesReader):
+    """The same, with ranges that filters shorten."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+        """Shorten the ranges by filters. All filters are returned: Spark evaluates them again."""
+        self._narrowing = narrowing_of(filters)
+        return filters
+
+
+def _tasks(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[OffsetRange]:
+    return split_ranges(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+
+
+def _record_schema(options: SourceOptions) -> StructType:
+    # `formats.schemas` has the same columns, and loads the decoders of all formats with them; executors need none.
+    columns = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    if not options.include_headers:
+        return columns
+    return columns.add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
+
+
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    if schema.simpleString() != _record_schema(options).simpleString():
+        raise ConfigError(
+            "bad-value",
+            f"Invalid schema {schema.simpleString()}: the columns of a topic are fixed.",
+            "Leave .schema(...) out, and cast or parse the columns key and value.",
+        )
+
+
+def _offsets_of(position: Position) -> set[int]:
+    return set(position.by_partition.values()) if position.kind == "offsets" else set()
+
+
+def _check_order(options: SourceOptions, starts: dict[Any, int], ends: dict[Any, int]) -> None:
+    """Refuse explicit offsets that end before they start; ranges by time or by commits may be empty."""
+    if (
+        options.starting is None
+        or options.ending is None
+        or {options.starting.kind, options.ending.kind} != {"offsets"}
+    ):
+        return
+    for (topic, partition), start in starts.items():
+        if start > ends[topic, partition]:
+            raise ConfigError(
+                "bad-value",
+                f"Invalid endingOffsets: {topic}-{partition} ends at {ends[topic, partition]} and starts at {start}.",
+                "Set an ending offset that is not below the starting offset.",
+                key="endingOffsets",
+            )
+
+
+def _no_writer(method: str) -> ConfigError:
+    return ConfigError(
+        "not-supported-here",
+        f'{method}.format("headrace") is not supported yet.',
+        'Write with format("kafka"), at least once; or declare a StreamsApp, whose to_topic writes exactly once.',
+    )

@@ -1,0 +1,189 @@
+"""Batch queries by `spark.read.format("headrace")`: columns, ranges, filters and refusals, through Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+import headrace.spark
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.group_offsets import commit_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
+from headrace.errors import HeadraceError
+from headrace.spark.data_source.source import HeadraceDataSource, PushdownDataSource
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "spark-jobs.md"
+
+
+@pytest.fixture(scope="module")
+def orders() -> Any:
+    """A broker whose topic `orders` has five records in each of two partitions, at times 1000, 2000, …"""
+    with EmbeddedBroker({"orders": 2}) as broker:
+        with NetworkClient(broker.bootstrap_servers) as client:
+            producer = Producer(client)
+            for partition in range(2):
+                values = pa.array([f"{partition}-{number}".encode() for number in range(5)], pa.binary())
+                keys = pa.array([None, b"a", b"b", b"a", b""], pa.binary())
+                producer.send(
+                    "orders",
+                    partition,
+                    keys,
+                    values,
+                    timestamps_ms=pa.array(range(1000, 6000, 1000)),
+                    headers=pa.array([[], [], [], [], [{"key": "h", "value": b"x"}]], HEADERS),
+                )
+            producer.flush()
+        yield broker
+
+
+def source(broker: EmbeddedBroker, **options: str) -> PushdownDataSource:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "orders"} | options
+    return PushdownDataSource({name: value for name, value in given.items() if value})
+
+
+def values_of(made: HeadraceDataSource, *filters: Any) -> list[str]:
+    """The values that a reader returns, without Spark around it."""
+    reader = made.reader(schema_of(made))
+    if filters:
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+    tasks = list(reader.partitions()) or [InputPartition(None)]
+    return sorted(
+        v.decode() for task in tasks for batch in reader.read(task) for v in batch.column("value").to_pylist()
+    )
+
+
+def schema_of(made: HeadraceDataSource) -> StructType:
+    schema = made.schema()
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def read(spark: SparkSession, broker: EmbeddedBroker, **options: str) -> DataFrame:
+    reader = spark.read.format("headrace").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    return reader.options(**options).load()
+
+
+def offsets(first: int, second: int) -> str:
+    return json.dumps({"orders": {"0": first, "1": second}})
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, ["0-0", "0-1", "0-2", "0-3", "0-4", "1-0", "1-1", "1-2", "1-3", "1-4"]),
+        ({"startingOffsets": offsets(3, 4)}, ["0-3", "0-4", "1-4"]),
+        ({"startingOffsets": offsets(-2, 4), "endingOffsets": offsets(1, -1)}, ["0-0", "1-4"]),
+        ({"subscribe": "", "assign": '{"orders":[1]}', "endingOffsets": '{"orders":{"1":1}}'}, ["1-0"]),
+        ({"subscribe": "", "subscribePattern": "ord.*", "startingTimestamp": "4500"}, ["0-4", "1-4"]),
+        ({"subscribe": "", "subscribePattern": "rder"}, []),
+        ({"startingTimestamp": "2000", "endingTimestamp": "3001"}, ["0-1", "0-2", "1-1", "1-2"]),
+        (
+            {"startingOffsetsByTimestamp": offsets(5000, 9000), "startingOffsetsByTimestampStrategy": "latest"},
+            ["0-4"],
+        ),
+        ({"startingOffsets": offsets(0, 9), "failOnDataLoss": "false"}, ["0-0", "0-1", "0-2", "0-3", "0-4"]),
+        ({"minPartitions": "7", "startingOffsets": offsets(4, 0)}, ["0-4", "1-0", "1-1", "1-2", "1-3", "1-4"]),
+    ],
+)
+def test_options_choose_the_records(orders: EmbeddedBroker, options: dict[str, str], wanted: list[str]) -> None:
+    assert values_of(source(orders, **options)) == wanted
+
+
+def test_a_batch_starts_at_the_commits_of_a_group(orders: EmbeddedBroker) -> None:
+    with NetworkClient(orders.bootstrap_servers) as client:
+        commit_offsets(client, "billing", {("orders", 1): 4})
+    options = {"startingOffsets": "committed", "group.id": "billing"}
+    assert values_of(source(orders, **options)) == ["0-0", "0-1", "0-2", "0-3", "0-4", "1-4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": offsets(0, 9)}, "orders-1 from offset 9 failed"),
+        ({"startingOffsets": '{"orders":{"0":1}}'}, "startingOffsets lacks orders-1"),
+        ({"startingOffsets": '{"orders":{"0":1,"1":1,"2":1}}'}, "does not read, orders-2"),
+        ({"startingOffsets": offsets(3, 3), "endingOffsets": offsets(3, 2)}, "orders-1 ends at 2 and starts at 3"),
+        ({"startingOffsets": "latest"}, "would read nothing"),
+        ({"startingOffsets": offsets(0, -1)}, "would read nothing"),
+        ({"startingTimestamp": "9000"}, "has no record at or after startingTimestamp 9000"),
+        ({"maxOffsetsPerTrigger": "5"}, "no meaning in a batch query"),
+        ({"subscribe": "", "assign": '{"orders":[2]}'}, "has no partition 2"),
+    ],
+)
+def test_a_range_that_cannot_be_read_is_refused(orders: EmbeddedBroker, options: dict[str, str], message: str) -> None:
+    made = source(orders, **options)
+    with pytest.raises(HeadraceError, match=message) as caught:
+        made.reader(schema_of(made)).partitions()
+    assert caught.value.fix
+
+
+def test_records_that_are_deleted_or_of_another_topic_are_no_silent_gap() -> None:
+    with EmbeddedBroker({"orders": 1}) as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.produce("orders", [f"0-{number}" for number in range(5)])
+        made = source(broker)
+        strict = made.reader(schema_of(made))
+        lenient = source(broker, failOnDataLoss="false").reader(schema_of(made))
+        [task] = strict.partitions()
+        admin.delete_records({("orders", 0): 3})
+        with pytest.raises(HeadraceError, match="its log begins at 3 now"):
+            list(strict.read(task))
+        assert [batch.column("offset").to_pylist() for batch in lenient.read(task)] == [[3, 4]]
+        broker.delete_topics(["orders"])
+        broker.create_topics({"orders": 1})
+        broker.produce("orders", ["another"] * 9)
+        with pytest.raises(HeadraceError, match="deleted and created again"):
+            list(strict.read(task))
+        assert list(lenient.read(task)) == []
+
+
+@pytest.mark.spark
+def test_spark_reads_the_columns_of_its_kafka_source(spark: SparkSession, orders: EmbeddedBroker) -> None:
+    headrace.spark.register(spark)
+    frame = read(spark, orders, subscribe="orders", includeHeaders="true")
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    rows = sorted(frame.collect(), key=lambda row: (row["partition"], row["offset"]))
+    assert len(rows) == 10
+    first = rows[6].asDict()
+    assert int(first.pop("timestamp").timestamp()) == 2
+    assert first == {
+        "key": b"a",
+        "value": b"1-1",
+        "topic": "orders",
+        "partition": 1,
+        "offset": 1,
+        "timestampType": 0,
+        "headers": None,
+    }
+    assert rows[0]["key"] is None
+    assert [(header["key"], header["value"]) for header in rows[9]["headers"]] == [("h", b"x")]
+    # Filters on timestamps and partitions are pushed down, and evaluated by Spark once more.
+    late = read(spark, orders, subscribe="orders").where("partition = 1 AND timestamp > timestamp_millis(3500)")
+    assert [row["offset"] for row in late.collect()] == [3, 4]
+
+
+@pytest.mark.spark
+def test_spark_reports_a_refusal_at_the_users_line(spark: SparkSession, orders: EmbeddedBroker) -> None:
+    headrace.spark.register(spark)
+    with pytest.raises(AnalysisException, match="Did you mean startingOffsets"):
+        read(spark, orders, subscribe="orders", startingOffset="earliest")
+    with pytest.raises(AnalysisException, match="not supported yet"):
+        spark.range(1).selectExpr("cast('x' as binary) AS value").write.format("headrace").mode("append").save()
+
+
+@pytest.mark.spark
+def test_the_program_of_the_page_runs(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(program, str(PAGE), "exec"), {"__name__": "__main__"})
+    assert "EWR" in capsys.readouterr().out
