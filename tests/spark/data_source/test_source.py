@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def test_a_batch_starts_at_the_commits_of_a_group(orders: EmbeddedBroker) -> Non
         ({"startingTimestamp": "9000"}, "has no record at or after startingTimestamp 9000"),
         ({"maxOffsetsPerTrigger": "5"}, "no meaning in a batch query"),
         ({"subscribe": "", "assign": '{"orders":[2]}'}, "has no partition 2"),
+        ({"group.id": "billing"}, "group.id has no effect"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "expected a starting time beside it"),
     ],
 )
 def test_a_range_that_cannot_be_read_is_refused(orders: EmbeddedBroker, options: dict[str, str], message: str) -> None:
@@ -140,6 +143,10 @@ def test_records_that_are_deleted_or_of_another_topic_are_no_silent_gap() -> Non
         with pytest.raises(HeadraceError, match="its log begins at 3 now"):
             list(strict.read(task))
         assert [batch.column("offset").to_pylist() for batch in lenient.read(task)] == [[3, 4]]
+        behind = InputPartition(replace(task.value, start=8, end=9))
+        with pytest.raises(HeadraceError, match="its log ends before it now"):
+            list(strict.read(behind))
+        assert list(lenient.read(behind)) == []
         broker.delete_topics(["orders"])
         broker.create_topics({"orders": 1})
         broker.produce("orders", ["another"] * 9)

@@ -27,6 +27,7 @@ TopicPartition = tuple[str, int]
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _BOTH = (
     "assign",
     "failOnDataLoss",
@@ -36,7 +37,7 @@ _BOTH = (
     "minPartitions",
     "startingOffsets",
     "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
+    _STRATEGY,
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
@@ -170,6 +171,8 @@ class SourceOptions:
         starting = _position(given, "starting")
         if starting is not None and starting.kind == "committed" and not group_id:
             raise _bad("startingOffsets", "committed", "the option group.id beside it", "Set group.id.")
+        if _STRATEGY in given and not {"startingTimestamp", "startingOffsetsByTimestamp"} & given.keys():
+            raise _bad(_STRATEGY, given[_STRATEGY], "a starting time beside it", f"Leave {_STRATEGY} out.")
         most = _number(given, "maxOffsetsPerTrigger", 0)
         least = _number(given, "minOffsetsPerTrigger", 0)
         if most and least > most:
@@ -323,10 +326,9 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
 
 
 def _strategy(given: Mapping[str, str]) -> bool:
-    name = "startingOffsetsByTimestampStrategy"
-    value = given.get(name, "error").strip().lower()
+    value = given.get(_STRATEGY, "error").strip().lower()
     if value not in ("error", "latest"):
-        raise _bad(name, value, "error or latest", "Set error or latest.")
+        raise _bad(_STRATEGY, value, "error or latest", "Set error or latest.")
     return value == "latest"
 
 

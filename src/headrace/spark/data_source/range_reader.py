@@ -98,13 +98,15 @@ def _fetch(
             if error.code != "offset-out-of-range":
                 raise
             begin = int(error.facts["log_start_offset"])
+            is_cut = begin <= position
             if fail_on_data_loss:
-                raise data_loss(key, position, f"its log begins at {begin} now") from error
+                why = "its log ends before it now" if is_cut else f"its log begins at {begin} now"
+                raise data_loss(key, position, why) from error
             # Deleted by retention between planning and reading: go on where the log begins. A log that ends before the
             # position has nothing for this range.
-            if begin <= position:
+            _log.warning("%s-%d lost offsets %d to %d.", *key, position, wanted.end if is_cut else begin)
+            if is_cut:
                 return
-            _log.warning("%s-%d lost offsets %d to %d; continuing.", *key, position, begin)
             position = begin
         else:
             return

@@ -74,6 +74,13 @@ class HeadraceDataSource(DataSource):
         _check_schema(schema, options)
         options.refuse(STREAM_ONLY, "a batch query")
         starting = options.starting
+        if options.group_id and (starting is None or starting.kind != "committed"):
+            raise ConfigError(
+                "bad-value",
+                "group.id has no effect in a batch query that does not start at the commits of the group.",
+                "Set startingOffsets to committed, or leave group.id out.",
+                key="group.id",
+            )
         if starting is not None and (starting.kind == "latest" or -1 in _offsets_of(starting)):
             raise ConfigError(
                 "bad-value",
