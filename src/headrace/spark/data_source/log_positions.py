@@ -121,7 +121,7 @@ class LogPositions:
         return {key: checked_start(key, given[key], bounds[key], fail_on_data_loss=fail) for key in bounds}
 
     def narrowed(self, ranges: Iterable[OffsetRange], narrowing: Narrowing) -> list[OffsetRange]:
-        """Return ranges shortened by what is known of all wanted rows."""
+        """Return the ranges without offsets that no row behind the filters can have."""
         kept = narrowing.apply(ranges)
         if narrowing.timestamp_ms is None or not kept:
             return kept
