@@ -163,7 +163,9 @@ class SlotGone(HeadraceError):
 
 
 class SinkError(HeadraceError):
-    """sink-failed, sink-undecided, disk-full: a table could not take what belongs into it; `facts` holds its name."""
+    """sink-failed, sink-refused, sink-undecided, disk-full: a table could not take what belongs into it; `facts` holds
+    its name.
+    """
 
 
 class UserCodeError(HeadraceError):

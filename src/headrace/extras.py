@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "fastavro": "avro",
         "confluent_kafka": "avro",
         "grpc_tools": "protobuf",
+        "deltalake": "delta",
     }
 )
 """Import name of a package → the smallest extra that installs it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["instance_of", "not_none"]
+__all__ = ["instance_of", "not_none", "raising"]
 
 T = TypeVar("T")
 
@@ -21,3 +22,12 @@ def instance_of(kind: type[T], value: object) -> T:
         raise AssertionError(f"expected {kind.__name__}, got an error") from value
     assert isinstance(value, kind), f"expected {kind.__name__}, got {value!r}"
     return value
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """Return a function that raises `error`, whatever it is called with."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise error
+
+    return refuse

@@ -220,7 +220,10 @@ def _noun_only(text: str) -> str:
 
 def _check_new_table(outputs: Sequence[Output], new: TableSink) -> None:
     for known in outputs:
-        if isinstance(known.sink, TableSink) and new.name in (known.sink.name, str(known.sink.sink.name)):
+        if not isinstance(known.sink, TableSink):
+            continue
+        # A place has its own name besides the one that the user may give the sink.
+        if {new.name, str(new.sink.name)} & {known.sink.name, str(known.sink.sink.name)}:
             raise refusal(
                 "sink-name-taken",
                 f'two outputs write to "{new.name}"; their positions would be mixed up',

@@ -497,6 +497,24 @@ class StreamTable(KeyedTable):
             roll_interval_ms=roll_interval_ms,
         )
 
+    def to_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
+    ) -> Any:
+        """As `Stream.to_delta`, for the rows of closed windows."""
+        return self._closed_rows("to_delta").to_delta(
+            path,
+            partition_by=partition_by,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+        )
+
     def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
         """As `Stream.to_sink`. A sink that takes no updates gets the rows of closed windows."""
         if self._aggregate.closing is None or getattr(sink, "takes_updates", True):

@@ -146,12 +146,11 @@ _SECOND_GROUPING = (
     "a second grouping would have to take back what a changed row had added",
     "write the first with to_topic and group where you read, or group the stream itself by the coarser columns",
 )
-_TABLES = {
-    "to_parquet": (
-        "files only grow, and an aggregate's rows replace each other",
-        "write them with to_topic, or to a sink that takes updates",
-    ),
-}
+_ONLY_GROW = (
+    "files only grow, and an aggregate's rows replace each other",
+    "write them with to_topic, or to a sink that takes updates",
+)
+_TABLES = {"to_parquet": _ONLY_GROW, "to_delta": _ONLY_GROW}
 REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
 """Methods that a stream has and the result of an aggregate has not."""
 
@@ -159,7 +158,7 @@ _UNITED = (
     "two tables may hold the same key, and then their rows would replace each other",
     "group them: groupBy(..).agg(..)",
 )
-_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_sink", "foreachBatch")
+_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_delta", "to_sink", "foreachBatch")
 REFUSED_UNION_METHODS = dict.fromkeys(_UNITED_LEAVE, ("not-supported-here", *_UNITED))
 """Methods that a stream has and a union of tables has not."""
 
@@ -173,6 +172,7 @@ _RANKS_CHANGE = {
         "dropna": "drop rows before the rank",
         "to_topic": _RANK_FILTER,
         "to_parquet": _RANK_FILTER,
+        "to_delta": _RANK_FILTER,
         "to_sink": _RANK_FILTER,
         "foreachBatch": _RANK_FILTER,
     }.items()
@@ -196,6 +196,7 @@ _RANKED_TABLES = {
     "filter": _RANKED_DROPPED,
     "dropna": _RANKED_DROPPED,
     "to_parquet": _RANKED_ONLY_TOPIC,
+    "to_delta": _RANKED_ONLY_TOPIC,
     "to_sink": _RANKED_ONLY_TOPIC,
     "foreachBatch": _RANKED_ONLY_TOPIC,
 }

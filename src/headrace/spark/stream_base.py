@@ -23,7 +23,7 @@ from headrace.spark.analysis.plan_reader import check_narrow
 from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
-from headrace.spark.sinks.declaration import foreach_batch_sink, parquet_sink, table_sink, topic_sink
+from headrace.spark.sinks.declaration import delta_sink, foreach_batch_sink, parquet_sink, table_sink, topic_sink
 from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource, TableRows
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
@@ -377,6 +377,43 @@ class StreamBase:
         """
         where = call_site()
         sink = parquet_sink(
+            self,
+            path,
+            partition_by=partition_by,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+            where=where,
+        )
+        self._app._leave(self, sink)
+        return self
+
+    def to_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
+    ) -> Self:
+        """Write each row exactly once to the Delta table in `path`, and return the stream.
+
+        The first rows create a missing table. Needs the extra `delta`.
+
+        Args:
+            path: A directory on a file system that every instance sees.
+            partition_by: Columns by which the table is partitioned.
+            name: Name of the sink; unique within the application.
+            roll_size_bytes: Size at which a task's committed rows become a file and a version of the table (128 MiB).
+            roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
+
+        Raises:
+            TopologyError: also for the rows of an aggregate, which replace each other.
+            MissingExtra: if delta-rs is not installed.
+        """
+        where = call_site()
+        sink = delta_sink(
             self,
             path,
             partition_by=partition_by,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tests.harness.polling import wait_until
+from tests.harness.values import raising
 from tests.longer import longer
 
 from headrace.client.admin import Admin
@@ -81,7 +82,7 @@ def test_a_driver_killed_before_the_table_commit_repeats_the_batch(
     table = tmp_path / "table"
     flights.send(broker, range(100))
     with monkeypatch.context() as patch:
-        patch.setattr(ParquetSink, "commit", _raises(OSError(5, "Input/output error")))
+        patch.setattr(ParquetSink, "commit", raising(OSError(5, "Input/output error")))
         patch.setattr("headrace.spark.runtime.table_sinks.PAUSE", 0.001)
         app = to_table(make_app(processing_guarantee=guarantee), table).start()
         with pytest.raises(SinkError) as raised:
@@ -280,6 +281,40 @@ def test_a_sink_of_ones_own_behind_an_aggregate(broker, make_app, flights, tmp_p
         assert {origin: row for rows in found for origin, row in rows.items()} == flights.counted(range(start + 100))
 
 
+def test_a_delta_table_of_several_runs(broker, make_app, flights, tmp_path):
+    """Rows and positions of a run become versions of the table; the next run appends, and `verify` compares it."""
+    from deltalake import DeltaTable
+
+    table = tmp_path / "table"
+
+    def to_delta():
+        app = make_app(processing_guarantee="exactly_once_v2")
+        app.stream("flights", schema="origin string, n bigint").to_delta(table, partition_by="origin")
+        return app
+
+    for start in (0, 60):
+        flights.send(broker, range(start, start + 60))
+        with to_delta().start() as app:
+            app.wait_until("caught-up", timeout=180)
+        rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+        assert sorted(row["n"] for row in rows) == list(range(start + 60))
+    assert {row["n"]: row["origin"] for row in rows} == {n: flights.flight(n)["origin"] for n in range(120)}
+    assert left_in(table) == []
+    assert f"{table} (DeltaSink: origin, n)" in to_delta().describe()
+    assert {found.level for found in to_delta().check() if found.code == "table"} == {"ok"}
+    # A file that the log does not name any more is not in the table, though it lies in the directory.
+    DeltaTable(table).optimize.compact()
+    [verdict] = to_delta().verify().sinks
+    assert (verdict.topic, verdict.equal, verdict.wrong) == (str(table), 120, False)
+    DeltaTable(table).delete("n < 3")
+    app = to_delta()
+    [verdict] = app.verify().sinks
+    assert verdict.lost == 3
+    DeltaTable(table).alter.add_constraint({"small": "n < 1000"})
+    [problem] = [found for found in to_delta().check() if found.level == "problem" and found.code == "table"]
+    assert "cannot take the rows" in problem.message
+
+
 def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tmp_path):
     app = make_app()
     rows = app.stream("flights", schema=flights.SCHEMA)
@@ -290,6 +325,10 @@ def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tm
         (lambda: rows.to_parquet(tmp_path, partition_by="dep_delay"), "bad-value"),
         (lambda: rows.select("n").to_parquet(tmp_path, partition_by="n"), "bad-value"),
         (lambda: rows.to_sink("a name"), "bad-value"),
+        (lambda: rows.groupBy("origin").count().to_delta(tmp_path), "not-supported-here"),
+        (lambda: rows.to_delta("s3://bucket/flights"), "bad-value"),
+        (lambda: rows.selectExpr("n as `a b`").to_delta(tmp_path), "bad-value"),
+        (lambda: rows.selectExpr("named_struct('a=b', n) as s").to_delta(tmp_path), "bad-value"),
     ):
         with pytest.raises(TopologyError) as raised:
             declare()
@@ -299,11 +338,7 @@ def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tm
     with pytest.raises(TopologyError) as raised:
         rows.where("n > 3").to_parquet(tmp_path / "one")
     assert raised.value.code == "sink-name-taken"
+    with pytest.raises(TopologyError) as raised:
+        rows.where("n > 3").to_delta(tmp_path / "one", name="another name")
+    assert raised.value.code == "sink-name-taken"
     assert f"{tmp_path / 'one'} (ParquetSink: origin, dep_delay, n)" in app.describe()
-
-
-def _raises(error):
-    def refuse(*_args, **_kwargs):
-        raise error
-
-    return refuse

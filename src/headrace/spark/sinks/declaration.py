@@ -14,7 +14,7 @@ from headrace.spark.unsupported import refusal, refused_format, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _VALUE_FORMATS = ("json", "string", "raw")
@@ -166,6 +166,7 @@ def _check_expresses_deletions(rows: SinkRows, where: str) -> None:
         )
 
 
+_NO_DELTA_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _SINK_METHODS = ("writer", "pending", "positions", "commit", "discard")
 _DIRECTORY_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
 
@@ -181,7 +182,72 @@ def parquet_sink(
     where: str,
 ) -> TableSink:
     """Return the output for `to_parquet`. Raises TopologyError for arguments that do not fit the rows."""
-    from headrace.spark.sinks.parquet import ROLL_INTERVAL_MS, ROLL_SIZE_BYTES, ParquetSink
+    from headrace.spark.sinks.parquet import ParquetSink
+
+    place, names, settings = _files_of(rows, path, partition_by, roll_size_bytes, roll_interval_ms, where)
+    return table_sink(rows, ParquetSink(place, partition_by=names, **settings), name, where)
+
+
+def delta_sink(
+    rows: SinkRows,
+    path: object,
+    *,
+    partition_by: str | Sequence[str] | None,
+    name: str | None,
+    roll_size_bytes: int | None,
+    roll_interval_ms: int | None,
+    where: str,
+) -> TableSink:
+    """Return the output for `to_delta`. Raises TopologyError for arguments that do not fit the rows, and
+    ModuleNotFoundError without delta-rs.
+    """
+    import deltalake  # noqa: F401  missing: reported at the user's line, and not by the first roll
+
+    from headrace.spark.sinks.delta import DeltaSink
+
+    place, names, settings = _files_of(rows, path, partition_by, roll_size_bytes, roll_interval_ms, where)
+    _check_types(rows, where)
+    _check_delta_names(rows.schema, where)
+    sink = DeltaSink(place, partition_by=names, schema_json=rows.schema.json(), **settings)
+    return table_sink(rows, sink, name, where)
+
+
+def _check_delta_names(columns: DataType, where: str) -> None:
+    """Refuse names that a Delta table without column mapping cannot have, also of nested fields."""
+    from headrace.spark.formats.arrow_types import children
+
+    fields = getattr(columns, "fields", ())
+    seen: dict[str, str] = {}
+    for field in fields:
+        if _NO_DELTA_NAME.search(field.name):
+            raise refusal(
+                "bad-value",
+                f'"{field.name}": a column of a Delta table has none of the characters " ,;{{}}()=", tab and newline',
+                "rename it: .withColumnRenamed(..)",
+                where,
+            )
+        if field.name.lower() in seen:
+            raise refusal(
+                "bad-value",
+                f'"{seen[field.name.lower()]}" and "{field.name}" are one name in a Delta table',
+                "rename one: .withColumnRenamed(..)",
+                where,
+            )
+        seen[field.name.lower()] = field.name
+    for below in children(columns):
+        _check_delta_names(below, where)
+
+
+def _files_of(
+    rows: SinkRows,
+    path: object,
+    partition_by: str | Sequence[str] | None,
+    roll_size_bytes: object,
+    roll_interval_ms: object,
+    where: str,
+) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Return the checked directory, the columns of its directories, and the settings that roll files."""
+    from headrace.spark.sinks.parquet import ROLL_INTERVAL_MS, ROLL_SIZE_BYTES
 
     if not isinstance(path, (str, os.PathLike)) or "://" in str(path):
         raise refusal(
@@ -204,13 +270,11 @@ def parquet_sink(
     # Values of these columns are in the directory names, not in the files.
     if set(names) >= set(types):
         raise refusal("bad-value", "partition_by= leaves no column for the files", "name fewer columns", where)
-    sink = ParquetSink(
-        str(Path(path).absolute()),
-        partition_by=names,
-        roll_size_bytes=_at_least(roll_size_bytes, ROLL_SIZE_BYTES, 1, "roll_size_bytes", where),
-        roll_interval_ms=_at_least(roll_interval_ms, ROLL_INTERVAL_MS, 0, "roll_interval_ms", where),
-    )
-    return table_sink(rows, sink, name, where)
+    settings = {
+        "roll_size_bytes": _at_least(roll_size_bytes, ROLL_SIZE_BYTES, 1, "roll_size_bytes", where),
+        "roll_interval_ms": _at_least(roll_interval_ms, ROLL_INTERVAL_MS, 0, "roll_interval_ms", where),
+    }
+    return str(Path(path).absolute()), names, settings
 
 
 def _at_least(given: object, default: int, least: int, name: str, where: str) -> int:

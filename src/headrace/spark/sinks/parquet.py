@@ -21,14 +21,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headrace.spark.sinks.files import locked, remove, subdirectories, sync_directory, sync_file, write_text
 from headrace.spark.sinks.interface import SinkPart, SinkTask
-from headrace.spark.sinks.parquet_journal import CommittedPart, Journal, Roll
+from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class ParquetSink:
                 # A roll that a crash interrupted is completed before another one begins: the journal holds one.
                 journal = self._finish_roll(directory, Journal.read(directory))
                 while parts := self._due(directory, journal, now_ms, everything=everything):
-                    journal = journal.begin_roll(task.group_id, parts)
+                    journal = self._begin_roll(directory, journal, parts)
                     journal.write(directory)
                     journal = self._finish_roll(directory, journal)
             if journal.waiting:
@@ -151,6 +151,9 @@ class ParquetSink:
         is_old = now_ms - chosen[0].committed_ms >= self.roll_interval_ms
         return tuple(chosen) if everything or is_old or size >= self.roll_size_bytes else ()
 
+    def _begin_roll(self, directory: Path, journal: Journal, parts: Sequence[CommittedPart]) -> Journal:
+        return journal.begin_roll(directory.parent.name, parts)
+
     def _finish_roll(self, directory: Path, journal: Journal) -> Journal:
         """Complete the roll that the journal names, from whichever step an earlier attempt reached."""
         roll = journal.roll
@@ -158,7 +161,7 @@ class ParquetSink:
             return journal
         # 1. The file may be in the table or not. Publishing replaces it by an equal one.
         if not roll.published:
-            self._publish(directory, roll)
+            self._publish(directory, journal)
             journal = journal.end_roll()
             journal.write(directory)
         # 2. Parts are removed only after the journal says that their rows are in the file.
@@ -166,30 +169,40 @@ class ParquetSink:
             remove(directory / batch)
         # 3. The journal forgets the roll last. Until then its parts count as committed, so that `pending` does not list
         #    them again.
-        journal = Journal(positions=journal.positions, waiting=journal.waiting)
+        journal = replace(journal, roll=None)
         journal.write(directory)
         return journal
 
-    def _publish(self, directory: Path, roll: Roll) -> None:
-        """Move every file of the roll into the table.
+    def _publish(self, directory: Path, journal: Journal) -> None:
+        """Bring the rows of the journal's roll into the table."""
+        self._place_files(directory, journal)
+
+    def _place_files(self, directory: Path, journal: Journal) -> list[Path]:
+        """Move every file of the roll to its final name, and return these names.
 
         Files of a single part are renamed; those renamed by an earlier attempt are in place already.
         """
+        roll = journal.roll
+        assert roll is not None
         source = directory / roll.batches[0]
         if len(roll.batches) > 1:
             source = directory / ROLLING
             remove(source)
             source.mkdir()
             _merge([directory / batch for batch in roll.batches], source, self.compression)
-        table = Path(self.path)
-        for file in sorted(source.rglob(ROWS)):
-            place = table / file.parent.relative_to(source)
+        placed = []
+        # A directory without others below it holds one file, or held it before an earlier attempt.
+        for leaf in sorted(path for path in (source, *source.rglob("*")) if path.is_dir() and not subdirectories(path)):
+            place = Path(self.path) / leaf.relative_to(source)
             place.mkdir(parents=True, exist_ok=True)
+            placed.append(place / roll.file)
             # A rename within one file system: readers see the whole file or none.
-            file.replace(place / roll.file)
-            sync_directory(place)
+            if (leaf / ROWS).exists():
+                (leaf / ROWS).replace(placed[-1])
+                sync_directory(place)
         if len(roll.batches) > 1:
             remove(source)
+        return placed
 
 
 class PartWriter:

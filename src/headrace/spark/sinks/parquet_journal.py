@@ -36,20 +36,28 @@ class CommittedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roll:
-    """Parts that become one file of the table (one in each Hive directory). `published`: they have."""
+    """Parts that become one file of the table (one in each Hive directory). `published`: they have.
+
+    `number` counts the rolls of a task of a Delta table from 1.
+    """
 
     file: str
     batches: tuple[str, ...]
     published: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """`positions`: how far (exclusive) the rows of each input are committed. `waiting` in the order of commits."""
+    """`positions`: how far (exclusive) the rows of each input are committed. `waiting` in the order of commits.
+
+    `table_id` names the Delta table to which the rows go.
+    """
 
     positions: Mapping[str, int] = field(default_factory=dict)
     waiting: tuple[CommittedPart, ...] = ()
     roll: Roll | None = None
+    table_id: str = ""
 
     @classmethod
     def read(cls, directory: Path) -> Journal:
@@ -59,7 +67,7 @@ class Journal:
             return cls()
         roll = facts["roll"] and Roll(**{**facts["roll"], "batches": tuple(facts["roll"]["batches"])})
         waiting = tuple(CommittedPart(**part) for part in facts["waiting"])
-        return cls(positions=facts["positions"], waiting=waiting, roll=roll)
+        return cls(positions=facts["positions"], waiting=waiting, roll=roll, table_id=facts.get("table_id", ""))
 
     def write(self, directory: Path) -> None:
         write_text(directory / POSITIONS, json.dumps(asdict(self)))
@@ -92,6 +100,11 @@ class Journal:
         # file of the same name, which replaces an equal one.
         batches = tuple(part.batch for part in parts)
         return replace(self, roll=Roll(file=_file_name(group_id, parts), batches=batches))
+
+    def numbered(self, number: int) -> Journal:
+        """The roll has this number."""
+        assert self.roll is not None
+        return replace(self, roll=replace(self.roll, number=number))
 
     def end_roll(self) -> Journal:
         """The file is in the table: only what is left of its parts has to go."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from headrace.spark.formats import key_object_start
 from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from headrace.spark.verification.verdict import SinkVerdict
 
@@ -55,14 +56,10 @@ def compare_stream(
 
 
 def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
-    """The same for the rows of a Parquet sink."""
+    """The same for the rows of a Parquet or Delta sink."""
     schema = StructType.fromJson(json.loads(sink.schema_json))
     spark = expected.sparkSession
-    files = (
-        spark.read.schema(schema).parquet(sink.sink.path)
-        if Path(sink.sink.path).is_dir()
-        else empty_frame(spark, schema)
-    )
+    files = _rows_of_files(spark, sink, schema)
     kept = [name for name in sink.columns if name not in ignored]
     sides = [
         frame.select(
@@ -72,6 +69,17 @@ def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str])
         for frame in (expected.select(*map(quoted, sink.columns)), files)
     ]
     return _compare(sink.name, *sides)
+
+
+def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
+    reader = spark.read.schema(schema)
+    if isinstance(sink.sink, DeltaSink):
+        # The directory also has files that the log does not name any more. Values in directory names may look like
+        # patterns, which this option of Spark's own turns off.
+        files = sink.sink.files()
+        reader = reader.option("basePath", sink.sink.path).option("__globPaths__", "false")
+        return reader.parquet(*files) if files else empty_frame(spark, schema)
+    return reader.parquet(sink.sink.path) if Path(sink.sink.path).is_dir() else empty_frame(spark, schema)
 
 
 def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:

@@ -1,0 +1,201 @@
+"""Delta table in a directory, each row in one of its files; the parts and the journal are those of the Parquet sink.
+
+Only publishing differs. The files of a roll get their final names, which no reader lists yet, and one commit of the
+Delta log adds them together with the versions of the roll (application transactions). The versions decide whether the
+log holds a roll: after a crash, after a commit whose outcome is unknown, and against an earlier owner of the task.
+
+    headrace/<group>/<subtopology>-<partition>             number of the task's newest roll
+    headrace/<group>/<subtopology>-<partition>/<input>     next position of an input that a roll has moved
+
+Rolls are counted because some move no input: rows of timers, and rows of topics that are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from headrace.errors import SinkError
+from headrace.spark.sinks import delta_log
+from headrace.spark.sinks.delta_log import NewFile
+from headrace.spark.sinks.interface import SinkTask
+from headrace.spark.sinks.parquet import NULL_DIRECTORY, ParquetSink
+from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+__all__ = ["DeltaSink", "ranges_of"]
+
+TRIES = 20
+PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink(ParquetSink):
+    """Delta table below `path`, created by the first roll; settings as of `ParquetSink`.
+
+    `schema_json` has the columns of the rows (`StructType.json()`).
+    """
+
+    schema_json: str = field(kw_only=True)
+
+    def positions(self, task: SinkTask) -> Mapping[str, int]:
+        journal = Journal.read(self.directory_of(task))
+        table = self._table(journal.table_id)
+        if table is None:
+            return journal.positions
+        prefix = _application(self.directory_of(task))
+        # The log is ahead of a journal that was restored from a copy.
+        versions = {name: table.transaction_version(f"{prefix}/{name}") for name in journal.positions}
+        return {name: max(at, versions[name] or 0) for name, at in journal.positions.items()}
+
+    def files(self) -> list[str]:
+        """Return the data files that readers of the table's newest version see. Raises OSError."""
+        return delta_log.data_files(self.path)
+
+    def check(self) -> None:
+        """Refuse a table that exists and cannot take the rows. Raises SinkError, OSError."""
+        self._table("")
+
+    def _table(self, table_id: str) -> DeltaTable | None:
+        """Return a handle of the table that `table_id` names, or of any where it is empty; None if there is none."""
+        table = delta_log.open_table(self.path)
+        if table_id and (table is None or table.metadata().id != table_id):
+            found = "is gone" if table is None else "was created again"
+            raise SinkError(
+                "sink-refused",
+                f"{self.path}: the Delta table {found} since the application wrote to it",
+                "Restore it; or remove the whole directory, with `_headrace/`, and reset the group's offsets.",
+                sink=self.path,
+            )
+        if table is not None:
+            delta_log.check_table(table, self.path, self._columns(), self.partition_by)
+        return table
+
+    def _columns(self) -> pa.Schema:
+        from headrace.spark.formats.arrow_types import arrow_schema
+        from headrace.spark.formats.schemas import struct_of
+
+        return arrow_schema(struct_of(self.schema_json))
+
+    def _begin_roll(self, directory: Path, journal: Journal, parts: Sequence[CommittedPart]) -> Journal:
+        table = self._table(journal.table_id)
+        if table is None:
+            stranger = _first_file(Path(self.path))
+            if stranger is not None:
+                raise SinkError(
+                    "sink-refused",
+                    f"{self.path} has Parquet files and no Delta log, for example {stranger}",
+                    "Write to an empty directory, or convert this one to a Delta table first.",
+                    sink=self.path,
+                )
+            delta_log.create_table(self.path, self._columns(), self.partition_by)
+            table = self._table("")
+            assert table is not None
+        number = (table.transaction_version(_application(directory)) or 0) + 1
+        journal = replace(journal, table_id=table.metadata().id)
+        return super(DeltaSink, self)._begin_roll(directory, journal, parts).numbered(number)
+
+    def _publish(self, directory: Path, journal: Journal) -> None:
+        roll = journal.roll
+        assert roll is not None
+        prefix = _application(directory)
+        parts = [part for part in journal.waiting if part.batch in roll.batches]
+        ranges = {prefix: (roll.number - 1, roll.number)}
+        ranges |= {f"{prefix}/{name}": span for name, span in ranges_of(parts).items()}
+        failure: OSError | None = None
+        since = 0
+        for attempt in range(TRIES):
+            if attempt > 1:
+                time.sleep(PAUSE_S * attempt)
+            # 1. Versions are read and committed by one handle. delta-rs compares them only with commits that are newer
+            #    than the handle: a reload in between would let a second commit of the same roll through.
+            table = self._table(journal.table_id)
+            assert table is not None
+            verdict = delta_log.decide(ranges, {name: table.transaction_version(name) for name in ranges})
+            if verdict == "done":
+                # 2. The journal may forget the parts only when the log is on the disk.
+                delta_log.sync_log(self.path, since)
+                return
+            if verdict == "refuse":
+                raise _contradiction(self.path, directory, ranges, table)
+            since = since or table.version() + 1
+            # 3. Nothing in the log names the files yet, so they may be written again.
+            files = self._new_files(directory, journal, table)
+            # 4. An error tells nothing about the outcome: it may be a conflict, or come after the commit. So does a
+            #    success of a file system that shows the new entry late. The next handle decides.
+            try:
+                delta_log.add_files(table, files, {name: end for name, (_, end) in ranges.items()})
+            except OSError as error:
+                failure = error
+        raise failure or OSError(f"{self.path}: the log does not show its newest entry")
+
+    def _new_files(self, directory: Path, journal: Journal, table: DeltaTable) -> list[NewFile]:
+        from pyarrow import parquet
+
+        found = []
+        for path in self._place_files(directory, journal):
+            facts, footer = path.stat(), parquet.read_metadata(path)
+            delta_log.check_table(table, self.path, footer.schema.to_arrow_schema(), self.partition_by, at_hand=False)
+            place = path.relative_to(self.path)
+            found.append(
+                NewFile(
+                    path=place.as_posix(),  # delta-rs encodes it
+                    size_bytes=facts.st_size,
+                    rows=footer.num_rows,
+                    modified_ms=facts.st_mtime_ns // 1_000_000,
+                    partition=dict(_value(name) for name in place.parts[:-1]),
+                )
+            )
+        return found
+
+
+def ranges_of(parts: Sequence[CommittedPart]) -> dict[str, tuple[int, int]]:
+    """Return (start, end) of each input that the parts moved."""
+    # An input that stood still in a part may have been set back there: only parts that moved it count.
+    moved = [(name, part.starts[name], at) for part in parts for name, at in part.ends.items()]
+    spans: dict[str, tuple[int, int]] = {}
+    for name, start, end in moved:
+        if end > start:
+            low, high = spans.get(name, (start, end))
+            spans[name] = (min(low, start), max(high, end))
+    return spans
+
+
+def _application(directory: Path) -> str:
+    return f"headrace/{directory.parent.name}/{directory.name}"
+
+
+def _value(directory: str) -> tuple[str, str | None]:
+    name, _, value = directory.partition("=")
+    return name, None if value == NULL_DIRECTORY else unquote(value)
+
+
+def _first_file(table: Path) -> Path | None:
+    for directory, below, files in os.walk(table):
+        below[:] = [name for name in below if not name.startswith(("_", "."))]
+        for name in files:
+            if name.endswith(".parquet"):
+                return Path(directory, name)
+    return None
+
+
+def _contradiction(path: str, directory: Path, ranges: Mapping[str, tuple[int, int]], table: DeltaTable) -> SinkError:
+    told = ", ".join(
+        f"{name.rpartition('/')[2]} from {start} to {end} (table: {table.transaction_version(name)})"
+        for name, (start, end) in sorted(ranges.items())
+    )
+    return SinkError(
+        "sink-refused",
+        f"{path} holds a part of the rows that {directory} is about to add: {told}",
+        "Restore `_headrace/` and the table from the same time, or remove the whole directory and reset the group's "
+        "offsets.",
+        sink=path,
+    )

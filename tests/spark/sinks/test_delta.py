@@ -1,0 +1,470 @@
+"""Delta tables on the disk: a roll is in the log once, whatever dies and whoever commits it."""
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from tests.harness.values import raising
+from tests.longer import LONG, longer
+
+from headrace.errors import SinkError
+from headrace.spark.sinks import delta, delta_log
+from headrace.spark.sinks.delta import DeltaSink, ranges_of
+from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
+
+TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
+INPUT = "flights-3@id"
+LATER = 1 << 60
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "origin", "type": "string", "nullable": True, "metadata": {}},
+        ],
+    }
+)
+ARROW = pa.schema([("n", pa.int64()), ("origin", pa.string())])
+ORIGINS = ("EWR", None, "a/b ü%[x]")
+
+
+@pytest.fixture
+def sink(tmp_path):
+    return DeltaSink(str(tmp_path / "table"), schema_json=SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr(delta, "PAUSE_S", 0.0)
+
+
+def written(sink, number, *, moves=True, schema=ARROW, task=TASK):
+    """The part of micro-batch `number`: rows 3 * number and two more."""
+    columns = {"n": [3 * number + at for at in range(3)], "origin": list(ORIGINS)}
+    rows = pa.table({name: pa.array(columns.get(name, [number] * 3)) for name in schema.names}).cast(schema)
+    start = 10 * number
+    part = SinkPart(task=task, batch=f"x.{number}.0", starts={INPUT: start, "idle-3@id": 7})
+    writer = sink.writer(part, schema)
+    writer.write(rows)
+    writer.close()
+    return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+
+
+def numbers(sink):
+    if not (Path(sink.path) / "_delta_log").is_dir():
+        return Counter()
+    return Counter(DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist())
+
+
+def wanted(*batches):
+    return Counter(3 * number + at for number in batches for at in range(3))
+
+
+@pytest.mark.parametrize("partition_by", [(), ("origin",)])
+def test_rows_and_positions_become_one_version(sink, partition_by):
+    sink = replace(sink, partition_by=partition_by)
+    for number in range(3):
+        sink.commit([written(sink, number)])
+    assert sink.roll([TASK], 0) == [TASK]
+    assert numbers(sink) == Counter()
+    for _ in range(2):
+        assert sink.roll([TASK], LATER) == []
+    table = DeltaTable(sink.path)
+    assert table.version() == 1, "the table was created, and one roll added"
+    rows = table.to_pyarrow_table()
+    assert sorted(rows["n"].to_pylist()) == list(range(9))
+    assert Counter(rows["origin"].to_pylist()) == Counter(dict.fromkeys(ORIGINS, 3))
+    assert table.metadata().partition_columns == list(partition_by)
+    application = "headrace/g/flights-3"
+    assert table.transaction_version(f"{application}/{INPUT}") == 30
+    assert table.transaction_version(application) == 1
+    assert table.transaction_version(f"{application}/idle-3@id") is None, "it did not move"
+    assert sink.positions(TASK) == {INPUT: 30, "idle-3@id": 7}
+    assert sorted(Path(name).name for name in sink.files()) == sorted(
+        path.name for path in Path(sink.path).rglob("g.*.parquet")
+    )
+    assert sum(json.loads(add["stats"])["numRecords"] for add in adds(sink)) == 9
+
+
+def adds(sink):
+    lines = [line for file in Path(sink.path, "_delta_log").glob("*.json") for line in file.read_text().splitlines()]
+    return [entry["add"] for entry in map(json.loads, lines) if "add" in entry]
+
+
+def test_rows_that_moved_no_input_are_written_once(sink):
+    """Rows of timers, or of a topic that is gone: no position shows whether the table has them."""
+    for number in range(3):
+        sink.commit([written(sink, number, moves=number == 1)])
+        sink.roll([TASK], LATER)
+        journal = Journal.read(sink.directory_of(TASK))
+        _unpublish(sink, journal, number)
+        sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0, 1, 2)
+
+
+def _unpublish(sink, journal, number):
+    """The crash between the commit of the table and the journal: the part waits, and the roll is not finished."""
+    part = written(sink, number, moves=number == 1)
+    waiting = journal.after_commit(part, 1, 0)
+    roll = waiting.begin_roll("g", waiting.waiting).numbered(number + 1)
+    roll.write(sink.directory_of(TASK))
+
+
+def test_positions_follow_a_log_that_is_ahead_of_the_journal(sink):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    directory = sink.directory_of(TASK)
+    old = Journal.read(directory)
+    sink.commit([written(sink, 1)])
+    sink.roll([TASK], LATER)
+    old.write(directory)
+    assert sink.positions(TASK)[INPUT] == 20
+
+
+def test_a_journal_of_another_time_is_refused(sink):
+    """`_headrace/` was lost, and the group's offsets were set back: the rows are in the table already."""
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    shutil.rmtree(sink.directory_of(TASK))
+    sink.commit([written(sink, 0)])
+    with pytest.raises(SinkError, match="holds a part of the rows") as raised:
+        sink.roll([TASK], LATER)
+    assert raised.value.code == "sink-refused"
+    assert numbers(sink) == wanted(0)
+
+
+RANGES = st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 5), st.integers(6, 9)), min_size=1)
+
+
+@given(RANGES, st.fixed_dictionaries(dict.fromkeys("abc", st.none() | st.integers(0, 12))))
+def test_a_roll_is_committed_only_where_none_of_it_is(ranges, versions):
+    verdict = delta_log.decide(ranges, versions)
+    has = [
+        0 if (at := versions[name]) is None else max(0, min(at, end) - start) for name, (start, end) in ranges.items()
+    ]
+    whole = [end - start for start, end in ranges.values()]
+    assert verdict == ("done" if has == whole else "commit" if not any(has) else "refuse")
+
+
+def test_only_parts_that_moved_an_input_make_its_range():
+    def part(start, end):
+        return CommittedPart(batch="x", starts={"a": start}, ends={"a": end}, size_bytes=1, committed_ms=0)
+
+    # The offsets were set back to 30, and the input waited there while another moved.
+    assert ranges_of([part(30, 30), part(100, 110), part(110, 120)]) == {"a": (100, 120)}
+    assert ranges_of([part(30, 30)]) == {}
+
+
+class Died(BaseException):
+    """The process."""
+
+
+class Commits:
+    """Commits of the log, each with the next event."""
+
+    def __init__(self, sink, events):
+        self.sink, self._events, self._add, self.strangers = sink, iter(events), delta_log.add_files, 0
+
+    def add_files(self, table, files, versions):
+        event = next(self._events, "well")
+        if event == "refused":
+            raise OSError("refused")
+        if event == "dies before":
+            raise Died
+        if event == "stranger":  # another program appends in between, and the handle is old
+            self.strangers += 1
+            _append(self.sink, self.strangers)
+        if event == "zombie":  # an earlier owner, whose lock the file system has lost, commits the same roll
+            self._add(DeltaTable(self.sink.path), files, versions)
+        self._add(table, files, versions)
+        if event == "unknown":
+            raise OSError("unknown")
+        if event == "dies behind":
+            raise Died
+
+    def roll(self, log):
+        while True:
+            try:
+                assert self.sink.roll([TASK], LATER) == []
+            except Died:
+                assert self.sink.pending(TASK) == []
+                assert _own(self.sink) <= wanted(*log)
+            else:
+                return
+
+
+# What may happen to the next commits of the log. "refused" and "unknown": an error before and behind the commit.
+EVENTS = st.lists(
+    st.sampled_from(["well", "refused", "unknown", "dies before", "dies behind", "stranger", "zombie"]), max_size=14
+)
+BATCHES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=5)
+
+
+@settings(max_examples=500 if LONG else 20, deadline=None)
+@given(events=EVENTS, batches=BATCHES)
+def test_random_histories_against_a_plain_log(tmp_path_factory, events, batches):
+    """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
+    sink = DeltaSink(str(tmp_path_factory.mktemp("t") / "table"), schema_json=SCHEMA)
+    log: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        commits = Commits(sink, events)
+        patch.setattr(delta_log, "add_files", commits.add_files)
+        patch.setattr(delta_log, "sync_log", lambda *_: None)  # a process that dies loses nothing of the page cache
+        patch.setattr(delta, "PAUSE_S", 0.0)
+        for number, (counts, rolls) in enumerate(batches):
+            part = written(sink, number)
+            if not counts:
+                sink.discard([part])
+                continue
+            log.append(number)
+            sink.commit([part])
+            if rolls:
+                commits.roll(log)
+        commits.roll(log)
+    assert _own(sink) == wanted(*log)
+    assert numbers(sink).total() == 3 * len(log) + commits.strangers
+
+
+def _own(sink):
+    return Counter({n: times for n, times in numbers(sink).items() if n >= 0})
+
+
+def _append(sink, number):
+    name = f"stranger-{number}.parquet"
+    parquet.write_table(pa.table({"n": [-number], "origin": ["x"]}), f"{sink.path}/{name}")
+    size = Path(sink.path, name).stat().st_size
+    DeltaTable(sink.path).create_write_transaction(
+        [AddAction(name, size, {}, 0, True, "{}")],
+        "append",
+        ARROW,
+        commit_properties=CommitProperties(app_transactions=[Transaction(f"s{number}", 1)]),
+    )
+
+
+class Steps:
+    """Counts the steps of a roll and dies before or behind one of them."""
+
+    def __init__(self, patch, at=0, *, behind=False):
+        self.count = 0
+        for owner, name in (
+            (delta_log, "add_files"),
+            (delta_log, "create_table"),
+            (delta_log, "sync_log"),
+            (Journal, "write"),
+            (DeltaSink, "_new_files"),
+            (DeltaSink, "_begin_roll"),
+        ):
+            patch.setattr(owner, name, self._wrapped(getattr(owner, name), at, behind))
+
+    def _wrapped(self, step, at, behind):
+        def take(*args, **kwargs):
+            self.count += 1
+            mine = self.count
+            if mine == at and not behind:
+                raise Died
+            result = step(*args, **kwargs)
+            if mine == at:
+                raise Died
+            return result
+
+        return take
+
+
+def run(sink, log):
+    for number in range(4):
+        part = written(sink, number, moves=number != 3)
+        if number == 1:
+            sink.discard([part])
+            continue
+        log.append(part)  # the offset commit
+        sink.commit([part])
+        if number != 0:
+            sink.roll([TASK], LATER)
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "behind"),
+    [
+        ((), True),
+        (("origin",), False),
+        pytest.param((), False, marks=longer),
+        pytest.param(("origin",), True, marks=longer),
+    ],
+)
+def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path, monkeypatch, partition_by, behind):
+    whole = DeltaSink(str(tmp_path / "whole"), partition_by=partition_by, schema_json=SCHEMA)
+    with monkeypatch.context() as patch:
+        steps = Steps(patch)
+        run(whole, [])
+    assert steps.count > 15
+    for at in range(1, steps.count + 1):
+        sink = replace(whole, path=str(tmp_path / f"{at}"))
+        log: list[Any] = []
+        with monkeypatch.context() as patch:
+            Steps(patch, at, behind=behind)
+            with pytest.raises(Died):
+                run(sink, log)
+        expected = wanted(*(int(part.batch[2]) for part in log))
+        assert numbers(sink) <= expected, f"step {at}"
+        for _ in range(2):
+            found = {part.batch for part in sink.pending(TASK)}
+            sink.commit([part for part in log[-1:] if part.batch in found])
+            sink.discard([part for part in sink.pending(TASK) if not log or part.batch != log[-1].batch])
+            sink.roll([TASK], 0, everything=True)
+        assert numbers(sink) == expected, f"step {at}"
+        assert not [path for path in sink.directory_of(TASK).glob("*") if path.is_dir()], f"step {at}"
+
+
+def test_many_tasks_append_beside_each_other(sink):
+    tasks = [replace(TASK, partition=number) for number in range(5)]
+    for number, task in enumerate(tasks):
+        sink.commit([written(sink, number, task=task)])
+    assert sink.roll(tasks, LATER) == []
+    assert numbers(sink) == wanted(*range(5))
+    assert sink.tasks_of("g") == tasks
+
+
+def test_files_that_others_compact_are_not_added_again(sink):
+    for number in range(2):
+        sink.commit([written(sink, number)])
+        sink.roll([TASK], LATER)
+    table = DeltaTable(sink.path)
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    sink.commit([written(sink, 2)])
+    sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0, 1, 2)
+    assert len(sink.files()) == 2
+
+
+def test_a_file_that_is_gone_is_not_added(sink, monkeypatch):
+    sink.commit([written(sink, 0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "add_files", raising(Died()))
+        with pytest.raises(Died):
+            sink.roll([TASK], LATER)
+    [file] = Path(sink.path).glob("*.parquet")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=file.name):
+        sink.roll([TASK], LATER)
+    assert numbers(sink) == Counter()
+
+
+def test_commits_that_never_succeed_end_the_roll(sink, monkeypatch):
+    sink.commit([written(sink, 0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "add_files", raising(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            sink.roll([TASK], LATER)
+    sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0)
+
+
+FIELD = deltalake.Field
+BIGINT, TEXT = deltalake.schema.PrimitiveType("long"), deltalake.schema.PrimitiveType("string")
+COLUMNS = [FIELD("n", BIGINT), FIELD("origin", TEXT)]
+
+
+def constrained(path):
+    DeltaTable.create(path, deltalake.Schema(COLUMNS)).alter.add_constraint({"small": "n < 100"})
+
+
+REFUSED = {
+    "needs": constrained,
+    "needs deletionVectors": lambda path: DeltaTable.create(
+        path, deltalake.Schema(COLUMNS), configuration={"delta.enableDeletionVectors": "true"}
+    ),
+    "sets delta.setTransactionRetentionDuration": lambda path: DeltaTable.create(
+        path, deltalake.Schema(COLUMNS), configuration={"delta.setTransactionRetentionDuration": "interval 7 days"}
+    ),
+    '"n" is NOT NULL': lambda path: DeltaTable.create(
+        path, deltalake.Schema([FIELD("n", BIGINT, nullable=False), COLUMNS[1]])
+    ),
+    '"origin" is of a limited length': lambda path: DeltaTable.create(
+        path,
+        deltalake.Schema([COLUMNS[0], FIELD("origin", TEXT, metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})]),
+    ),
+    '"n" is string in the table and long in the rows': lambda path: DeltaTable.create(
+        path, deltalake.Schema([FIELD("n", TEXT), COLUMNS[1]])
+    ),
+    'no column "origin"': lambda path: DeltaTable.create(path, deltalake.Schema(COLUMNS[:1])),
+    "partitioned by origin, the rows by no column": lambda path: DeltaTable.create(
+        path, deltalake.Schema(COLUMNS), partition_by=["origin"]
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_tables_that_cannot_take_the_rows_are_refused(sink, reason):
+    REFUSED[reason](sink.path)
+    sink.commit([written(sink, 0)])
+    before = DeltaTable(sink.path).version()
+    for call in (sink.check, lambda: sink.positions(TASK), lambda: sink.roll([TASK], LATER)):
+        with pytest.raises(SinkError) as raised:
+            call()
+        assert raised.value.code == "sink-refused"
+        assert reason in raised.value.message
+        assert raised.value.fix
+    assert DeltaTable(sink.path).version() == before
+
+
+def test_a_schema_that_changes_between_two_commits(sink):
+    """A column of another type is refused; one that the user adds is null, and the new program writes it."""
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    wide = replace(
+        sink, schema_json=SCHEMA.replace("]", ', {"name": "w", "type": "long", "nullable": true, "metadata": {}}]')
+    )
+    sink.commit([written(sink, 1)])
+    wide.commit([written(wide, 2, schema=ARROW.append(pa.field("w", pa.int64())))])
+    with pytest.raises(SinkError, match='no column "w"'):
+        wide.roll([TASK], LATER)
+    DeltaTable(sink.path).alter.add_columns([FIELD("w", BIGINT)])
+    assert wide.roll([TASK], LATER) == []
+    rows = DeltaTable(sink.path).to_pyarrow_table().sort_by("n")
+    assert rows["n"].to_pylist() == list(range(9))
+    assert rows["w"].to_pylist() == [None] * 6 + [2] * 3
+
+
+def test_a_table_that_was_removed_or_created_again_is_refused(sink):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    sink.commit([written(sink, 1)])
+    shutil.rmtree(Path(sink.path, "_delta_log"))
+    with pytest.raises(SinkError, match="is gone since"):
+        sink.roll([TASK], LATER)
+    DeltaTable.create(sink.path, ARROW)
+    for call in (lambda: sink.positions(TASK), lambda: sink.roll([TASK], LATER)):
+        with pytest.raises(SinkError, match="was created again"):
+            call()
+    assert numbers(sink) == Counter()
+
+
+def test_a_directory_of_plain_parquet_files_is_refused(sink):
+    place = Path(sink.path, "origin=EWR")
+    place.mkdir(parents=True)
+    parquet.write_table(pa.table({"n": [1]}), place / "one.parquet")
+    sink.commit([written(sink, 0)])
+    with pytest.raises(SinkError, match="no Delta log"):
+        sink.roll([TASK], LATER)
+    assert not Path(sink.path, "_delta_log").exists()
+
+
+def test_errors_of_delta_rs_have_no_terminal_colours(sink):
+    Path(sink.path, "_delta_log").mkdir(parents=True)
+    Path(sink.path, "_delta_log", f"{0:020}.json").write_text("no JSON")
+    with pytest.raises(OSError, match="Error") as raised:
+        sink.check()
+    assert "\x1b" not in str(raised.value)
