@@ -35,7 +35,7 @@ def offset_range(partition: int, start: int, end: int, topic: str = "orders") ->
 
 
 def test_an_offset_outside_of_the_log_is_an_error_or_the_nearest_one() -> None:
-    bounds = LogBounds(10, 20)
+    bounds = LogBounds(10, 18, 20)
     assert [checked_start(("t", 0), at, bounds, fail_on_data_loss=True) for at in (10, 15, 20)] == [10, 15, 20]
     assert [checked_start(("t", 0), at, bounds, fail_on_data_loss=False) for at in (9, 21)] == [10, 20]
     for lost in (9, 21):

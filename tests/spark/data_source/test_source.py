@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
+from tests.client.transaction_ends import write
 
 import headrace.spark
 from headrace.broker.embedded import EmbeddedBroker
@@ -21,6 +22,7 @@ from headrace.client.admin import Admin
 from headrace.client.group_offsets import commit_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
+from headrace.client.transactions import Transactions
 from headrace.errors import HeadraceError
 from headrace.spark.data_source.source import HeadraceDataSource, PushdownDataSource
 
@@ -132,6 +134,12 @@ def test_a_range_that_cannot_be_read_is_refused(orders: EmbeddedBroker, options:
     assert caught.value.fix
 
 
+def test_a_stream_is_refused(orders: EmbeddedBroker) -> None:
+    made = source(orders)
+    with pytest.raises(HeadraceError, match="not supported yet"):
+        made.streamReader(schema_of(made))
+
+
 def test_records_that_are_deleted_or_of_another_topic_are_no_silent_gap() -> None:
     with EmbeddedBroker({"orders": 1}) as broker, Admin(broker.bootstrap_servers) as admin:
         broker.produce("orders", [f"0-{number}" for number in range(5)])
@@ -153,6 +161,24 @@ def test_records_that_are_deleted_or_of_another_topic_are_no_silent_gap() -> Non
         with pytest.raises(HeadraceError, match="deleted and created again"):
             list(strict.read(task))
         assert list(lenient.read(task)) == []
+
+
+def test_an_open_transaction_is_no_lost_record() -> None:
+    with EmbeddedBroker({"orders": 1}) as broker, NetworkClient(broker.bootstrap_servers) as client:
+        broker.produce("orders", ["before"])
+        transactions = Transactions(client)
+        identity = transactions.initialise(["writer"])["writer"]
+        assert not isinstance(identity, HeadraceError)
+        write(client, transactions, identity, {("orders", 0): ["open"]})
+        committed = {"kafka.isolation.level": "read_committed"}
+        up_to_two = committed | {"endingOffsets": '{"orders":{"0":2}}'}
+        assert values_of(source(broker)) == ["before", "open"]
+        assert values_of(source(broker, **committed)) == ["before"]
+        impatient = source(broker, **up_to_two, **{"kafka.default.api.timeout.ms": "300"})
+        with pytest.raises(HeadraceError, match=r"cannot be read up to 2.*transaction"):
+            values_of(impatient)
+        transactions.end([identity], commit=True)
+        assert values_of(source(broker, **up_to_two)) == ["before", "open"]
 
 
 @pytest.mark.spark

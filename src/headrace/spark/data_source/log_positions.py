@@ -84,8 +84,12 @@ class LogPositions:
         level = self._options.client.isolation_level
         # The end first: a log that is deleted and written in between must not begin behind its end.
         ends = self._admin.list_offsets(dict.fromkeys(wanted, "latest"), isolation_level=level)
-        starts = self._admin.list_offsets(dict.fromkeys(wanted, "earliest"), isolation_level=level)
-        return {key: LogBounds(starts[key].offset, max(starts[key].offset, ends[key].offset)) for key in wanted}
+        starts = self._admin.list_offsets(dict.fromkeys(wanted, "earliest"))
+        found = {key: LogBounds(at.offset, max(at.offset, ends[key].offset), 0) for key, at in starts.items()}
+        # An offset behind the last stable one is no lost record: reading up to it waits for the transaction.
+        if level == "read_committed":
+            ends = self._admin.list_offsets(dict.fromkeys(wanted, "latest"))
+        return {key: replace(each, end=max(each.latest, ends[key].offset)) for key, each in found.items()}
 
     def offsets(self, position: Position, bounds: Mapping[TopicPartition, LogBounds]) -> dict[TopicPartition, int]:
         """Return the offset that a position means in each partition of `bounds`.

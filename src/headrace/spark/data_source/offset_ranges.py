@@ -29,10 +29,14 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """First offset of a log, and its end."""
+    """First offset of a log, and its end.
+
+    Under read_committed `latest` is the last stable offset: records of open transactions stand between it and `end`.
+    """
 
     earliest: int
     latest: int
+    end: int
 
 
 def checked_start(key: TopicPartition, offset: int, bounds: LogBounds, *, fail_on_data_loss: bool) -> int:
@@ -41,11 +45,11 @@ def checked_start(key: TopicPartition, offset: int, bounds: LogBounds, *, fail_o
     Raises:
         BrokerError: `offset-out-of-range`, with `fail_on_data_loss`.
     """
-    if bounds.earliest <= offset <= bounds.latest:
+    if bounds.earliest <= offset <= bounds.end:
         return offset
     if fail_on_data_loss:
-        raise data_loss(key, offset, f"its log begins at {bounds.earliest} and ends at {bounds.latest}")
-    return min(max(offset, bounds.earliest), bounds.latest)
+        raise data_loss(key, offset, f"its log begins at {bounds.earliest} and ends at {bounds.end}")
+    return min(max(offset, bounds.earliest), bounds.end)
 
 
 def data_loss(key: TopicPartition, offset: int, why: str) -> BrokerError:

@@ -57,6 +57,14 @@ class HeadraceDataSource(DataSource):
         """Return the reader of a batch query."""
         return RangesReader(self._batch_options(schema))
 
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
+        """Refuse to read a stream."""
+        raise ConfigError(
+            "not-supported-here",
+            'readStream.format("headrace") is not supported yet.',
+            'Read with format("kafka"), or declare a StreamsApp.',
+        )
+
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
         """Refuse to write."""
         raise _no_writer("write")
