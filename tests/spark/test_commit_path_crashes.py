@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.longer import LONG
+from tests.longer import LONG, longer
 from tests.spark.application.crash_points import BEFORE, crash_at_each
-from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
+from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, WORKER_POINTS
 from tests.spark.application.processes import BrokerProcess
 from tests.spark.test_event_time_crashes import POINTS as IN_EVENT_TIME
 
@@ -31,3 +31,11 @@ def test_a_crash_at_each_point_of_the_commit_path(tmp_path: Path) -> None:
     assert elsewhere | set(asked) == set(points)
     with BrokerProcess(tmp_path / "data") as broker:
         crash_at_each(asked, broker, tmp_path)
+
+
+@longer
+def test_a_crash_at_each_point_of_a_delta_commit(tmp_path: Path) -> None:
+    """Each step without kills is one of `sinks/test_delta.py`; here the driver and its JVM are gone."""
+    points = (*DELTA_POINTS, "after EndTxn, before the table is told", "a part of the table was written")
+    with BrokerProcess(tmp_path / "data") as broker:
+        crash_at_each(points, broker, tmp_path, delta=True)

@@ -1,7 +1,7 @@
 """kill -9 at points of the commit path, one by one, while flights flow; then the judgement.
 
 Each flight is a key, so the count of each must be 1, and its row must have been written once, as readers of committed
-records see it; a Parquet table beside it holds each flight once.
+records see it; a Parquet or Delta table beside it holds each flight once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pyarrow import parquet
 from tests.harness.brokers import RunningBroker
 from tests.harness.polling import wait_until
 from tests.longer import LONG
-from tests.spark.application.crashing import DRIVER_POINTS
+from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, headrace
 
 from headrace.client.admin import Admin
+from headrace.spark.sinks import delta_log
 
 __all__ = ["BEFORE", "CrashFile", "crash_at", "crash_at_each", "crashing_application"]
 
@@ -59,11 +60,12 @@ def crashing_application(servers: str, directory: Path, crash_file: CrashFile, *
     )
 
 
-def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path) -> None:
+def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path, *, delta: bool = False) -> None:
     """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
     crash = CrashFile(directory / "crash")
     servers, table = broker.bootstrap_servers, directory / "table"
-    application = crashing_application(servers, directory / "a", crash, FLIGHTS_TABLE=str(table))
+    place = {"FLIGHTS_DELTA" if delta else "FLIGHTS_TABLE": str(table)}
+    application = crashing_application(servers, directory / "a", crash, **place)
     with Admin(servers) as admin, Feed(servers, 4) as feed:
         admin.create_topics({"flights": 4}, replication_factor=1)
         application.start()
@@ -89,7 +91,8 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path)
         finally:
             application.end()
     assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
-    in_the_table = sorted(n for file in table.glob("*.parquet") for n in parquet.read_table(file)["id"].to_pylist())
+    files = delta_log.data_files(str(table)) if delta else [str(file) for file in table.glob("*.parquet")]
+    in_the_table = sorted(n for file in files for n in parquet.read_table(file)["id"].to_pylist())
     assert in_the_table == list(range(sent)), (
         f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
     )
@@ -109,5 +112,5 @@ def crash_at(point: str, application: Application, crash: CrashFile, broker: Run
         if application.has_ended:
             application.start()
         wait_until(lambda: crash.is_done or application.has_ended, f"dead {point}", application, broker)
-    if point in DRIVER_POINTS:
+    if point in (*DRIVER_POINTS, *DELTA_POINTS):
         wait_until(lambda: application.has_ended, f"dead {point}", application, broker)

@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 DRIVER_POINTS = (
@@ -22,6 +23,12 @@ DRIVER_POINTS = (
     "driver, in undo",
     "after EndTxn, before the table is told",
     "in the table's commit",
+)
+DELTA_POINTS = (  # of a driver that publishes a roll of a Delta table
+    "before the files of the roll have their names",
+    "before the commit of the log",
+    "behind the commit of the log",
+    "behind the roll, before the journal",
 )
 WORKER_POINTS = (
     "before the flush",
@@ -54,7 +61,7 @@ def _die_at(point: str) -> None:
 
 
 def _around(
-    owner: type,
+    owner: type | ModuleType,
     method: Callable[..., Any],
     *,
     before: str = "",
@@ -80,6 +87,8 @@ def in_the_driver() -> None:
     from headrace.spark.runtime.stores.replicas import Replicas
     from headrace.spark.runtime.stores.store_restorer import StoreRestorer
     from headrace.spark.runtime.table_sinks import TableSinks
+    from headrace.spark.sinks import delta_log
+    from headrace.spark.sinks.delta import DeltaSink
     from headrace.spark.sinks.parquet import ParquetSink
 
     def committing(*_: Any, commit: bool, **__: Any) -> bool:
@@ -98,6 +107,8 @@ def in_the_driver() -> None:
     _around(SlotTransactions, SlotTransactions.renew, before=DRIVER_POINTS[4])
     _around(TableSinks, TableSinks.commit, before=DRIVER_POINTS[5], when=lambda _sinks, _plan, reports: bool(reports))
     _around(ParquetSink, ParquetSink._publish, before=DRIVER_POINTS[6])
+    _around(DeltaSink, DeltaSink._publish, before=DELTA_POINTS[0], after=DELTA_POINTS[3])
+    _around(delta_log, delta_log.add_files, before=DELTA_POINTS[1], after=DELTA_POINTS[2])
 
 
 def in_a_worker() -> None:

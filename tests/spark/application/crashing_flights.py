@@ -19,6 +19,8 @@ counted = flights.groupBy("id").agg(F.count("*").alias("times"), F.max("carrier"
 counted.to_topic(f"{app.name}-counted", partitions=3)
 if "FLIGHTS_TABLE" in os.environ:
     flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"], roll_interval_ms=5_000)
+if "FLIGHTS_DELTA" in os.environ:
+    flights.select("id", "origin").to_delta(os.environ["FLIGHTS_DELTA"], roll_interval_ms=3_000)
 
 if __name__ == "__main__":
     app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")
