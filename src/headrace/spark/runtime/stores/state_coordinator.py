@@ -25,7 +25,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, tas
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.cluster_masters import is_cluster
 from headrace.spark.runtime.chains import source_topics
-from headrace.spark.runtime.handover import Handover
+from headrace.spark.runtime.handover import Handover, revoked_tasks
 from headrace.spark.runtime.rows.row_schema import stores_of_branch
 from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult, StoreOfTask
 from headrace.spark.runtime.stores.store_records import BatchKey
@@ -147,11 +147,11 @@ class StateCoordinator:
 
     def assigned(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
         """Return the assignment for the runners: the coordinator's, plus tasks whose revocation is delayed."""
-        self._snapshot = snapshot
-        # Running and not assigned: revoked. `delay` decides which of them still run for a while; acknowledging an
-        # assignment waits for the release of the others.
-        held = self._running() - task_ids(snapshot.active)
-        self._delayed = self._handover.delay(held) if not self._runtime.is_stopping else frozenset()
+        before, self._snapshot = self._snapshot, snapshot
+        # `delay` decides which of the revoked tasks still run for a while; acknowledging an assignment waits for the
+        # release of the others.
+        revoked = revoked_tasks(before, snapshot, running=self._running(), delayed=self._delayed)
+        self._delayed = self._handover.delay(revoked) if not self._runtime.is_stopping else frozenset()
         return self._with_delayed(snapshot)
 
     def targeted(self, target: TargetAssignment) -> None:
