@@ -107,11 +107,12 @@ def test_aggregate_functions_of_the_limitations_page_exist_or_are_refused(flight
     arguments |= dict.fromkeys(("max_by", "min_by", "corr", "covar_pop", "covar_samp"), "n, dep_delay")
     arguments |= {name: "dep_delay, n" for name in supported if name.startswith("regr_")} | {"try_sum": "dep_delay"}
     arguments |= dict.fromkeys(("percentile_cont", "percentile_disc"), "0.5) WITHIN GROUP (ORDER BY n")
+    arguments |= dict.fromkeys(("approx_percentile", "percentile_approx"), "n, 0.5")
     sql = [name for name in supported if name != "product" and not name.endswith("_distinct")]
     calls = {name: F.expr(f"{name}({arguments.get(name, 'n')})") for name in sql}
     calls |= {"product": F.product("n"), "about": F.approx_count_distinct("n"), "distinct": F.count_distinct("n")}
     flights.groupBy("origin").agg(*(call.alias(name) for name, call in calls.items()))
-    arguments |= dict.fromkeys(("approx_percentile", "percentile_approx"), "n, 0.5") | {"try_sum": "n"}
+    arguments |= {"try_sum": "n"}
     arguments |= {"histogram_numeric": "n, 5", "count_min_sketch": "n, 0.1D, 0.9D, 1", "listagg": "origin"}
     arguments |= dict.fromkeys(("hll_union_agg", "bitmap_or_agg", "bitmap_and_agg"), "binary(origin)")
     arguments |= {"bitmap_construct_agg": "bigint(n)", "string_agg": "origin", "try_avg": "cast(n as decimal(9, 2))"}

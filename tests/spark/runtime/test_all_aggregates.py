@@ -33,6 +33,7 @@ CALLS = {
     "try_sum": "try_sum(x)", "try_avg": "try_avg(n)", "list": "collect_list(n)", "set": "collect_set(s)",
     "array": "array_agg(struct(x, t))", "median": "median(n)", "percentile": "percentile(x, array(0.1, 0.9))",
     "cont": "percentile_cont(0.3) within group (order by n)", "mode": "mode(s)",
+    "near": "percentile_approx(n, array(0.1, 0.6))", "near_time": "approx_percentile(t, 0.5, 50)",
     "disc": "percentile_disc(0.3) within group (order by x desc)", "joined": "array_join(collect_set(s), ' ')",
 }  # fmt: skip
 DISTINCT = {

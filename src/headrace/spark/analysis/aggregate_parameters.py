@@ -1,4 +1,4 @@
-"""Constant arguments of aggregate functions: the registers of a sketch, percentages, directions, as text."""
+"""Constant arguments of aggregate functions: the size of a sketch, percentages, directions, as text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 
 from headrace.spark.runtime.operators.hyper_log_log import MOST_BITS, bits_of_deviation
+from headrace.spark.runtime.operators.quantile_sketches import MOST_ACCURACY
 from headrace.spark.spark_internals import class_of
 from headrace.spark.topology.nodes import COLLECTING
 from headrace.spark.unsupported import refusal
 
-__all__ = ["parameter_of"]
+__all__ = ["parameter_of", "sketch_size"]
 
 
 def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str:
@@ -31,6 +32,8 @@ def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str
         return _registers(function, shown, where)
     if kind == "percentile":
         return _percentages(function, shown, where)
+    if kind == "percentile_approx":
+        return _accuracy(function, shown, where)
     if kind == "mode":
         # Several values may be the most frequent. Spark takes any of them, or by the order that is written.
         order = function.reverseOpt()
@@ -43,6 +46,13 @@ def parameter_of(kind: str, function: JavaObject, shown: str, where: str) -> str
             where,
         )
     return ""
+
+
+def sketch_size(kind: str, parameter: str) -> str:
+    """Return the part of a function's constant arguments that decides what is stored; empty if none does."""
+    if kind == "approx_count_distinct":
+        return parameter
+    return str(json.loads(parameter)["accuracy"]) if kind == "percentile_approx" else ""
 
 
 def _registers(function: JavaObject, shown: str, where: str) -> str:
@@ -75,10 +85,29 @@ def _percentages(function: JavaObject, shown: str, where: str) -> str:
             "set spark.sql.legacy.percentileDiscCalculation to false",
             where,
         )
+    at, many = _shares(function)
+    return json.dumps({"at": at, "descending": bool(function.reverse()), "discrete": is_discrete, "many": many})
+
+
+def _accuracy(function: JavaObject, shown: str, where: str) -> str:
+    accuracy = int(function.accuracyExpression().eval(None))
+    if accuracy > MOST_ACCURACY:
+        raise refusal(
+            "not-supported-here",
+            f"{shown} with an accuracy of {accuracy:,} keeps too many values per group; at most {MOST_ACCURACY:,} is "
+            "supported",
+            "leave the accuracy out; F.percentile(x, p) is exact, for groups of some 50,000 different values",
+            where,
+        )
+    at, many = _shares(function)
+    return json.dumps({"accuracy": accuracy, "at": at, "many": many})
+
+
+def _shares(function: JavaObject) -> tuple[list[float], bool]:
+    """Return the percentages that are asked for, from 0 to 1, and whether they are an array."""
     asked = function.percentageExpression()
     many, found = class_of(asked.dataType()) == "ArrayType", asked.eval(None)
-    at = [float(one) for one in (found.toDoubleArray() if many else [found])]
-    return json.dumps({"at": at, "descending": bool(function.reverse()), "discrete": is_discrete, "many": many})
+    return [float(one) for one in (found.toDoubleArray() if many else [found])], many
 
 
 def _ignores_nulls(function: JavaObject) -> bool:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType, _parse_datatype_json_string
 
 from headrace.errors import TopologyError
-from headrace.spark.analysis.aggregate_parameters import parameter_of
+from headrace.spark.analysis.aggregate_parameters import parameter_of, sketch_size
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.plan_reader import columns_read, leaf_of, only_projects
 from headrace.spark.frames import empty_frame, quoted
@@ -73,6 +73,7 @@ _FUNCTIONS: dict[str, BufferFunction] = {
     "CollectSet": "collect_set",
     "Percentile": "percentile",
     "PercentileDisc": "percentile",
+    "ApproximatePercentile": "percentile_approx",
     "Mode": "mode",
 }
 # The function that a class is with DISTINCT; any other class is refused with it.
@@ -94,6 +95,7 @@ _BY_ORDER = frozenset({"max_by", "min_by"})
 _COMPARED = _BY_ORDER | {"min", "max", "count_distinct", "approx_count_distinct", "mode"} | COLLECTING
 _INTEGERS = frozenset({'"byte"', '"short"', '"integer"', '"long"'})
 _NUMBERS = _INTEGERS | {'"float"', '"double"'}
+_TIMES = frozenset({'"date"', '"timestamp"', '"timestamp_ntz"'})
 _PLAIN = frozenset({'"string"', '"boolean"', '"date"', '"timestamp"', '"timestamp_ntz"', '"binary"'})
 _SUPPORTED = (
     *("count", "count_distinct", "approx_count_distinct", "count_if", "sum", "avg", "min", "max"),
@@ -101,6 +103,7 @@ _SUPPORTED = (
     *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr", "covar_pop", "covar_samp"),
     *("skewness", "kurtosis", "regr_count", "regr_avgx", "regr_avgy", "regr_sxx", "regr_sxy", "regr_syy", "regr_r2"),
     *("collect_list", "collect_set", "array_agg", "percentile", "median", "percentile_cont", "percentile_disc", "mode"),
+    *("percentile_approx", "approx_percentile"),
     *("regr_slope", "regr_intercept", "product", "bit_and", "bit_or", "bit_xor", "try_sum", "try_avg"),
 )
 _WORKING = f"{', '.join(_SUPPORTED[:-1])} and {_SUPPORTED[-1]} work now"
@@ -116,10 +119,6 @@ _REFUSED = {
     "avg_distinct": (_EVERY_VALUE, "groupBy that column as well: the reader averages the rows per group"),
     **dict.fromkeys(("first", "last", "first_value", "last_value"), (_BY_ARRIVAL, _BY_TIME)),
     "any_value": (_BY_ARRIVAL, "F.min or F.max of the column gives one of its values"),
-    **dict.fromkeys(
-        ("approx_percentile", "percentile_approx"),
-        (_BY_ARRIVAL, "F.percentile(x, p) is exact; round x where it has too many different values"),
-    ),
     **dict.fromkeys(
         ("listagg", "string_agg"), (_BY_ARRIVAL, "F.array_join(F.sort_array(F.collect_list(x)), ', ') works now")
     ),
@@ -357,7 +356,7 @@ class _Splitter:
             return self._counted(children)
         if kind in COLLECTING and class_of(children[0]) == "CreateNamedStruct":
             return [self._input(child) for child in sequence(children[0].valExprs())]
-        if kind in VALUE_FUNCTIONS:
+        if kind in VALUE_FUNCTIONS | {"percentile_approx"}:
             return [self._input(children[0])]  # the others are constants
         if kind in _OVER_DOUBLES:
             children = [_without_exact_cast(child) for child in children]
@@ -402,8 +401,8 @@ class _Splitter:
     def _remember(self, kind: BufferFunction, inputs: list[_Input], result: str, shown: str, parameter: str) -> Buffer:
         for given in inputs:
             self._check_input(kind, given, shown)
-        # The registers of a sketch are part of what is stored. What is asked of a list of values is not.
-        stored = [parameter] if kind == "approx_count_distinct" else []
+        # The size of a sketch is part of what is stored. What is asked of the values of a group is not.
+        stored = [size] if (size := sketch_size(kind, parameter)) else []
         # `avg(x)` written twice is one buffer.
         key = (kind, (*(given.sql for given in inputs), parameter))
         known = self._buffers.get(key)
@@ -566,6 +565,8 @@ def _is_allowed(kind: BufferFunction, type_json: str) -> bool:
         return type_json in _INTEGERS
     if kind == "percentile":
         return is_number(type_json)
+    if kind == "percentile_approx":
+        return is_number(type_json) or type_json in _TIMES
     raise ValueError(f"no input types are defined for the aggregate function {kind!r}")
 
 

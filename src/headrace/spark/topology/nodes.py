@@ -104,6 +104,7 @@ BufferFunction: TypeAlias = Literal[
     "collect_list",
     "collect_set",
     "percentile",
+    "percentile_approx",
     "mode",
 ]
 # Functions whose state holds the values of their group, and those of them that return the values.

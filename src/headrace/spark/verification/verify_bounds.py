@@ -51,7 +51,7 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
         return {f"{name}_values": F.count_distinct(*buffer.inputs)}
     if buffer.function == "approx_count_distinct":
         return {f"{name}_values": F.approx_count_distinct(given, _deviation(int(buffer.parameter)))}
-    if buffer.function in VALUE_FUNCTIONS:
+    if buffer.function in VALUE_FUNCTIONS | {"percentile_approx"}:
         return _value_figures(buffer, given)
     if buffer.function in ("max_by", "min_by"):
         [(ordering, _)] = buffer.more_inputs
@@ -77,6 +77,8 @@ def _figures_of(buffer: Buffer) -> dict[str, Column]:
 
 def _value_figures(buffer: Buffer, given: str) -> dict[str, Column]:
     """Return the figures of a function that keeps the values of its group."""
+    if buffer.function == "percentile_approx":
+        return _rank_figures(buffer, given)
     name = buffer.name
     if buffer.function in COLLECTING:
         fields = [F.col(one) for one in buffer.inputs]
@@ -90,6 +92,20 @@ def _value_figures(buffer: Buffer, given: str) -> dict[str, Column]:
     at = [F.expr(f"{function}({one!r}D) WITHIN GROUP (ORDER BY {given}{order})") for one in asked["at"]]
     found = F.when(F.count(given) > 0, F.array(*at)) if asked["many"] else at[0]
     return {f"{name}_value": found, f"{given}_min": F.min(given), f"{given}_max": F.max(given)}
+
+
+def _rank_figures(buffer: Buffer, given: str) -> dict[str, Column]:
+    """Return the values at the least and greatest rank that an approximate percentile may have."""
+    asked = json.loads(buffer.parameter)
+    # From the sorted values: `percentile_disc` makes doubles of decimals and longs, and takes no dates.
+    values, count = f"sort_array(collect_list({given}))", f"count({given})"
+    error = f"floor({count} / {asked['accuracy']}D)"
+    figures = {f"{given}_min": F.min(given), f"{given}_max": F.max(given)}
+    for end, rank in (("low", "greatest(1, {} - {})"), ("high", f"least({count}, {{}} + {{}})")):
+        ranks = [rank.format(f"greatest(1, ceil({one!r}D * {count}))", error) for one in asked["at"]]
+        found = [f"try_element_at({values}, cast({one} as int))" for one in ranks]
+        figures[f"{buffer.name}_{end}"] = F.expr(f"array({', '.join(found)})")
+    return figures
 
 
 def _comoment_figures(name: str, first: str, second: str) -> dict[str, Column]:
@@ -238,6 +254,21 @@ def _values(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     return tuple((end,) * len(value) if isinstance(value, list) else end for end in ends)
 
 
+def _ranks(buffer: Buffer, figures: Figures, repeats: int) -> Span:
+    """Values within the rank error of an approximate percentile. Records counted again move it to any value."""
+    name, many = buffer.name, json.loads(buffer.parameter)["many"]
+    low, high = figures[f"{name}_low"], figures[f"{name}_high"]
+    if figures[f"{buffer.input}_min"] is None:
+        return (None,)
+    if repeats:
+        low, high = ([figures[f"{buffer.input}_{end}"]] * len(low) for end in ("min", "max"))
+    ends = [low, high]
+    if any(isinstance(one, float) and math.isnan(one) for one in high):
+        # NaN is the greatest number, to which Python's comparisons are blind.
+        ends.insert(1, [math.inf if isinstance(one, float) and math.isnan(one) else one for one in high])
+    return tuple(tuple(end) if many else end[0] for end in ends)
+
+
 def _bits(buffer: Buffer, figures: Figures, repeats: int) -> Span:
     """A bit that is there already changes neither `and` nor `or`; an exclusive `or` may become anything."""
     value = figures[f"{buffer.name}_value"]
@@ -364,6 +395,7 @@ _SPANS: Mapping[str, Callable[[Buffer, Figures, int], Span]] = {
     "min_by": _extreme_by,
     **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), _bits),
     "product": _product,
+    "percentile_approx": _ranks,
     **dict.fromkeys(VALUE_FUNCTIONS, _values),
     **dict.fromkeys(("skewness", "kurtosis"), _shape),
     **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), _moments),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -414,17 +415,20 @@ def _within(found: Any, wanted: Any, corner_values: list[Any], column: StructFie
         return bool(ends) and all(
             _within(one, None, [end[at] for end in ends], element) for at, one in enumerate(found)
         )
-    numbers = [value for value in corner_values if _is_number(value)]
-    if not numbers or not _is_number(found):
+    numbers = [value for value in corner_values if _is_ordered(value)]
+    if not numbers or not _is_ordered(found):
         return False
     if isinstance(found, float) and math.isnan(found):
         return any(isinstance(value, float) and math.isnan(value) for value in [*numbers, wanted])
-    slack = abs(found) * TOLERANCE if isinstance(column.dataType, (DoubleType, FloatType)) else 0
-    return min(numbers) - slack <= found <= max(numbers) + slack
+    if not isinstance(column.dataType, (DoubleType, FloatType)):
+        return bool(min(numbers) <= found <= max(numbers))
+    slack = abs(found) * TOLERANCE
+    return bool(min(numbers) - slack <= found <= max(numbers) + slack)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+def _is_ordered(value: Any) -> bool:
+    """Whether a value has others between two bounds: a number, date or timestamp."""
+    return isinstance(value, (int, float, Decimal, date)) and not isinstance(value, bool)
 
 
 def _difference(row: Row) -> str:

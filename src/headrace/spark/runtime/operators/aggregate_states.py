@@ -31,6 +31,7 @@ from headrace.spark.runtime.operators.aggregate_kernels import (
     merge_moments,
 )
 from headrace.spark.runtime.operators.hyper_log_log import LEAST_BITS, estimates_of, merged_sketches, sketches_of
+from headrace.spark.runtime.operators.quantile_sketches import QuantileSketch
 from headrace.spark.runtime.operators.value_functions import ValueFunction, input_types
 from headrace.spark.topology.nodes import VALUE_FUNCTIONS, Buffer
 
@@ -200,6 +201,17 @@ def value_list_state(buffer: Buffer, *, signs: str | None = None) -> AggregateSt
         merge=lambda partials, groups: {
             name: function.values.merged(partials.column(name), groups.numbers, groups.count)
         },
+    )
+
+
+def _percentile_approx(buffer: Buffer) -> AggregateState:
+    """A sketch, null before the first value."""
+    name, kind, sketch = buffer.name, _input_type(buffer), QuantileSketch(buffer)
+    return AggregateState(
+        columns=(StateColumn(name=name, type=pa.binary()),),
+        lift=lambda rows: {name: sketch.lifted(one_zero(cast_column(rows.column(buffer.input), kind)))},
+        finish=lambda partials: sketch.finish(partials.column(name)),
+        merge=lambda partials, groups: {name: sketch.merged(partials.column(name), groups.numbers, groups.count)},
     )
 
 
@@ -552,6 +564,7 @@ _STATES: Mapping[str, Callable[[Buffer], AggregateState]] = {
     "min": _extreme,
     "max": _extreme,
     "approx_count_distinct": _approx_count_distinct,
+    "percentile_approx": _percentile_approx,
     "max_by": _extreme_by,
     "min_by": _extreme_by,
     "product": _product,

@@ -6,6 +6,7 @@ and how often it occurs. Where a row has no fixed size, its length is in front o
 - A *list* has the values in the order of the rows of the task. Merging is concatenation.
 - A *set* has each value once, in the order of values, so equal sets are equal bytes.
 - *Counts* are a set of which each value has its number. Merging adds up, and a value whose count is 0 is gone.
+- *Ranks* are a set of which each value has two numbers, which merging adds up: see `quantile_sketches`.
 
 A null is no value. The list of a group without values is null.
 
@@ -32,12 +33,13 @@ from headrace.spark.runtime.stores.byte_spans import array_of_spans, spans_of
 
 __all__ = ["MOST_BYTES", "Kept", "ValueList"]
 
-Kept: TypeAlias = Literal["list", "set", "counts"]
+Kept: TypeAlias = Literal["list", "set", "counts", "ranks"]
 
 # Of one list. A changelog record takes 1 MB unless the topic's `max.message.bytes` is raised.
 MOST_BYTES = 900_000
 _LENGTH = 4
-_LIST, _COUNT = "__headrace_list", "__headrace_count"
+_LIST = "__headrace_list"
+_NUMBERS = {"list": (), "set": (), "counts": ("c0",), "ranks": ("c0", "c1")}  # columns beside the value of an entry
 
 Numbers = NDArray[np.int64]
 
@@ -52,7 +54,7 @@ class ValueList:
 
     @property
     def _entry_types(self) -> tuple[pa.DataType, ...]:
-        return (*self.types, pa.int64()) if self.kept == "counts" else self.types
+        return (*self.types, *(pa.int64() for _ in _NUMBERS[self.kept]))
 
     @property
     def _entry_size(self) -> int:
@@ -78,8 +80,8 @@ class ValueList:
         there = np.ones(len(arrays[0]), np.bool_)
         if not keeps_nulls:
             there = np.asarray(arrays[0].is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        if self.kept == "counts":
-            arrays.append(pa.array(np.ones(len(there), np.int64)) if counts is None else _combined(counts))
+        times = pa.array(np.ones(len(there), np.int64)) if counts is None else _combined(counts)
+        arrays.extend(times for _ in _NUMBERS[self.kept])
         entries = self._framed(encode_rows(arrays))
         return entries if there.all() else pc.if_else(pa.array(there), entries, pa.scalar(None, pa.binary()))
 
@@ -92,7 +94,7 @@ class ValueList:
             groups: How many there are.
         """
         if self.kept != "list":
-            return self._distinct(lists, numbers, groups)
+            return self.packed(*self.distinct(lists, numbers), groups)
         order = np.argsort(numbers, kind="stable")
         return self._joined(_combined(lists).take(pa.array(order)), numbers[order], groups)
 
@@ -112,18 +114,22 @@ class ValueList:
         entries = array_of_spans(data, at, lengths, pa.binary(), np.zeros(len(of), np.bool_))
         return of.astype(np.int64), decode_rows(entries, self._entry_types)
 
-    def _distinct(self, lists: Any, numbers: Numbers, groups: int) -> pa.Array:
+    def distinct(self, lists: Any, numbers: Numbers) -> tuple[Numbers, list[pa.Array]]:
+        """Return the group of each entry and the columns of all entries, each value of a group once, in order."""
         of, columns = self.unpacked(lists)
-        counted = [_COUNT] if self.kept == "counts" else []
+        counted = list(_NUMBERS[self.kept])
         keys, names = [_LIST, *self._names], [*self._names, *counted]
         table = pa.table([pa.array(numbers[of]), *columns], names=[*keys, *counted])
         table = table.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in counted])
         table = table.rename_columns([*keys, *counted])
-        if counted:
-            table = table.filter(pc.not_equal(table.column(_COUNT), 0))
+        if self.kept == "counts":
+            table = table.filter(pc.not_equal(table.column(counted[0]), 0))
         table = table.sort_by([(name, "ascending") for name in keys])
-        entries = self._framed(encode_rows([_combined(table.column(name)) for name in names]))
-        return self._joined(entries, table.column(_LIST).to_numpy(), groups)
+        return table.column(_LIST).to_numpy(), [_combined(table.column(name)) for name in names]
+
+    def packed(self, of: Numbers, columns: Sequence[pa.Array], groups: int) -> pa.Array:
+        """Return the list of each group, of entries in their order. Raises UserCodeError: aggregate-too-large."""
+        return self._joined(self._framed(encode_rows(list(columns))), of, groups)
 
     def _framed(self, entries: pa.Array) -> pa.Array:
         if self._entry_size:

@@ -222,7 +222,7 @@ def state_schema(aggregate: Aggregate) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
-_HOLDS_VALUES = VALUE_FUNCTIONS | {"count_distinct", "approx_count_distinct"}
+_HOLDS_VALUES = VALUE_FUNCTIONS | {"count_distinct", "approx_count_distinct", "percentile_approx"}
 WINDOW_START = RowColumn("key", "start of a window that closes", "int64")
 
 
