@@ -22,6 +22,7 @@ from headrace.errors import SinkError
 from headrace.spark.sinks import delta, delta_log
 from headrace.spark.sinks.delta import DeltaSink, ranges_of
 from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
@@ -468,3 +469,15 @@ def test_errors_of_delta_rs_have_no_terminal_colours(sink):
     with pytest.raises(OSError, match="Error") as raised:
         sink.check()
     assert "\x1b" not in str(raised.value)
+
+
+def test_parquet_files_are_not_put_beside_a_delta_log(sink):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    files = ParquetSink(sink.path)
+    other = replace(TASK, partition=4)
+    files.commit([written(files, 1, task=other)])
+    with pytest.raises(SinkError, match="its readers would not see") as caught:
+        files.roll([other], LATER)
+    assert "to_delta" in caught.value.fix
+    assert numbers(sink) == wanted(0)

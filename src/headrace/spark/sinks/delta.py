@@ -101,7 +101,7 @@ class DeltaSink(ParquetSink):
             assert table is not None
         number = (table.transaction_version(_application(directory)) or 0) + 1
         journal = replace(journal, table_id=table.metadata().id)
-        return super(DeltaSink, self)._begin_roll(directory, journal, parts).numbered(number)
+        return journal.begin_roll(directory.parent.name, parts).numbered(number)
 
     def _publish(self, directory: Path, journal: Journal) -> None:
         roll = journal.roll

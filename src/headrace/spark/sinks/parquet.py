@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from headrace.errors import SinkError
 from headrace.spark.sinks.files import locked, remove, subdirectories, sync_directory, sync_file, write_text
 from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
@@ -38,6 +39,7 @@ __all__ = ["ParquetSink", "PartWriter"]
 WRITING = ".writing-"
 ROLLING = ".rolling"
 ROWS = "rows.parquet"
+DELTA_LOG = "_delta_log"
 STARTS = "starts.json"
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 ROW_GROUP_BYTES = 32 << 20
@@ -152,6 +154,13 @@ class ParquetSink:
         return tuple(chosen) if everything or is_old or size >= self.roll_size_bytes else ()
 
     def _begin_roll(self, directory: Path, journal: Journal, parts: Sequence[CommittedPart]) -> Journal:
+        if (Path(self.path) / DELTA_LOG).is_dir():
+            raise SinkError(
+                "sink-refused",
+                f"{self.path} is a Delta table: its readers would not see files that its log does not name",
+                "Write to it by to_delta, or to another directory by to_parquet.",
+                sink=self.path,
+            )
         return journal.begin_roll(directory.parent.name, parts)
 
     def _finish_roll(self, directory: Path, journal: Journal) -> Journal:
