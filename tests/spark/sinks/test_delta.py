@@ -350,6 +350,20 @@ def test_files_that_others_compact_are_not_added_again(sink):
     assert len(sink.files()) == 2
 
 
+def test_a_roll_that_others_compacted_before_the_journal_knew_it(sink, monkeypatch):
+    """A second commit would add its file beside the compacted one, which has the same rows."""
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    sink.commit([written(sink, 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "add_files", Commits(sink, ["dies behind"]).add_files)
+        with pytest.raises(Died):
+            sink.roll([TASK], LATER)
+    DeltaTable(sink.path).optimize.compact()
+    sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0, 1)
+
+
 def test_a_file_that_is_gone_is_not_added(sink, monkeypatch):
     sink.commit([written(sink, 0)])
     with monkeypatch.context() as patch:
