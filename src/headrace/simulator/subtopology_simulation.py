@@ -1,8 +1,9 @@
 """Simulation of `SubtopologyMachine`: drivers of one application, their slots, and a broker, in virtual time, one seed.
 
 Each driver has a machine, and executes its commands against a modelled broker (offsets, transactions, a group with
-member epochs). Chaos crashes a driver, a slot's worker, the executor or the broker at any command, loses requests and
-responses, moves tasks and fences members. After the chaos everything must be processed. Rules that always hold:
+member epochs). In half of the worlds it keeps revoked tasks for a while. Chaos crashes a driver, a slot's worker, the
+executor or the broker at any command, loses requests and responses, moves tasks and fences members. After the chaos
+everything must be processed. Rules that always hold:
 
 - No offset is committed without its rows.
 - Exactly once, no row is committed twice, and none without its offset.
@@ -15,17 +16,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, union
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.simulator.checkers import RuleBroken
 from headrace.simulator.event_queue import ClockStalled, EventQueue
 from headrace.simulator.group_world import STEP_MS, run_world, settle
 from headrace.simulator.transcript import Outcome, Transcript
 from headrace.spark.machine import commands, events
-from headrace.spark.machine.states import BatchState
+from headrace.spark.machine.states import BatchState, TaskState
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 
 __all__ = ["Crash", "simulate_subtopology"]
@@ -200,6 +201,38 @@ class _Driver:
         self.job: _Job | None = None  # the newest
         self.live_slots: set[int] = set()  # on a cluster
         self._waiting = 0  # number of the wait that is under way
+        self._assignment: AssignmentSnapshot | None = None  # of the group; None before the first and after a loss
+        self._delayed: frozenset[tuple[str, int]] = frozenset()  # revoked tasks that are kept for now
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    def assign(self, assignment: AssignmentSnapshot) -> None:
+        """Take an assignment of the group, as `StateCoordinator.assigned` does."""
+        before, self._assignment = self._assignment, assignment
+        opening = set(self.machine.opening)
+        running = {(NAME, task) for task in self.machine.tasks if task not in opening}
+        revoked = revoked_tasks(before, assignment, running=running, delayed=self._delayed)
+        longest_ms = self.world.handover_ms()
+        self._delayed = revoked if longest_ms else frozenset()
+        if self._delayed:
+            self.world.later(lambda: self._give_back(assignment), at_ms=self.world.queue.now_ms + longest_ms)
+        self._feed_assignment(assignment)
+
+    def lose(self) -> None:
+        """Fenced, or the lease ran out."""
+        self._assignment, self._delayed = None, frozenset()
+        self.feed(events.Lost())
+
+    def _give_back(self, assignment: AssignmentSnapshot) -> None:
+        if self._assignment is assignment and self._delayed:
+            self._delayed = frozenset()
+            self._feed_assignment(assignment)
+
+    def _feed_assignment(self, assignment: AssignmentSnapshot) -> None:
+        kept = {NAME: tuple(sorted(task for _, task in self._delayed))} if self._delayed else {}
+        self.feed(events.Assigned(assignment=replace(assignment, active=union(assignment.active, kept))))
+
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def feed(self, event: events.Event) -> None:
         if not self.is_alive:
@@ -539,6 +572,8 @@ class _World:
         self._numbers = 0
         # Slots that come and go, each with its stores. From numbers of its own: worlds without stay as they were.
         self.is_cluster = random.Random(seed ^ 0x5107).random() < 0.4
+        self.handover = random.Random(seed ^ 0xA11D)  # numbers of its own, too
+        self.keeps_revoked = self.handover.random() < 0.5
         self._owners: dict[int, _Driver | None] = dict.fromkeys(range(self.partitions))
         self._targets: dict[int, _Driver] = {}
         self._told: dict[str, tuple[int, ...]] = {}
@@ -548,6 +583,10 @@ class _World:
 
     def chance(self, share: float) -> bool:
         return self._is_chaos and self._crash_at is None and self.random.random() < share
+
+    def handover_ms(self) -> int:
+        """Return how long a driver keeps tasks that are revoked now; 0: not at all."""
+        return self.handover.choice((0, 50, 300, 1500)) if self.keeps_revoked else 0
 
     def later(self, action: Callable[[], None], *, at_ms: int = 0) -> None:
         self.queue.at(max(at_ms, self.queue.now_ms + self.random.randint(1, 40)), action)
@@ -626,7 +665,7 @@ class _World:
             if self._told.get(driver.name) != tuple(mine) or self.broker.members[driver.name] < self._epoch:
                 self._told[driver.name] = tuple(mine)
                 self.broker.members[driver.name] = self._epoch
-                driver.feed(events.Assigned(assignment=self._snapshot(driver, mine)))
+                driver.assign(self._snapshot(driver, mine))
 
     def _snapshot(self, driver: _Driver, mine: list[int]) -> AssignmentSnapshot:
         epoch = self.broker.members[driver.name]
@@ -654,6 +693,9 @@ class _World:
         bound: dict[int, str] = {}
         for driver in self._members():
             for task in {*driver.slots, *driver.in_batch} if driver.is_alive else ():
+                # A lost task is in a micro-batch that commits nothing; its driver may be a member again.
+                if driver.machine.tasks.get(task) is TaskState.LOST:
+                    continue
                 if task in bound:
                     raise RuleBroken(f"task {task} runs in {bound[task]} and in {driver.name}")
                 bound[task] = driver.name
@@ -702,8 +744,9 @@ class _World:
         if self.random.random() < 0.02:
             self.did["member_fenced"] += 1
             self._leave(chosen)
-            self.later(lambda: chosen.feed(events.Lost()))
-            self.queue.after(400, lambda: None if chosen.has_ended or not chosen.is_alive else self._join(chosen))
+            self.later(chosen.lose)
+            again_ms = self.handover.randint(41, 400) if self.keeps_revoked else 400
+            self.queue.after(again_ms, lambda: None if chosen.has_ended or not chosen.is_alive else self._join(chosen))
         elif self.random.random() < 0.02:
             self.did["rebalance"] += 1
             self._rebalance()

@@ -154,6 +154,22 @@ def test_lost_tasks_are_reopened_after_their_micro_batch_ended() -> None:
     assert check == commands.CheckEnded()
 
 
+def test_a_kept_task_that_is_opened_again_is_not_released() -> None:
+    """Acknowledged meanwhile, it would run in its new owner as well. Found by the simulator."""
+    driven = Driven()
+    driven.run(0, 1)
+    driven.finish(0, 1)
+    driven.feed(events.CommitOutcome(batch=0, errors={0: AWAY, 1: AWAY}))
+    driven.feed(events.OffsetsRead(batch=0, offsets=place(0, 5) | place(1, 5)))
+    (release, opening, *_) = driven.feed(events.Advanced(batch=0))
+    assert release == commands.Release(partitions=(0, 1))
+    assert isinstance(opening, Open)
+    assert driven.machine.opening == [0, 1]
+    assert not driven.machine.has_released(assignment(5, 0)), "task 1 is revoked, and kept by the runtime"
+    driven.assign(5, 0)
+    assert driven.machine.has_released(assignment(5, 0))
+
+
 def test_failed_opening_is_retried_while_its_tasks_are_assigned() -> None:
     driven = Driven()
     (opening,) = driven.assign(1, 0, 1)

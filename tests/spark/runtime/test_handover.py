@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from tests.spark.machine.test_subtopology_machine import Driven
 
-from headrace.client.membership.assignment import AssignmentSnapshot, task_ids, union
+from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, task_ids, union
 from headrace.spark.machine import commands, events
-from headrace.spark.runtime.handover import revoked_tasks
 
 
 def assigned(*tasks: int) -> AssignmentSnapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -13,6 +14,7 @@ __all__ = [
     "Tasks",
     "difference",
     "is_subset",
+    "revoked_tasks",
     "task_ids",
     "tasks_of",
     "tasks_text",
@@ -123,3 +125,28 @@ class AssignmentSnapshot:
     def tasks(self) -> OwnedTasks:
         """The tasks of the three roles."""
         return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)
+
+
+def revoked_tasks(
+    before: AssignmentSnapshot | None,
+    after: AssignmentSnapshot,
+    *,
+    running: AbstractSet[tuple[str, int]],
+    delayed: AbstractSet[tuple[str, int]],
+) -> frozenset[tuple[str, int]]:
+    """Return the running tasks that a new assignment takes away from this member.
+
+    A task that was *lost* may run as well, until its micro-batch ends. It is not revoked: another member may own it
+    already, and has not waited for this one. Kept here, it would be opened again with the offsets of that moment. Once
+    this member is assigned the task, its commits count, and rows that the other member has committed in between would
+    be written twice.
+
+    Args:
+        before: The assignment that this one replaces; None at the first one and after a loss.
+        after: The new assignment.
+        running: Tasks that run in this process, lost ones included.
+        delayed: Tasks whose revocation is delayed already.
+    """
+    if before is None:
+        return frozenset()
+    return frozenset((running & (task_ids(before.active) | delayed)) - task_ids(after.active))

@@ -151,9 +151,12 @@ class SubtopologyMachine:
         return not self._stopping and number in self._requests.values()
 
     def has_released(self, snapshot: AssignmentSnapshot) -> bool:
-        """Whether no task outside of `snapshot` is still running."""
-        running = {task for task in self._tasks if task not in self._requests}
-        return running <= set(snapshot.active.get(self._name, ()))
+        """Whether no task outside of `snapshot` runs or is being opened.
+
+        One that is kept beyond its revocation may have to be opened again, after a failure. Acknowledged in this
+        moment, it would be given to its new owner, and opened here as well.
+        """
+        return set(self._tasks) <= set(snapshot.active.get(self._name, ()))
 
     # -- input --------------------------------------------------------------------------------------------------------
 

@@ -15,17 +15,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from headrace.client.membership.assignment import AssignmentSnapshot, task_ids
 from headrace.client.membership.target_assignment_poller import DescribedGroup, describe_request, described_group
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["Handover", "Task", "revoked_tasks"]
+__all__ = ["Handover", "Task"]
 
 log = logging.getLogger("headrace.spark")
 
@@ -35,31 +33,6 @@ SIGN_S = 8.0  # a new owner that reports no copy of the task for so long does no
 OFFSETS_VERSION = 1
 
 Task = tuple[str, int]
-
-
-def revoked_tasks(
-    before: AssignmentSnapshot | None,
-    after: AssignmentSnapshot,
-    *,
-    running: AbstractSet[Task],
-    delayed: AbstractSet[Task],
-) -> frozenset[Task]:
-    """Return the running tasks that a new assignment takes away from this member.
-
-    A task that was *lost* may run as well, until its micro-batch ends. It is not revoked: another member may own it
-    already, and has not waited for this one. Kept here, it would be opened again with the offsets of that moment. Once
-    this member is assigned the task, its commits count, and rows that the other member has committed in between would
-    be written twice.
-
-    Args:
-        before: The assignment that this one replaces; None at the first one and after a loss.
-        after: The new assignment.
-        running: Tasks that run in this process, lost ones included.
-        delayed: Tasks whose revocation is delayed already.
-    """
-    if before is None:
-        return frozenset()
-    return frozenset((running & (task_ids(before.active) | delayed)) - task_ids(after.active))
 
 
 @dataclass(slots=True)

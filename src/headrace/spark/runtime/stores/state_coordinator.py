@@ -21,11 +21,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.guardian_link import GuardianLink
-from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, task_ids, union
+from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, revoked_tasks, task_ids, union
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.cluster_masters import is_cluster
 from headrace.spark.runtime.chains import source_topics
-from headrace.spark.runtime.handover import Handover, revoked_tasks
+from headrace.spark.runtime.handover import Handover
 from headrace.spark.runtime.rows.row_schema import stores_of_branch
 from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult, StoreOfTask
 from headrace.spark.runtime.stores.store_records import BatchKey
