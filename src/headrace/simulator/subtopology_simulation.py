@@ -1,7 +1,7 @@
 """Simulation of `SubtopologyMachine`: drivers of one application, their slots, and a broker, in virtual time, one seed.
 
 Each driver has a machine, and executes its commands against a modelled broker (offsets, transactions, a group with
-member epochs). In half of the worlds it keeps revoked tasks for a while. Chaos crashes a driver, a slot's worker, the
+member epochs). In some worlds it keeps revoked tasks for a while. Chaos crashes a driver, a slot's worker, the
 executor or the broker at any command, loses requests and responses, moves tasks and fences members. After the chaos
 everything must be processed. Rules that always hold:
 
@@ -573,7 +573,8 @@ class _World:
         # Slots that come and go, each with its stores. From numbers of its own: worlds without stay as they were.
         self.is_cluster = random.Random(seed ^ 0x5107).random() < 0.4
         self.handover = random.Random(seed ^ 0xA11D)  # numbers of its own, too
-        self.keeps_revoked = self.handover.random() < 0.5
+        # On a cluster there are no copies that a revocation could wait for.
+        self.keeps_revoked = self.handover.random() < 0.5 and not self.is_cluster
         self._owners: dict[int, _Driver | None] = dict.fromkeys(range(self.partitions))
         self._targets: dict[int, _Driver] = {}
         self._told: dict[str, tuple[int, ...]] = {}

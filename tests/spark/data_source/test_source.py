@@ -25,6 +25,7 @@ from headrace.client.producer import Producer
 from headrace.client.transactions import Transactions
 from headrace.errors import HeadraceError
 from headrace.spark.data_source.source import HeadraceDataSource, PushdownDataSource
+from headrace.spark.spark_internals import activate
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "spark-jobs.md"
@@ -209,6 +210,7 @@ def test_spark_reads_the_columns_of_its_kafka_source(spark: SparkSession, orders
 @pytest.mark.spark
 def test_spark_reports_a_refusal_at_the_users_line(spark: SparkSession, orders: EmbeddedBroker) -> None:
     headrace.spark.register(spark)
+    activate(spark)  # a write looks its format up in the active session, and other tests leave sessions of their own
     with pytest.raises(AnalysisException, match="Did you mean startingOffsets"):
         read(spark, orders, subscribe="orders", startingOffset="earliest")
     with pytest.raises(AnalysisException, match="not supported yet"):
