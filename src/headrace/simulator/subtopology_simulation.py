@@ -16,10 +16,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, union
+from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, with_active
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
 from headrace.simulator.checkers import RuleBroken
 from headrace.simulator.event_queue import ClockStalled, EventQueue
@@ -229,8 +229,7 @@ class _Driver:
             self._feed_assignment(assignment)
 
     def _feed_assignment(self, assignment: AssignmentSnapshot) -> None:
-        kept = {NAME: tuple(sorted(task for _, task in self._delayed))} if self._delayed else {}
-        self.feed(events.Assigned(assignment=replace(assignment, active=union(assignment.active, kept))))
+        self.feed(events.Assigned(assignment=with_active(assignment, self._delayed)))
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,8 @@ from typing import Any, Protocol, Self
 
 from pyspark.sql import DataFrame
 
-from headrace.spark.analysis.plan_reader import source_column
+from headrace.spark.analysis.plan_reader import ColumnOrigins
 from headrace.spark.analysis.table_changes import check_repeatable, columns_behind
-from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_source import TableRows
 from headrace.spark.topology.nodes import KeyedOperator, NarrowCall, ProjectForGroup
@@ -142,8 +141,7 @@ class KeyedTable(StreamBase):
                 f"leave key= out, or name columns that only {', '.join(wanted)} decide",
                 where,
             )
-        output = sequence(analysed(self._template).output())
-        now = {str(one.name()): source_column(self._template, one) for one in output}
+        now = ColumnOrigins(self._template).by_name()
         changed = next((name for name in wanted if now.get(name) != name), None)
         if changed is not None or (self._drops_rows and tuple(key) != wanted):
             raise refusal(

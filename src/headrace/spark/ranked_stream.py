@@ -14,12 +14,11 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.checked_api import checked_api
 from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing
-from headrace.spark.analysis.plan_reader import source_column
+from headrace.spark.analysis.plan_reader import ColumnOrigins
 from headrace.spark.analysis.ranking import Ranking, limit_of
 from headrace.spark.analysis.unbounded_state import warn_of_unbounded_rank
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.refused_methods import REFUSED_RANKED_METHODS, REFUSED_RANKED_TABLE_METHODS
-from headrace.spark.spark_internals import analysed, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.topology.nodes import NarrowCall, OutputMode, ProjectForGroup, TimeWindow, TopN, WindowedTopN
@@ -251,7 +250,5 @@ class RankedTable(KeyedTable):
         if self._top.limit > 1:
             values[ranking.rank_column] = "r"
         results = {name: sql.strip("`") for name, sql in ranking.results}
-        now = {
-            str(one.name()): source_column(self._template, one) for one in sequence(analysed(self._template).output())
-        }
+        now = ColumnOrigins(self._template).by_name()
         return all(results.get(name) == value and now.get(name) == name for name, value in values.items())

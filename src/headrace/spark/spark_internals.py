@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -260,14 +260,14 @@ def contains_current_time(dataframe: DataFrame) -> bool:
     return bool(analysed(dataframe).containsPattern(current))
 
 
-def has_user_function(session: SparkSession, node: JavaObject) -> bool:
-    """Whether a function of the user stands in the expressions of one node of a plan.
+def has_user_function(session: SparkSession, expressions: Iterable[JavaObject]) -> bool:
+    """Whether a function of the user stands in one of `expressions`: their SQL text does not contain what it does.
 
     Spark marks those of Python and Scala by tree pattern bits, which two calls read. Hive's have none: in a session
-    with Hive each expression is looked at, one call for each.
+    with Hive each part of an expression is looked at, one call for each.
     """
     patterns = _jvm(session).org.apache.spark.sql.catalyst.trees.TreePattern
-    expressions = sequence(node.expressions())
+    expressions = list(expressions)
     if any(one.containsPattern(kind) for kind in (patterns.PYTHON_UDF(), patterns.SCALA_UDF()) for one in expressions):
         return True
     if session.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":

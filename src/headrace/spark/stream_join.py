@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from headrace.spark.analysis.aggregate_split import is_groupable, is_number
-from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.analysis.event_time import ClosingWindows, RelayedClosing, closing_windows, has_watermark
 from headrace.spark.analysis.join_times import ConditionTimes, JoinKey, is_window
 from headrace.spark.frames import without_hidden
@@ -26,6 +26,7 @@ from headrace.spark.spark_internals import (
     class_of,
     expression_id,
     frame_of_plan,
+    has_user_function,
     is_instance,
     parse_expression,
     sequence,
@@ -393,7 +394,7 @@ class JoinReader:
 
     def _check_no_user_function(self, conjuncts: Sequence[Any]) -> None:
         """Refuse functions that are no SQL text."""
-        if any(calls_user_function(one) for one in conjuncts):
+        if has_user_function(self._session, conjuncts):
             raise self._refuse(
                 f"a function of the user in the condition of {self._noun} is not supported yet",
                 "make its result a column of one side first (withColumn), or filter behind the join (where)",

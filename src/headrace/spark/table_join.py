@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from headrace.checked_api import checked_api
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
-from headrace.spark.analysis.plan_reader import only_projects, source_column
+from headrace.spark.analysis.plan_reader import ColumnOrigins, only_projects
 from headrace.spark.analysis.table_changes import check_repeatable, filter_text, zone_text
 from headrace.spark.analysis.table_union import Grouping, united_tables
 from headrace.spark.frames import apply_calls, quoted, without_hidden
@@ -272,6 +272,7 @@ class _TableJoinReader(JoinReader):
         super().__init__(joined, "inner", None, (), where)
         self._how, self._frames, self._tables = kind, frames, tables
         self._texts = [CanonicalExpressions(frame) for frame in frames]
+        self._origins = [ColumnOrigins(frame) for frame in frames]
 
     def table_join(self, on: Any, name: str | None) -> tuple[KeyedTableJoin, tuple[NarrowCall, ...]]:
         """Return the join, and the rest of its condition as calls on the joined rows."""
@@ -370,7 +371,7 @@ class _TableJoinReader(JoinReader):
             value = value.child()
         if class_of(value) != "AttributeReference":
             return None
-        return source_column(self._frames[side], self._attribute(side, str(value.name())))
+        return self._origins[side].column_of(self._attribute(side, str(value.name())))
 
     def _attribute(self, side: int, name: str) -> Any:
         return next(one for one in sequence(analysed(self._frames[side]).output()) if str(one.name()) == name)
@@ -422,7 +423,7 @@ class _TableJoinReader(JoinReader):
             self._check_sql(frame, sql, kind)
         inputs = [(quoted(str(one.name())), str(one.dataType().json()), self._text(side, one)) for one in stored]
         columns = [self._attribute(side, str(_column(one).name())) for one in (*keys, *stored)]
-        sources = [source_column(frame, one) for one in columns]
+        sources = [self._origins[side].column_of(one) for one in columns]
         texts = tuple(
             f"{self._text(side, _column(key))}{'' if class_of(key) != 'Cast' else f' as {kind}'}"
             for key, kind in zip(keys, kinds, strict=True)

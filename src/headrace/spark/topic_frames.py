@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 from headrace.client.security import ClientSecurity
 from headrace.spark.formats.schemas import RAW, struct_of
 from headrace.spark.formats.serdes import Serde, row_reader, serde_columns
+from headrace.spark.frames import empty_frame
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
 
 BAD_COLUMN = "__headrace_bad"
@@ -43,7 +44,7 @@ def topic_frame(
         (topic, partition, start, end) for (topic, partition), (start, end) in sorted(ranges.items()) if end > start
     ]
     if not wanted:
-        return spark.createDataFrame([], RAW)
+        return empty_frame(spark, RAW)
     reader = _reader(wanted, bootstrap_servers, security)
     # One Spark partition per range, in the order of the ranges: `verify` relies on records of a partition staying in
     # order.

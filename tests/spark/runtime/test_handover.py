@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.spark.machine.test_subtopology_machine import Driven
 
-from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, task_ids, union
+from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, task_ids, with_active
 from headrace.spark.machine import commands, events
 
 
@@ -46,8 +44,7 @@ def test_lost_tasks_are_not_kept_when_the_member_joins_again() -> None:
     for epoch in (5, 6):  # a heartbeat may bring several assignments before the micro-batch ends
         joined = AssignmentSnapshot(member_id="again", member_epoch=epoch)
         delayed = revoked_tasks(before, joined, running=running, delayed=delayed)
-        kept = {name: tuple(sorted(task for _, task in delayed))} if delayed else {}
-        driven.feed(events.Assigned(assignment=replace(joined, active=union(joined.active, kept))))
+        driven.feed(events.Assigned(assignment=with_active(joined, delayed)))
         before = joined
     driven.finish(0, 1)
     found = driven.feed(events.Aborted(batch=0))

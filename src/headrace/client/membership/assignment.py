@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "tasks_of",
     "tasks_text",
     "union",
+    "with_active",
 ]
 
 Tasks = Mapping[str, tuple[int, ...]]
@@ -125,6 +126,14 @@ class AssignmentSnapshot:
     def tasks(self) -> OwnedTasks:
         """The tasks of the three roles."""
         return OwnedTasks(active=self.active, standby=self.standby, warmup=self.warmup)
+
+
+def with_active(snapshot: AssignmentSnapshot, tasks: Iterable[tuple[str, int]]) -> AssignmentSnapshot:
+    """Return an assignment with further active tasks, given as (subtopology id, partition)."""
+    more: dict[str, list[int]] = {}
+    for name, partition in tasks:
+        more.setdefault(name, []).append(partition)
+    return replace(snapshot, active=union(snapshot.active, tasks_of(more))) if more else snapshot
 
 
 def revoked_tasks(

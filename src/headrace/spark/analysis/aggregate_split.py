@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType, _parse_dat
 from headrace.errors import TopologyError
 from headrace.spark.analysis.aggregate_parameters import parameter_of, sketch_size
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
-from headrace.spark.analysis.plan_reader import columns_read, leaf_of, only_projects
+from headrace.spark.analysis.plan_reader import columns_read, leaf_columns, only_projects
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.spark_internals import (
     analysed,
@@ -201,6 +201,7 @@ class _Splitter:
         self._window = window
         self._spark = before.sparkSession
         self._canonical = CanonicalExpressions(before)
+        self._leaf_columns = leaf_columns(before)
         self._groups: list[JavaObject] = []
         self._inputs: dict[str, _Input] = {}  # by their SQL
         self._buffers: dict[tuple[str, tuple[str, ...]], Buffer] = {}  # by function, inputs' SQL and parameter
@@ -493,10 +494,7 @@ class _Splitter:
         """The name of the leaf's column that `expression` is, or None."""
         if expression is None or class_of(expression) != "AttributeReference":
             return None
-        for attribute in sequence(leaf_of(self._before).output()):
-            if expression_id(attribute) == expression_id(expression):
-                return str(attribute.name())
-        return None
+        return self._leaf_columns.get(expression_id(expression))
 
     def _unaliased(self, expression: JavaObject) -> JavaObject:
         return expression.child() if class_of(expression) == "Alias" else expression

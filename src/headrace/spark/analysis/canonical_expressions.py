@@ -29,16 +29,14 @@ from headrace.spark.spark_internals import (
     analysed,
     class_of,
     expression_id,
+    has_user_function,
     sequence,
     unresolved_column,
-    walk,
     walk_of_stream,
     with_children,
 )
 
-__all__ = ["CanonicalExpressions", "calls_user_function"]
-
-_FUNCTIONS_OF_THE_USER = frozenset({"PythonUDF", "ScalaUDF", "PythonUDAF", "HiveSimpleUDF", "HiveGenericUDF"})
+__all__ = ["CanonicalExpressions"]
 
 _JOINED = "__headrace_joined_"
 _PLACEHOLDER = re.compile(rf"{_JOINED}(\d+)")
@@ -109,7 +107,7 @@ class CanonicalExpressions:
         if class_of(expression) == "AttributeReference":
             number = expression_id(expression)
             alias = self._definitions.get(number)
-            if alias is not None and not calls_user_function(alias):
+            if alias is not None and not has_user_function(self._session, [alias]):
                 return self._substituted(alias.child())
             # A timestamp that was read from text without a zone is one of the session's zone.
             if self._zone != "UTC" and holds_timestamps(str(expression.dataType().json())):
@@ -132,8 +130,3 @@ class CanonicalExpressions:
 
     def _column(self, name: str) -> JavaObject:
         return unresolved_column(self._session, name)
-
-
-def calls_user_function(expression: JavaObject) -> bool:
-    """Whether a function of the user stands in an expression: its SQL text does not contain what it does."""
-    return any(class_of(node) in _FUNCTIONS_OF_THE_USER for node in walk(expression))

@@ -23,7 +23,7 @@ from pyspark.sql.types import TimestampType
 from headrace.errors import TopologyError
 from headrace.spark.analysis.aggregate_split import is_groupable
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
-from headrace.spark.analysis.plan_reader import source_column
+from headrace.spark.analysis.plan_reader import ColumnOrigins
 from headrace.spark.frames import quoted, without_hidden
 from headrace.spark.spark_internals import analysed, interval_microseconds, sequence
 from headrace.spark.state_names import checked_state_name, derived_state_name
@@ -339,7 +339,7 @@ def _check_key(template: DataFrame, source: TopicSource, keys: Sequence[Any], wh
     if source.key_column is None:
         raise _not_in_one_partition("the key of its records is not declared", _DECLARE_THE_KEY.format("id"), where)
     # The key column may have been renamed; a column that was computed under its name does not count.
-    if source.key_column not in [source_column(template, key) for key in keys]:
+    if source.key_column not in map(ColumnOrigins(template).column_of, keys):
         raise _not_in_one_partition(
             f'"{source.key_column}", the key of its records, is not among the columns as it was read',
             f'name "{source.key_column}" as well, or write the rows to a topic with these columns as its key first',

@@ -78,9 +78,10 @@ def check_narrow(dataframe: DataFrame, where: str, *, row_for_row: bool = False,
         )
 
 
-def leaf_of(dataframe: DataFrame) -> JavaObject:
-    """Return the leaf node of the stream in the analysed plan of `dataframe`."""
-    return next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
+def leaf_columns(dataframe: DataFrame) -> dict[int, str]:
+    """Return the columns of the leaf in the analysed plan of `dataframe`: expression id → name."""
+    leaf = next(node for node in walk(analysed(dataframe)) if class_of(node) in _LEAVES)
+    return {expression_id(attribute): str(attribute.name()) for attribute in sequence(leaf.output())}
 
 
 def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
     All columns are returned if Spark optimises the leaf away, which it does for a join with a DataFrame that is empty
     now.
     """
-    columns = sequence(leaf_of(dataframe).output())
+    columns = leaf_columns(dataframe)
     plan = optimised(dataframe)
     # References of the nodes, and the plan's own output: a column that only passes through is referenced by no node.
     used = {expression_id(attribute) for attribute in sequence(plan.output())}
@@ -98,31 +99,52 @@ def columns_read(dataframe: DataFrame) -> tuple[str, ...]:
         if class_of(node) not in _LEAVES:
             used.update(expression_id(attribute) for attribute in sequence(node.references().toSeq()))
         else:
-            remains = remains or {*map(expression_id, columns)} >= {*map(expression_id, sequence(node.output()))}
-    return tuple(str(a.name()) for a in columns if not remains or expression_id(a) in used)
+            remains = remains or columns.keys() >= {*map(expression_id, sequence(node.output()))}
+    return tuple(name for number, name in columns.items() if not remains or number in used)
 
 
-def source_column(dataframe: DataFrame, column: JavaObject) -> str | None:
-    """Return the column of the leaf that `column`, an attribute of `dataframe`, equals; None if it is computed.
-
-    Renamed columns are followed, through projections only.
-    """
-    columns = {expression_id(attribute): str(attribute.name()) for attribute in sequence(leaf_of(dataframe).output())}
-    aliases = {
-        expression_id(one): one.child()
+def aliases_of(dataframe: DataFrame) -> dict[int, JavaObject]:
+    """Return what the projections of `dataframe` name or compute: expression id → the `Alias`."""
+    return {
+        expression_id(one): one
         for node in walk_of_stream(analysed(dataframe))
         if class_of(node) == "Project"
         for one in sequence(node.projectList())
         if class_of(one) == "Alias"
     }
-    while class_of(column) == "AttributeReference":
-        number = expression_id(column)
-        if number in columns:
-            return columns[number]
-        if number not in aliases:
-            return None
-        column = aliases[number]
-    return None
+
+
+class ColumnOrigins:
+    """Columns of the leaf that the columns of a DataFrame equal.
+
+    The plan is walked once, when the object is made: each step of a walk is a call into the JVM.
+
+    Args:
+        dataframe: A DataFrame whose plan has one leaf.
+    """
+
+    def __init__(self, dataframe: DataFrame) -> None:
+        self._output = sequence(analysed(dataframe).output())
+        self._columns = leaf_columns(dataframe)
+        self._aliases = aliases_of(dataframe)
+
+    def column_of(self, attribute: JavaObject) -> str | None:
+        """Return the column of the leaf that an attribute equals; None if it is computed.
+
+        Renamed columns are followed, through projections only.
+        """
+        while class_of(attribute) == "AttributeReference":
+            number = expression_id(attribute)
+            if number in self._columns:
+                return self._columns[number]
+            if number not in self._aliases:
+                return None
+            attribute = self._aliases[number].child()
+        return None
+
+    def by_name(self) -> dict[str, str | None]:
+        """Return for each column of the DataFrame the column of the leaf that it equals, or None."""
+        return {str(one.name()): self.column_of(one) for one in self._output}
 
 
 def only_projects(dataframe: DataFrame) -> bool:

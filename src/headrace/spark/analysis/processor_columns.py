@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from headrace.errors import TopologyError
 from headrace.spark.analysis.aggregate_split import is_groupable, is_number
-from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
+from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
 from headrace.spark.frames import quoted, without_hidden
-from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence
+from headrace.spark.spark_internals import analysed, class_of, expression_id, has_user_function, sequence
 from headrace.spark.topology.nodes import ProcessorInterface, ProjectForGroup
 from headrace.spark.unsupported import refusal, translated
 
@@ -24,6 +24,7 @@ class GroupedColumns:
 
     def __init__(self, template: DataFrame, group: Sequence[Any], where: str) -> None:
         self._where = where
+        self._session = template.sparkSession
         rows = without_hidden(template)
         with translated(where, template.columns):
             keyed = rows.select(*group)
@@ -83,7 +84,7 @@ class GroupedColumns:
         )
 
     def _check_key(self, key: Any) -> None:
-        if calls_user_function(key):
+        if has_user_function(self._session, [key]):
             raise self._refuse(
                 "groupBy does not take a Python function here", 'make it a column first: withColumn("key", ..)'
             )

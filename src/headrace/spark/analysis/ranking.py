@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_json_stri
 from headrace.errors import TopologyError
 from headrace.spark.analysis.aggregate_split import is_groupable, is_sortable
 from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
-from headrace.spark.analysis.plan_reader import nondeterministic_functions, only_projects, source_column
+from headrace.spark.analysis.plan_reader import ColumnOrigins, nondeterministic_functions, only_projects
 from headrace.spark.analysis.ranked_windows import WindowColumn
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.spark_internals import (
@@ -97,6 +97,7 @@ class _Reader:
         self._before, self._where, self._windows = before, where, windows
         self._spark = before.sparkSession
         self._canonical = CanonicalExpressions(before)
+        self._origins = ColumnOrigins(before)
         self._definitions: dict[int, Any] = {}  # by number of a column that the call itself defines
         self._groups: list[Any] = []
         self._inputs: list[Any] = []
@@ -142,7 +143,7 @@ class _Reader:
             results=results,
             output_schema_json=StructType([ranked.schema[name] for name in names]).json(),
             bare=all(sql.strip("`") in own or sql == self._window_sql for _, sql in results),
-            source_keys=tuple(key for one in self._groups if (key := source_column(self._before, one)) is not None),
+            source_keys=tuple(key for one in self._groups if (key := self._origins.column_of(one)) is not None),
             window=self._time_window,
             time_expression="" if self._column is None else self._column.time_expression,
         )
@@ -316,7 +317,7 @@ class _Reader:
     def _projection(self, group_columns: tuple[tuple[str, str], ...]) -> ProjectForGroup:
         columns = [(f"g{at}", one) for at, one in enumerate(self._groups)]
         columns += [(f"i{at}", one) for at, one in enumerate(self._inputs)]
-        origins = [(name, source_column(self._before, one)) for name, one in columns]
+        origins = [(name, self._origins.column_of(one)) for name, one in columns]
         source_columns = tuple((name, origin) for name, origin in origins if origin is not None)
         bare = only_projects(self._before) and len(source_columns) == len(columns) and self._column is None
         return ProjectForGroup(
@@ -403,7 +404,9 @@ def _limit(ranked: DataFrame, rank_column: str, condition: Any) -> int | None:
         left = left.child()
     if class_of(right) != "Literal" or class_of(left) != "AttributeReference":
         return None
-    if source_column(ranked, left) != rank_column or str(right.dataType().json()) not in ('"integer"', '"long"'):
+    if str(right.dataType().json()) not in ('"integer"', '"long"'):
+        return None
+    if ColumnOrigins(ranked).column_of(left) != rank_column:
         return None
     limit = int(right.value()) if right.value() is not None else 0
     if name == "LessThanOrEqual":

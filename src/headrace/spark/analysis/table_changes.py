@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.spark.analysis.aggregate_split import AggregateSplit
-from headrace.spark.analysis.canonical_expressions import CanonicalExpressions, calls_user_function
-from headrace.spark.analysis.plan_reader import leaf_of, nondeterministic_functions_of
+from headrace.spark.analysis.canonical_expressions import CanonicalExpressions
+from headrace.spark.analysis.plan_reader import aliases_of, leaf_columns, nondeterministic_functions_of
 from headrace.spark.analysis.session_settings import changed_settings, has_zone, is_computed, zone_of
 from headrace.spark.spark_internals import (
     analysed,
     class_of,
     expression_id,
+    has_user_function,
     sequence,
     walk,
     walk_of_stream,
@@ -33,7 +34,7 @@ __all__ = [
     "columns_behind",
     "drops_rows",
     "filter_text",
-    "is_unchanged",
+    "unchanged_columns",
     "zone_text",
 ]
 
@@ -63,7 +64,8 @@ def check_repeatable(template: DataFrame, where: str, what: str) -> None:
             f"compute it behind the filter, or before groupBy ({found[0]})",
             where,
         )
-    if any(calls_user_function(one) for node in walk(plan) for one in sequence(node.expressions())):
+    expressions = [one for node in walk(plan) for one in sequence(node.expressions())]
+    if has_user_function(template.sparkSession, expressions):
         raise refusal(
             "not-supported-here",
             f"{what} takes back what a row once was; whether a function of the user still answers the same is unknown",
@@ -135,17 +137,13 @@ def columns_behind(template: DataFrame) -> dict[str, set[str]]:
     Each step of the walk is a call into the JVM, so all columns are looked up in one walk: `verify` of 60 aggregates
     spent half of its time here when each column had a walk of its own.
     """
-    plan = analysed(template)
-    own = {expression_id(one): str(one.name()) for one in sequence(leaf_of(template).output())}
+    own = leaf_columns(template)
     references = {
-        expression_id(one): [expression_id(other) for other in sequence(one.references().toSeq())]
-        for node in walk_of_stream(plan)
-        if class_of(node) == "Project"
-        for one in sequence(node.projectList())
-        if class_of(one) == "Alias"
+        number: [expression_id(other) for other in sequence(alias.references().toSeq())]
+        for number, alias in aliases_of(template).items()
     }
     found: dict[str, set[str]] = {}
-    for column in sequence(plan.output()):
+    for column in sequence(analysed(template).output()):
         behind = found.setdefault(str(column.name()), set())
         pending = [expression_id(column)]
         while pending:
@@ -157,7 +155,8 @@ def columns_behind(template: DataFrame) -> dict[str, set[str]]:
     return found
 
 
-def is_unchanged(template: DataFrame, name: str) -> bool:
-    """Whether a column of `template` is a column of the table under its own name, computed from nothing."""
-    own = {expression_id(one): str(one.name()) for one in sequence(leaf_of(template).output())}
-    return any(own.get(expression_id(one)) == name for one in sequence(analysed(template).output()))
+def unchanged_columns(template: DataFrame) -> set[str]:
+    """Return the columns of `template` that are columns of the table under their own names, computed from nothing."""
+    own = leaf_columns(template)
+    output = ((own.get(expression_id(one)), str(one.name())) for one in sequence(analysed(template).output()))
+    return {name for before, name in output if before == name}

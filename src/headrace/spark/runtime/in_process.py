@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError, UserCodeError
+from headrace.spark.frames import empty_frame
 from headrace.spark.runtime.batches.bad_record_search import BadRecord
 from headrace.spark.runtime.batches.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.batches.job_runner import BatchFailed, batch_number
@@ -82,7 +83,7 @@ class StageRows:
                 table = pa.Table.from_batches(self.batches).combine_chunks()
                 self._frame = self._spark.createDataFrame(table, self.schema)
             else:
-                self._frame = self._spark.createDataFrame([], self.schema)
+                self._frame = empty_frame(self._spark, self.schema)
         return self._frame
 
     def __getattr__(self, name: str) -> Any:

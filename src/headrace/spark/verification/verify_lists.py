@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from headrace.spark.analysis.table_changes import columns_behind, is_unchanged
+from headrace.spark.analysis.table_changes import columns_behind, unchanged_columns
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
 from headrace.spark.topology.nodes import COLLECTING
 
@@ -43,9 +43,10 @@ def list_columns(table: StreamTable) -> tuple[frozenset[str], tuple[str, ...]]:
         return frozenset(), ()
     whole = {name for name, sql in split.results if (found := _WHOLE_LIST.fullmatch(sql)) and found[1] in lists}
     behind = columns_behind(table._template)
+    unchanged = unchanged_columns(table._template)
     dependent = [name for name in table.columns if behind[name] & own]
     # An array that is only part of a list, such as `slice`, depends on the order as well.
-    arrays = frozenset(name for name in dependent if name in whole and is_unchanged(table._template, name))
+    arrays = frozenset(name for name in dependent if name in whole and name in unchanged)
     return arrays, tuple(name for name in dependent if name not in arrays)
 
 

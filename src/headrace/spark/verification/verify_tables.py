@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
-from headrace.spark.analysis.plan_reader import leaf_of
+from headrace.spark.analysis.plan_reader import leaf_columns
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.spark_internals import analysed, expression_id, sequence
@@ -350,7 +350,7 @@ class _TableComparison(_Comparison):
         if self._sink.value_format != "json":
             return None
         # By expression ids: a column of the same name may have been computed anew behind the aggregate.
-        leaf = {expression_id(a): str(a.name()) for a in sequence(leaf_of(self._table._template).output())}
+        leaf = leaf_columns(self._table._template)
         for attribute in sequence(analysed(self._table._template).output()):
             if leaf.get(expression_id(attribute)) in names and str(attribute.name()) in self._sink.value_columns:
                 return str(attribute.name())

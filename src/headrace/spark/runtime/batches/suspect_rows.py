@@ -208,7 +208,7 @@ class _Guard:
             name = class_of(node)
             if name not in ("Filter", "Project", "SubqueryAlias"):
                 return None
-            if has_user_function(self._session, node):
+            if has_user_function(self._session, sequence(node.expressions())):
                 return None
             if name != "SubqueryAlias":
                 nodes.append(node)

@@ -28,7 +28,7 @@ from headrace.spark.runtime.batches.stages import REPORT_SCHEMA, PythonStage
 from headrace.spark.runtime.chains import ChainBuilder
 from headrace.spark.runtime.slots.marker_bypass import MarkerBypass
 from headrace.spark.runtime.slots.resident_stage import FLUSH_BYTES, ResidentFetch, ResidentSink, ResidentStage, SlotEnd
-from headrace.spark.spark_internals import analysed, class_of, contains_current_time, has_user_function
+from headrace.spark.spark_internals import analysed, class_of, contains_current_time, has_user_function, sequence
 from headrace.spark.topology.nodes import MARKER_COLUMN, CompiledSubtopology
 
 __all__ = ["BYTES_SETTING", "ResidentChain", "ResidentChains", "resident_chains"]
@@ -168,6 +168,6 @@ def _check_passes(frame: DataFrame, start: DataFrame) -> None:
             raise _Impossible(
                 f"its Spark SQL has a step of another kind than a projection, filter or generator: {name}"
             )
-        if has_user_function(frame.sparkSession, node):
+        if has_user_function(frame.sparkSession, sequence(node.expressions())):
             raise _Impossible("a function of the user stands in its Spark SQL")
         node = node.child()

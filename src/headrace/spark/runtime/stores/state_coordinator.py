@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.guardian_link import GuardianLink
-from headrace.client.membership.assignment import AssignmentSnapshot, Tasks, revoked_tasks, task_ids, union
+from headrace.client.membership.assignment import AssignmentSnapshot, revoked_tasks, task_ids, with_active
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.spark.cluster_masters import is_cluster
 from headrace.spark.runtime.chains import source_topics
@@ -203,11 +203,7 @@ class StateCoordinator:
         self._handover.clear()
 
     def _with_delayed(self, snapshot: AssignmentSnapshot) -> AssignmentSnapshot:
-        held: dict[str, list[int]] = {}
-        for name, partition in self._delayed:
-            held.setdefault(name, []).append(partition)
-        more: Tasks = {name: tuple(partitions) for name, partitions in held.items()}
-        return replace(snapshot, active=union(snapshot.active, more)) if held else snapshot
+        return with_active(snapshot, self._delayed)
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
