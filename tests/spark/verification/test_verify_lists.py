@@ -52,7 +52,14 @@ def test_whole_lists_are_multisets_and_results_of_lists_are_not_compared(make_of
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("call", "expected"),
-    [("collect_set(n)", True), ("mode(n)", True), ("mode(n, true)", False), ("median(n)", False), ("max(n)", False)],
+    [
+        ("collect_set(n)", True),
+        ("mode(n)", True),
+        ("mode(n, true)", False),
+        ("median(n)", False),
+        ("max(n)", False),
+        ("percentile_approx(n, 0.5)", True),
+    ],
 )
 def test_functions_with_several_results_in_spark_are_ambiguous(make_offline_app, call, expected):
     table = make_offline_app("lists").stream("in", schema="k string, n int").groupBy("k").agg(F.expr(call))

@@ -227,8 +227,11 @@ class _Recomputation:
         ignored = frozenset(name for columns, _ in nondeterministic for name in columns)
         in_front = (found for output in outputs for found in _operators_in_front(_origins_of(output.rows)))
         if any(isinstance(found, (ClosedWindows, TableRows)) and is_ambiguous(found.state) for found in in_front):
-            why = "the order of collected values and the value that mode(x) takes of several are not defined in Spark"
-            return _undecided(topic, kind, f"{why}, and an operator in front of these rows computes one of them")
+            why = (
+                "an operator in front of these rows computes a list, mode(x) or an approximate percentile: the order of "
+                "collected values, which of several modes is taken, and which value near the asked rank"
+            )
+            return _undecided(topic, kind, f"{why}, are not defined in Spark")
         if isinstance(outputs[0].rows, StreamTable):
             _, dependent = list_columns(outputs[0].rows)
             claims += [f"{topic}.{name} is not compared: it may depend on the order of a list" for name in dependent]

@@ -25,11 +25,15 @@ _WHOLE_LIST = re.compile(r"(?:sort_array\()?`?(b\d+)`?(?:, (?:true|false)\))?")
 
 
 def is_ambiguous(state: object) -> bool:
-    """Whether an operator is an aggregate for which Spark has several results: orders of values, or modes."""
+    """Whether an operator is an aggregate for which Spark has several results.
+
+    These are orders of collected values, one of several modes, and percentiles within the error of their rank.
+    """
     if not isinstance(state, KeyedAggregate):
         return False
+    several = COLLECTING | {"percentile_approx"}
     return any(
-        buffer.function in COLLECTING or (buffer.function == "mode" and json.loads(buffer.parameter)["takes_any"])
+        buffer.function in several or (buffer.function == "mode" and json.loads(buffer.parameter)["takes_any"])
         for buffer in state.split.buffers
     )
 

@@ -36,7 +36,7 @@ from headrace.spark.topology.nodes import Buffer
 
 __all__ = ["MOST_ACCURACY", "QuantileSketch"]
 
-MOST_ACCURACY = 10_000  # Spark's default. Its 20,000 entries have at most 680,000 bytes: a list has at most 900,000
+MOST_ACCURACY = 10_000  # Spark's default. 20,000 entries of numbers have 520,000 bytes; a list has at most 900,000
 _LEAST_ENTRIES = 1_000
 
 Numbers = NDArray[np.int64]
