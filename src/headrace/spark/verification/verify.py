@@ -228,8 +228,8 @@ class _Recomputation:
         in_front = (found for output in outputs for found in _operators_in_front(_origins_of(output.rows)))
         if any(isinstance(found, (ClosedWindows, TableRows)) and is_ambiguous(found.state) for found in in_front):
             why = (
-                "an operator in front of these rows computes a list, mode(x) or an approximate percentile: the order of "
-                "collected values, which of several modes is taken, and which value near the asked rank"
+                "an operator in front of these rows computes a list, mode(x) or an approximate percentile: the order "
+                "of collected values, which of several modes is taken, and which value near the asked rank"
             )
             return _undecided(topic, kind, f"{why}, are not defined in Spark")
         if isinstance(outputs[0].rows, StreamTable):
