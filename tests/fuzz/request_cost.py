@@ -119,7 +119,7 @@ class MeteredBroker:
         return Cost(cpu_ms=1000 * cpu_s, peak_bytes=peak, answer_bytes=answered, seconds=seconds)
 
     def least_cpu_ms(self, frame: bytes, user: str) -> float:
-        """CPU time of the cheapest of three: what else runs on the machine makes the same work dearer, never cheaper."""
+        """CPU time of the cheapest of three: other work on the machine makes the same request dearer, never cheaper."""
         return min(self.cost(frame, user).cpu_ms for _ in range(3))
 
     def _loop_cpu(self) -> float:
