@@ -16,7 +16,7 @@ QUOTED = re.findall(r"`([^`\n]+)`", PAGE)
 
 
 def test_metrics_of_the_page_are_those_that_are_served() -> None:
-    known = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    known = "".join((ROOT / "docs" / "reference" / name).read_text() for name in ("metrics.md", "exporter-metrics.md"))
     named = {name for text in QUOTED for name in re.findall(r"\b(?:headrace|kafka|process)_[A-Za-z0-9_]+", text)}
     assert len(named) > 15
     assert (

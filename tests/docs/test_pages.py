@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 SETTINGS = {*BROKER_SETTINGS, *TOPIC_SETTINGS, *GROUP_SETTINGS, *CLIENT_SETTINGS, *CONSUMER_SETTINGS}
-METRICS_PAGES = ("metrics.md", "consumer-metrics.md")
+METRICS_PAGES = ("metrics.md", "consumer-metrics.md", "exporter-metrics.md")
 # Programs that pages show or let readers write.
 EXAMPLES = {"flights.py", "app.py", "conftest.py", "test_orders.py"}
 # Settings of Kafka that pages name as missing.

@@ -1,4 +1,4 @@
-"""Generated pages of docs/reference: commands, settings, errors, advice, limits, compatibility and broker APIs.
+"""Generated pages of docs/reference: commands, settings, errors, advice, limits, compatibility, APIs and metrics.
 
 `python -m headrace.cli.docs --write`.
 
@@ -18,11 +18,12 @@ from headrace.cli.advice.advise import RULES, TEMPLATES
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.commands.explain import error_codes, error_page, rule_page
 from headrace.cli.configuration_page import configuration_page
+from headrace.cli.exporter.snapshot_families import METRICS
 from headrace.cli.limitations_page import limitations_page
 from headrace.cli.main import headrace
 from headrace.protocol.api_keys import SUPPORTED
 
-__all__ = ["broker_apis_page", "cli_page", "compatibility_page", "errors_page", "pages"]
+__all__ = ["broker_apis_page", "cli_page", "compatibility_page", "errors_page", "exporter_metrics_page", "pages"]
 
 _TEMPLATES = Path(__file__).with_name("page_templates")
 HELP_WIDTH = 100
@@ -92,6 +93,7 @@ def pages() -> dict[str, str]:
         "reference/advice.md": advice_page(),
         "reference/broker-apis.md": broker_apis_page(),
         "reference/cli.md": cli_page(),
+        "reference/exporter-metrics.md": exporter_metrics_page(),
         "reference/compatibility.md": compatibility_page(_REPOSITORY),
         "reference/limitations.md": limitations_page(_template("limitations")),
         "reference/settings.md": configuration_page(),
@@ -183,6 +185,16 @@ def broker_apis_page() -> str:
         shown = str(versions.lowest) if versions.lowest == versions.highest else f"{versions.lowest}-{versions.highest}"
         rows.append(f"| {key.value} | {''.join(part.capitalize() for part in key.name.split('_'))} | {shown} |")
     return _template("broker_apis").format(count=len(rows), rows="\n".join(rows))
+
+
+def exporter_metrics_page() -> str:
+    """Return the page: every family of `headrace exporter`."""
+    rows = "\n".join(
+        f"| `{metric.name}` | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.kind} "
+        f"| {metric.help} |"
+        for metric in METRICS.values()
+    )
+    return _template("exporter_metrics").format(rows=rows)
 
 
 def _template(name: str) -> str:

@@ -85,11 +85,14 @@ def _family(kind: Literal["counter", "gauge"], mbean: str, attribute: str, text:
 
 
 def exporter_name(mbean: str, attribute: str) -> str:
-    """Return the name in Prometheus of an attribute; properties of `mbean` after the type are labels."""
+    """Return the name in Prometheus of an attribute; properties of `mbean` after the type are labels.
+
+    An `mbean` without a type is the first part of a name that no MBean has, such as kafka_exporter's `kafka_brokers`.
+    """
     # The first property is always `type=…`; it becomes part of the name, and the others are labels already.
     domain, _, properties = mbean.partition(":")
     kind = properties.split(",")[0].partition("=")[2]
-    return _NOT_ALLOWED.sub("_", f"{domain}_{kind}_{attribute}")
+    return _NOT_ALLOWED.sub("_", "_".join(part for part in (domain, kind, attribute) if part))
 
 
 def sample_name(family: Family, sample: Sample) -> str:
