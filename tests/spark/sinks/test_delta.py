@@ -20,10 +20,10 @@ from tests.longer import LONG, longer
 
 from headrace.errors import SinkError
 from headrace.spark.sinks import delta, delta_log
-from headrace.spark.sinks.delta import DeltaSink, ranges_of
+from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.sinks.parquet import ParquetSink
-from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
+from headrace.spark.sinks.parquet_journal import Journal
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
 INPUT = "flights-3@id"
@@ -144,28 +144,6 @@ def test_a_journal_of_another_time_is_refused(sink):
         sink.roll([TASK], LATER)
     assert raised.value.code == "sink-refused"
     assert numbers(sink) == wanted(0)
-
-
-RANGES = st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 5), st.integers(6, 9)), min_size=1)
-
-
-@given(RANGES, st.fixed_dictionaries(dict.fromkeys("abc", st.none() | st.integers(0, 12))))
-def test_a_roll_is_committed_only_where_none_of_it_is(ranges, versions):
-    verdict = delta_log.decide(ranges, versions)
-    has = [
-        0 if (at := versions[name]) is None else max(0, min(at, end) - start) for name, (start, end) in ranges.items()
-    ]
-    whole = [end - start for start, end in ranges.values()]
-    assert verdict == ("done" if has == whole else "commit" if not any(has) else "refuse")
-
-
-def test_only_parts_that_moved_an_input_make_its_range():
-    def part(start, end):
-        return CommittedPart(batch="x", starts={"a": start}, ends={"a": end}, size_bytes=1, committed_ms=0)
-
-    # The offsets were set back to 30, and the input waited there while another moved.
-    assert ranges_of([part(30, 30), part(100, 110), part(110, 120)]) == {"a": (100, 120)}
-    assert ranges_of([part(30, 30)]) == {}
 
 
 class Died(BaseException):

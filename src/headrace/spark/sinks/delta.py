@@ -2,12 +2,8 @@
 
 Only publishing differs. The files of a roll get their final names, which no reader lists yet, and one commit of the
 Delta log adds them together with the versions of the roll (application transactions). The versions decide whether the
-log holds a roll: after a crash, after a commit whose outcome is unknown, and against an earlier owner of the task.
-
-    headrace/<group>/<subtopology>-<partition>             number of the task's newest roll
-    headrace/<group>/<subtopology>-<partition>/<input>     next position of an input that a roll has moved
-
-Rolls are counted because some move no input: rows of timers, and rows of topics that are gone.
+log holds a roll: after a crash, after a commit whose outcome is unknown, and against an earlier owner of the task
+(`roll_positions`).
 """
 
 from __future__ import annotations
@@ -26,12 +22,13 @@ from headrace.spark.sinks.delta_log import NewFile
 from headrace.spark.sinks.interface import SinkTask
 from headrace.spark.sinks.parquet import NULL_DIRECTORY, ParquetSink
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
+from headrace.spark.sinks.roll_positions import application_of, contradiction, decide, roll_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["DeltaSink", "ranges_of"]
+__all__ = ["DeltaSink"]
 
 TRIES = 20
 PAUSE_S = 0.05
@@ -51,7 +48,7 @@ class DeltaSink(ParquetSink):
         table = self._table(journal.table_id)
         if table is None:
             return journal.positions
-        prefix = _application(self.directory_of(task))
+        prefix = application_of(self.directory_of(task))
         # The log is ahead of a journal that was restored from a copy.
         versions = {name: table.transaction_version(f"{prefix}/{name}") for name in journal.positions}
         return {name: max(at, versions[name] or 0) for name, at in journal.positions.items()}
@@ -99,17 +96,12 @@ class DeltaSink(ParquetSink):
             delta_log.create_table(self.path, self._columns(), self.partition_by)
             table = self._table("")
             assert table is not None
-        number = (table.transaction_version(_application(directory)) or 0) + 1
+        number = (table.transaction_version(application_of(directory)) or 0) + 1
         journal = replace(journal, table_id=table.metadata().id)
         return journal.begin_roll(directory.parent.name, parts).numbered(number)
 
     def _publish(self, directory: Path, journal: Journal) -> None:
-        roll = journal.roll
-        assert roll is not None
-        prefix = _application(directory)
-        parts = [part for part in journal.waiting if part.batch in roll.batches]
-        ranges = {prefix: (roll.number - 1, roll.number)}
-        ranges |= {f"{prefix}/{name}": span for name, span in ranges_of(parts).items()}
+        ranges = roll_ranges(directory, journal)
         failure: OSError | None = None
         since = 0
         for attempt in range(TRIES):
@@ -119,13 +111,14 @@ class DeltaSink(ParquetSink):
             #    than the handle: a reload in between would let a second commit of the same roll through.
             table = self._table(journal.table_id)
             assert table is not None
-            verdict = delta_log.decide(ranges, {name: table.transaction_version(name) for name in ranges})
+            reached = {name: table.transaction_version(name) for name in ranges}
+            verdict = decide(ranges, reached)
             if verdict == "done":
                 # 2. The journal may forget the parts only when the log is on the disk.
                 delta_log.sync_log(self.path, since)
                 return
             if verdict == "refuse":
-                raise _contradiction(self.path, directory, ranges, table)
+                raise contradiction(self.path, directory, ranges, reached)
             since = since or table.version() + 1
             # 3. Nothing in the log names the files yet, so they may be written again.
             files = self._new_files(directory, journal, table)
@@ -157,22 +150,6 @@ class DeltaSink(ParquetSink):
         return found
 
 
-def ranges_of(parts: Sequence[CommittedPart]) -> dict[str, tuple[int, int]]:
-    """Return (start, end) of each input that the parts moved."""
-    # An input that stood still in a part may have been set back there: only parts that moved it count.
-    moved = [(name, part.starts[name], at) for part in parts for name, at in part.ends.items()]
-    spans: dict[str, tuple[int, int]] = {}
-    for name, start, end in moved:
-        if end > start:
-            low, high = spans.get(name, (start, end))
-            spans[name] = (min(low, start), max(high, end))
-    return spans
-
-
-def _application(directory: Path) -> str:
-    return f"headrace/{directory.parent.name}/{directory.name}"
-
-
 def _value(directory: str) -> tuple[str, str | None]:
     name, _, value = directory.partition("=")
     return name, None if value == NULL_DIRECTORY else unquote(value)
@@ -185,17 +162,3 @@ def _first_file(table: Path) -> Path | None:
             if name.endswith(".parquet"):
                 return Path(directory, name)
     return None
-
-
-def _contradiction(path: str, directory: Path, ranges: Mapping[str, tuple[int, int]], table: DeltaTable) -> SinkError:
-    told = ", ".join(
-        f"{name.rpartition('/')[2]} from {start} to {end} (table: {table.transaction_version(name)})"
-        for name, (start, end) in sorted(ranges.items())
-    )
-    return SinkError(
-        "sink-refused",
-        f"{path} holds a part of the rows that {directory} is about to add: {told}",
-        "Restore `_headrace/` and the table from the same time, or remove the whole directory and reset the group's "
-        "offsets.",
-        sink=path,
-    )

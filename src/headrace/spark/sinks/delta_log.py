@@ -1,4 +1,4 @@
-"""Log of one Delta table: which rolls it holds, whether it can take rows, and the commit that adds files.
+"""Log of one Delta table: whether it can take rows, and the commit that adds files.
 
 delta-rs neither refuses a version of an application that the table has already, nor compares schemas, nor checks that
 an added file exists, nor syncs the log. `docs/lab/delta-sink.md` has the observations on which this module rests.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SinkError
 from headrace.spark.sinks.files import sync_directory, sync_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["NewFile", "add_files", "check_table", "create_table", "data_files", "decide", "open_table", "sync_log"]
+__all__ = ["NewFile", "add_files", "check_table", "create_table", "data_files", "open_table", "sync_log"]
 
 LOG = "_delta_log"
 # Features that an append which writes all columns without deletion vectors or constraints satisfies by itself.
@@ -42,24 +42,6 @@ class NewFile:
     rows: int
     modified_ms: int
     partition: Mapping[str, str | None]
-
-
-def decide(
-    ranges: Mapping[str, tuple[int, int]], versions: Mapping[str, int | None]
-) -> Literal["done", "commit", "refuse"]:
-    """Decide whether a roll is in the table.
-
-    Args:
-        ranges: Where the roll begins and ends (exclusive), by application id. Every range has start < end.
-        versions: Versions of these ids in the table, all from one handle; None where the table has none.
-    """
-    assert ranges
-    found = {name: versions[name] for name in ranges}
-    if all(at is not None and at >= ranges[name][1] for name, at in found.items()):
-        return "done"
-    if all(at is None or at <= ranges[name][0] for name, at in found.items()):
-        return "commit"
-    return "refuse"  # the table holds a part of the roll: neither to commit nor to drop it is right
 
 
 def open_table(path: str) -> DeltaTable | None:
