@@ -25,6 +25,8 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "confluent_kafka": "avro",
         "grpc_tools": "protobuf",
         "deltalake": "delta",
+        "pyiceberg": "iceberg",
+        "sqlalchemy": "iceberg",
     }
 )
 """Import name of a package → the smallest extra that installs it."""

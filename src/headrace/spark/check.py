@@ -20,6 +20,7 @@ from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on
 from headrace.spark.findings import Finding
 from headrace.spark.internal_topics import unsafe_internal_topics
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_session import missing_settings
 from headrace.spark.topology.nodes import CompiledTopology, TableSink, TopicSink, TopicSource
@@ -250,17 +251,17 @@ def _tables(compiled: CompiledTopology) -> Iterator[Finding]:
                 fix="a directory on a file system that every instance sees and may write",
                 where=shown(branch.sink.where),
             )
-        if isinstance(branch.sink.sink, DeltaSink):
-            yield from _delta_table(branch.sink.sink, branch.sink.where)
+        if isinstance(branch.sink.sink, (DeltaSink, IcebergSink)):
+            yield from _existing_table(branch.sink.sink, branch.sink.where)
 
 
-def _delta_table(sink: DeltaSink, where: str) -> Iterator[Finding]:
+def _existing_table(sink: DeltaSink | IcebergSink, where: str) -> Iterator[Finding]:
     try:
         sink.check()
     except SinkError as error:
         yield Finding(level="problem", code="table", message=error.message, fix=error.fix, where=shown(where))
     except OSError as error:
-        message = f"the Delta table in {sink.path} cannot be read: {error}"
+        message = f"the table {sink.name} cannot be read: {error}"
         yield Finding(level="problem", code="table", message=message, fix="look at its log", where=shown(where))
 
 

@@ -46,7 +46,7 @@ from headrace.spark.unsupported import call_site, needs_exactly_once, refusal, r
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.spark.sinks.interface import Sink
 
@@ -510,6 +510,28 @@ class StreamTable(KeyedTable):
         return self._closed_rows("to_delta").to_delta(
             path,
             partition_by=partition_by,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+        )
+
+    def to_iceberg(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        catalog_properties: Mapping[str, str] | None = None,
+        parts: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
+    ) -> Any:
+        """As `Stream.to_iceberg`, for the rows of closed windows."""
+        return self._closed_rows("to_iceberg").to_iceberg(
+            table,
+            catalog=catalog,
+            catalog_properties=catalog_properties,
+            parts=parts,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,

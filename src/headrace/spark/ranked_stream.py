@@ -158,6 +158,7 @@ class RankedStream(StreamBase):
     to_topic = refusing_method("to_topic", REFUSED_RANKED_METHODS["to_topic"])
     to_parquet = refusing_method("to_parquet", REFUSED_RANKED_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_RANKED_METHODS["to_delta"])
+    to_iceberg = refusing_method("to_iceberg", REFUSED_RANKED_METHODS["to_iceberg"])
     to_sink = refusing_method("to_sink", REFUSED_RANKED_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_RANKED_METHODS["foreachBatch"])
 
@@ -217,6 +218,7 @@ class RankedTable(KeyedTable):
     dropna = refusing_method("dropna", REFUSED_RANKED_TABLE_METHODS["dropna"])
     to_parquet = refusing_method("to_parquet", REFUSED_RANKED_TABLE_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_RANKED_TABLE_METHODS["to_delta"])
+    to_iceberg = refusing_method("to_iceberg", REFUSED_RANKED_TABLE_METHODS["to_iceberg"])
     to_sink = refusing_method("to_sink", REFUSED_RANKED_TABLE_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_RANKED_TABLE_METHODS["foreachBatch"])
 

@@ -150,7 +150,7 @@ _ONLY_GROW = (
     "files only grow, and an aggregate's rows replace each other",
     "write them with to_topic, or to a sink that takes updates",
 )
-_TABLES = {"to_parquet": _ONLY_GROW, "to_delta": _ONLY_GROW}
+_TABLES = {"to_parquet": _ONLY_GROW, "to_delta": _ONLY_GROW, "to_iceberg": _ONLY_GROW}
 REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
 """Methods that a stream has and the result of an aggregate has not."""
 
@@ -158,7 +158,7 @@ _UNITED = (
     "two tables may hold the same key, and then their rows would replace each other",
     "group them: groupBy(..).agg(..)",
 )
-_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_delta", "to_sink", "foreachBatch")
+_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_delta", "to_iceberg", "to_sink", "foreachBatch")
 REFUSED_UNION_METHODS = dict.fromkeys(_UNITED_LEAVE, ("not-supported-here", *_UNITED))
 """Methods that a stream has and a union of tables has not."""
 
@@ -173,6 +173,7 @@ _RANKS_CHANGE = {
         "to_topic": _RANK_FILTER,
         "to_parquet": _RANK_FILTER,
         "to_delta": _RANK_FILTER,
+        "to_iceberg": _RANK_FILTER,
         "to_sink": _RANK_FILTER,
         "foreachBatch": _RANK_FILTER,
     }.items()
@@ -197,6 +198,7 @@ _RANKED_TABLES = {
     "dropna": _RANKED_DROPPED,
     "to_parquet": _RANKED_ONLY_TOPIC,
     "to_delta": _RANKED_ONLY_TOPIC,
+    "to_iceberg": _RANKED_ONLY_TOPIC,
     "to_sink": _RANKED_ONLY_TOPIC,
     "foreachBatch": _RANKED_ONLY_TOPIC,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from pyspark._globals import _NoValue
@@ -23,7 +23,14 @@ from headrace.spark.analysis.plan_reader import check_narrow
 from headrace.spark.display.rows_html import rows_html
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.refused_methods import REFUSED_METHODS, REFUSED_PROPERTIES
-from headrace.spark.sinks.declaration import delta_sink, foreach_batch_sink, parquet_sink, table_sink, topic_sink
+from headrace.spark.sinks.declaration import (
+    delta_sink,
+    foreach_batch_sink,
+    iceberg_sink,
+    parquet_sink,
+    table_sink,
+    topic_sink,
+)
 from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource, TableRows
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
@@ -421,6 +428,53 @@ class StreamBase:
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,
             where=where,
+        )
+        self._app._leave(self, sink)
+        return self
+
+    def to_iceberg(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        catalog_properties: Mapping[str, str] | None = None,
+        parts: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        roll_size_bytes: int | None = None,
+        roll_interval_ms: int | None = None,
+    ) -> Self:
+        """Write each row exactly once to an Iceberg table that exists, and return the stream.
+
+        Needs the extra `iceberg`.
+
+        Args:
+            table: "namespace.table".
+            catalog: Name of the catalog in pyiceberg's configuration.
+            catalog_properties: Properties of the catalog that its configuration lacks, such as `uri` and `warehouse`.
+            parts: A directory that every instance sees, for rows that wait for their file. By default the table's
+                own; a table in an object store needs it.
+            name: Name of the sink; unique within the application.
+            roll_size_bytes: Size at which a task's committed rows become files and a snapshot of the table (128 MiB).
+            roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
+
+        Raises:
+            TopologyError: if there is no such table, or it cannot take the rows; also for the rows of an aggregate,
+                which replace each other.
+            MissingExtra: if pyiceberg is not installed.
+
+        Example:
+            `flights.to_iceberg("flights.delays", catalog_properties={"uri": "sqlite:////data/catalog.db"})`
+        """
+        sink = iceberg_sink(
+            self,
+            table,
+            catalog=catalog,
+            catalog_properties=catalog_properties,
+            parts=parts,
+            name=name,
+            roll_size_bytes=roll_size_bytes,
+            roll_interval_ms=roll_interval_ms,
+            where=call_site(),
         )
         self._app._leave(self, sink)
         return self

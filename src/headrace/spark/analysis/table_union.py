@@ -41,6 +41,7 @@ class UnitedTables(StreamBase):
     to_topic = refusing_method("to_topic", REFUSED_UNION_METHODS["to_topic"])
     to_parquet = refusing_method("to_parquet", REFUSED_UNION_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_UNION_METHODS["to_delta"])
+    to_iceberg = refusing_method("to_iceberg", REFUSED_UNION_METHODS["to_iceberg"])
     to_sink = refusing_method("to_sink", REFUSED_UNION_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_UNION_METHODS["foreachBatch"])
 

@@ -1,13 +1,15 @@
 """Sinks: the checks made when a sink is declared, and sinks other than topics.
 
-`interface` is the interface of custom sinks, `parquet` the Parquet sink, `delta` the Delta sink, `part_resolution` the
-rule that decides which parts of a table count. Importing this package loads neither PySpark nor Arrow.
+`interface` is the interface of custom sinks, `parquet` the Parquet sink, `delta` the Delta sink, `iceberg` the
+Iceberg sink, `part_resolution` the rule that decides which parts of a table count. Importing this package loads neither
+PySpark nor Arrow.
 """
 
 from __future__ import annotations
 
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.sinks.interface import RollingSink, Sink, SinkPart, SinkTask, SinkWriter
 from headrace.spark.sinks.parquet import ParquetSink
 
-__all__ = ["DeltaSink", "ParquetSink", "RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
+__all__ = ["DeltaSink", "IcebergSink", "ParquetSink", "RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.errors import SinkError
 from headrace.spark.formats.serdes import Serde, serde_name, sink_serde
 from headrace.spark.topology.nodes import ForeachBatchSink, FormatName, OutputMode, TableSink, TopicSink, ValueFormat
 from headrace.spark.unsupported import refusal, refused_format, translated
@@ -209,6 +210,59 @@ def delta_sink(
     _check_types(rows, where)
     _check_delta_names(rows.schema, where)
     sink = DeltaSink(place, partition_by=names, schema_json=rows.schema.json(), **settings)
+    return table_sink(rows, sink, name, where)
+
+
+def iceberg_sink(
+    rows: SinkRows,
+    table: object,
+    *,
+    catalog: str,
+    catalog_properties: Mapping[str, str] | None,
+    parts: str | os.PathLike[str] | None,
+    name: str | None,
+    roll_size_bytes: int | None,
+    roll_interval_ms: int | None,
+    where: str,
+) -> TableSink:
+    """Return the output for `to_iceberg`. Raises TopologyError for arguments or a table that do not fit the rows, and
+    ModuleNotFoundError without pyiceberg.
+    """
+    import pyiceberg  # noqa: F401  missing: reported at the user's line, and not by the first roll
+
+    from headrace.spark.sinks.iceberg import IcebergSink, local_directory, open_table
+
+    if not isinstance(table, str) or "." not in table:
+        raise refusal("bad-value", f"{table!r} is no name of a table", '"namespace.table", as "flights.delays"', where)
+    properties = dict(catalog_properties or {})
+    try:
+        directory = parts if parts is not None else local_directory(open_table(catalog, table, properties))
+    except SinkError as error:
+        raise refusal("bad-value", error.message, error.fix, where) from error
+    except OSError as error:
+        message = f"the catalog {catalog} cannot be read: {error}"
+        raise refusal("bad-value", message, "catalog_properties=, or pyiceberg's own configuration", where) from error
+    if directory is None:
+        raise refusal(
+            "bad-value",
+            f"{table} lies in an object store, where rows that wait for their file cannot lie",
+            "parts=: a directory of a file system that all instances see",
+            where,
+        )
+    place, _, settings = _files_of(rows, directory, None, roll_size_bytes, roll_interval_ms, where)
+    _check_types(rows, where)
+    sink = IcebergSink(
+        place,
+        table=table,
+        catalog=catalog,
+        catalog_properties=properties,
+        schema_json=rows.schema.json(),
+        **settings,
+    )
+    try:
+        sink.check()
+    except SinkError as error:
+        raise refusal("bad-value", error.message, error.fix, where) from error
     return table_sink(rows, sink, name, where)
 
 

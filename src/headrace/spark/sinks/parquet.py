@@ -34,7 +34,7 @@ from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ParquetSink", "PartWriter"]
+__all__ = ["ParquetSink", "PartWriter", "row_groups"]
 
 WRITING = ".writing-"
 ROLLING = ".rolling"
@@ -274,12 +274,12 @@ def _merge(parts: Sequence[Path], target: Path, compression: str) -> None:
         (target / place).mkdir(parents=True, exist_ok=True)
         schema = parquet.read_schema(files[0])
         with parquet.ParquetWriter(target / place / ROWS, schema, compression=compression) as writer:
-            for rows in _row_groups(files):
+            for rows in row_groups(files):
                 writer.write_table(rows)
         sync_file(target / place / ROWS)
 
 
-def _row_groups(files: Sequence[Path]) -> Iterator[pa.Table]:
+def row_groups(files: Sequence[Path]) -> Iterator[pa.Table]:
     """The rows of small row groups together, up to a row group's size."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -1,0 +1,322 @@
+"""Iceberg tables of a catalog: a roll is in the table once, whatever dies and whoever commits it."""
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from tests.longer import LONG
+
+from headrace.errors import SinkError
+from headrace.spark.sinks import iceberg
+from headrace.spark.sinks.iceberg import IcebergSink, local_directory, open_table
+from headrace.spark.sinks.interface import SinkPart, SinkTask
+from headrace.spark.sinks.parquet_journal import Journal
+
+TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
+INPUT = "flights-3@id"
+LATER = 1 << 60
+FIELDS = (("n", "long"), ("origin", "string"), ("at", "timestamp"))
+SCHEMA = json.dumps(
+    {"type": "struct", "fields": [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in FIELDS]}
+)
+ARROW = pa.schema([("n", pa.int64()), ("origin", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+ORIGINS = ("EWR", None, "a/b ü%[x]")
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr(iceberg, "PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def sink(tmp_path):
+    return sink_in(tmp_path)
+
+
+def sink_in(directory: Path, schema: pa.Schema = ARROW) -> IcebergSink:
+    """A sink and its new table, in a catalog of its own."""
+    properties = {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+    catalog = load_catalog("test", **properties)
+    catalog.create_namespace("flights")
+    catalog.create_table("flights.delays", schema=schema)
+    place = local_directory(open_table("test", "flights.delays", properties))
+    return IcebergSink(
+        str(place), table="flights.delays", catalog="test", catalog_properties=properties, schema_json=SCHEMA
+    )
+
+
+def table_of(sink):
+    return open_table(sink.catalog, sink.table, sink.catalog_properties)
+
+
+def written(sink, number, *, moves=True, schema=ARROW, task=TASK):
+    """The part of micro-batch `number`: rows 3 * number and two more, each of another day."""
+    columns = {
+        "n": pa.array([3 * number + at for at in range(3)]),
+        "origin": pa.array(list(ORIGINS)),
+        "at": pa.array([day * DAY_US + number for day in range(3)]).cast(pa.timestamp("us", "UTC")),
+    }
+    rows = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    start = 10 * number
+    part = SinkPart(task=task, batch=f"x.{number}.0", starts={INPUT: start, "idle-3@id": 7})
+    writer = sink.writer(part, schema)
+    writer.write(rows)
+    writer.close()
+    return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+
+
+def numbers(sink):
+    return Counter(table_of(sink).scan().to_arrow()["n"].to_pylist())
+
+
+def wanted(*batches):
+    return Counter(3 * number + at for number in batches for at in range(3))
+
+
+@pytest.mark.parametrize("transform", [None, IdentityTransform(), DayTransform()])
+def test_rows_and_positions_become_one_snapshot(sink, transform):
+    if transform is not None:
+        with table_of(sink).update_spec() as update:
+            update.add_field("at", transform)
+    for number in range(3):
+        sink.commit([written(sink, number)])
+    assert sink.roll([TASK], 0) == [TASK]
+    assert numbers(sink) == Counter()
+    for _ in range(2):
+        assert sink.roll([TASK], LATER) == []
+    table = table_of(sink)
+    assert len(table.metadata.snapshots) == 1
+    rows = table.scan().to_arrow()
+    assert sorted(rows["n"].to_pylist()) == list(range(9))
+    assert Counter(rows["origin"].to_pylist()) == Counter(dict.fromkeys(ORIGINS, 3))
+    assert rows["at"].combine_chunks().is_null().sum().as_py() == 0
+    application = "headrace/g/flights-3"
+    own = {name: at for name, at in table.properties.items() if name.startswith("headrace/")}
+    assert own == {f"{application}/{INPUT}": "30", application: "1"}, "the idle input did not move"
+    assert sink.positions(TASK) == {INPUT: 30, "idle-3@id": 7}
+    assert len(sink.files()) == {None: 1, "identity": 9, "day": 3}[None if transform is None else str(transform)]
+
+
+def test_rows_that_moved_no_input_are_written_once(sink):
+    """Rows of timers, or of a topic that is gone: no position shows whether the table has them."""
+    for number in range(3):
+        sink.commit([written(sink, number, moves=number == 1)])
+        sink.roll([TASK], LATER)
+        part = written(sink, number, moves=number == 1)
+        waiting = Journal.read(sink.directory_of(TASK)).after_commit(part, 1, 0)
+        roll = waiting.begin_roll("g", waiting.waiting).numbered(number + 1)
+        roll.write(sink.directory_of(TASK))
+        sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0, 1, 2)
+
+
+def test_positions_follow_a_table_that_is_ahead_of_the_journal(sink):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    directory = sink.directory_of(TASK)
+    old = Journal.read(directory)
+    sink.commit([written(sink, 1)])
+    sink.roll([TASK], LATER)
+    old.write(directory)
+    assert sink.positions(TASK)[INPUT] == 20
+
+
+def test_a_journal_of_another_time_is_refused(sink):
+    """`_headrace/` was lost, and the group's offsets were set back: the rows are in the table already."""
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    shutil.rmtree(sink.directory_of(TASK))
+    sink.commit([written(sink, 0)])
+    with pytest.raises(SinkError, match="holds a part of the rows") as raised:
+        sink.roll([TASK], LATER)
+    assert raised.value.code == "sink-refused"
+    assert numbers(sink) == wanted(0)
+
+
+def test_a_lost_race_is_not_repeated_without_the_positions(sink):
+    """pyiceberg repeats a commit that lost a race by itself; two owners of a task would both append the roll."""
+    sink.commit([written(sink, 0)])
+    directory = sink.directory_of(TASK)
+    first, second = table_of(sink), table_of(sink)
+    reached = {f"headrace/g/flights-3/{INPUT}": "10"}
+    iceberg.append_rows(first, [directory / "x.0.0"], reached, "one")
+    with pytest.raises(OSError, match="CommitFailed"):
+        iceberg.append_rows(second, [directory / "x.0.0"], reached, "two")
+    assert numbers(sink) == wanted(0)
+    assert "commit.retry.num-retries" not in table_of(sink).properties
+
+
+class Died(BaseException):
+    """The process."""
+
+
+class Commits:
+    """Commits of the catalog, each with the next event."""
+
+    def __init__(self, sink, events):
+        self.sink, self._events, self.strangers = sink, iter(events), 0
+        self._append, self._commit, self._event = iceberg.append_rows, SqlCatalog.commit_table, "well"
+
+    def append_rows(self, table, *roll):
+        event = next(self._events, "well")
+        if event == "stranger":  # another program appends in between, and the handle is old
+            self.strangers += 1
+            table_of(self.sink).append(pa.table({"n": [-self.strangers]}))
+        if event == "zombie":  # an earlier owner, whose lock the file system has lost, commits the same roll
+            self._append(table_of(self.sink), *roll)
+        self._event = event
+        self._append(table, *roll)
+
+    def commit_table(self, *change):
+        event, self._event = self._event, "well"
+        if event == "refused":
+            raise CommitFailedException("refused")
+        if event == "dies before":
+            raise Died
+        done = self._commit(*change)
+        if event == "unknown":
+            raise ConnectionResetError("unknown")
+        if event == "dies behind":
+            raise Died
+        return done
+
+    def roll(self, log):
+        while True:
+            try:
+                assert self.sink.roll([TASK], LATER) == []
+            except Died:
+                assert self.sink.pending(TASK) == []
+                assert _own(self.sink) <= wanted(*log)
+            else:
+                return
+
+
+EVENTS = st.lists(
+    st.sampled_from(["well", "refused", "unknown", "dies before", "dies behind", "stranger", "zombie"]), max_size=14
+)
+BATCHES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=5)
+
+
+@settings(max_examples=300 if LONG else 15, deadline=None)
+@given(events=EVENTS, batches=BATCHES)
+def test_random_histories_against_a_plain_log(tmp_path_factory, events, batches):
+    """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
+    sink = sink_in(tmp_path_factory.mktemp("t"))
+    log: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        commits = Commits(sink, events)
+        patch.setattr(iceberg, "append_rows", commits.append_rows)
+        patch.setattr(SqlCatalog, "commit_table", lambda *change: commits.commit_table(*change))
+        patch.setattr(iceberg, "PAUSE_S", 0.0)
+        for number, (counts, rolls) in enumerate(batches):
+            part = written(sink, number)
+            if not counts:
+                sink.discard([part])
+                continue
+            log.append(number)
+            sink.commit([part])
+            if rolls:
+                commits.roll(log)
+        commits.roll(log)
+    assert _own(sink) == wanted(*log)
+    assert numbers(sink).total() == 3 * len(log) + commits.strangers
+
+
+def _own(sink):
+    return Counter({n: times for n, times in numbers(sink).items() if n >= 0})
+
+
+def test_maintenance_by_others_keeps_the_positions(sink):
+    """Snapshots expire and rows are rewritten; the next roll still knows what the table has."""
+    for number in range(3):
+        sink.commit([written(sink, number)])
+        sink.roll([TASK], LATER)
+    table = table_of(sink)
+    table.overwrite(table.scan().to_arrow())
+    newest = table_of(sink).current_snapshot().snapshot_id
+    expired = [one.snapshot_id for one in table_of(sink).metadata.snapshots if one.snapshot_id != newest]
+    table_of(sink).maintenance.expire_snapshots().by_ids(expired).commit()
+    assert len(table_of(sink).metadata.snapshots) == 1
+    assert sink.positions(TASK)[INPUT] == 30
+    sink.commit([written(sink, 3)])
+    sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0, 1, 2, 3)
+
+
+def test_a_roll_is_on_the_disk_before_its_parts_are_forgotten(sink, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(iceberg, "sync_file", synced.append)
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    table = table_of(sink)
+    [snapshot] = table.metadata.snapshots
+    [manifest] = snapshot.manifests(table.io)
+    names = [table.metadata_location, snapshot.manifest_list, manifest.manifest_path, *sink.files()]
+    assert sorted(map(str, synced)) == sorted(name.removeprefix("file://") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (pa.schema([("n", pa.int64()), ("origin", pa.string())]), 'no column "at"'),
+        (ARROW.set(0, pa.field("n", pa.int32())), '"n" is int32 in the table and int64'),
+        (ARROW.set(2, pa.field("at", pa.timestamp("us"))), '"at" is timestamp'),
+        (ARROW.set(0, pa.field("n", pa.int64(), nullable=False)), '"n" is required'),
+    ],
+)
+def test_a_table_with_other_columns_is_refused(tmp_path, schema, why):
+    with pytest.raises(SinkError, match=why) as raised:
+        sink_in(tmp_path, schema).check()
+    assert raised.value.code == "sink-refused"
+
+
+def test_columns_that_only_the_table_has_are_null(tmp_path):
+    sink = sink_in(tmp_path, ARROW.append(pa.field("more", pa.string())))
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    assert table_of(sink).scan().to_arrow()["more"].to_pylist() == [None] * 3
+
+
+def test_rows_are_divided_into_buckets(sink):
+    with table_of(sink).update_spec() as update:
+        update.add_field("n", BucketTransform(4))
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    assert numbers(sink) == wanted(0)
+
+
+def test_a_table_that_was_created_again_is_refused(sink):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    catalog = load_catalog("test", **sink.catalog_properties)
+    catalog.drop_table("flights.delays")
+    catalog.create_table("flights.delays", schema=ARROW)
+    sink.commit([written(sink, 1)])
+    with pytest.raises(SinkError, match="was created again"):
+        sink.roll([TASK], LATER)
+    catalog.drop_table("flights.delays")
+    with pytest.raises(SinkError, match=r"has no table flights\.delays"):
+        sink.roll([TASK], LATER)
+
+
+def test_a_catalog_that_cannot_be_read_is_an_error_of_the_store(sink, tmp_path):
+    (tmp_path / "catalog.db").write_bytes(b"no database at all, but a file of some length" * 50)
+    with pytest.raises(OSError, match="DatabaseError"):
+        sink.check()
+
+
+def test_secrets_of_the_catalog_are_not_shown(sink):
+    secret = replace(sink, catalog_properties={**sink.catalog_properties, "password": "hush"})
+    assert "hush" not in repr(secret)
+    assert secret.name == "test.flights.delays"
