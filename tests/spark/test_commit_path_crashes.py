@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.longer import LONG, longer
 from tests.spark.application.crash_points import BEFORE, crash_at_each
-from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, WORKER_POINTS
+from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS, WORKER_POINTS
 from tests.spark.application.processes import BrokerProcess
 from tests.spark.test_event_time_crashes import POINTS as IN_EVENT_TIME
 
@@ -38,4 +38,12 @@ def test_a_crash_at_each_point_of_a_delta_commit(tmp_path: Path) -> None:
     """Each step without kills is one of `sinks/test_delta.py`; here the driver and its JVM are gone."""
     points = (*DELTA_POINTS, "after EndTxn, before the table is told", "a part of the table was written")
     with BrokerProcess(tmp_path / "data") as broker:
-        crash_at_each(points, broker, tmp_path, delta=True)
+        crash_at_each(points, broker, tmp_path, table_format="delta")
+
+
+@longer
+def test_a_crash_at_each_point_of_a_commit_to_iceberg(tmp_path: Path) -> None:
+    """Each step without kills is one of `sinks/test_iceberg.py`; here the driver and its JVM are gone."""
+    points = (*ICEBERG_POINTS, "after EndTxn, before the table is told", "a part of the table was written")
+    with BrokerProcess(tmp_path / "data") as broker:
+        crash_at_each(points, broker, tmp_path, table_format="iceberg")

@@ -1,7 +1,7 @@
 """kill -9 at points of the commit path, one by one, while flights flow; then the judgement.
 
 Each flight is a key, so the count of each must be 1, and its row must have been written once, as readers of committed
-records see it; a Parquet or Delta table beside it holds each flight once.
+records see it; a table of files beside it holds each flight once.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
+import pyarrow as pa
 from pyarrow import parquet
 from tests.harness.brokers import RunningBroker
+from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.harness.polling import wait_until
 from tests.longer import LONG
-from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS
+from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, headrace
 
 from headrace.client.admin import Admin
 from headrace.spark.sinks import delta_log
+from headrace.spark.sinks.iceberg import open_table
 
 __all__ = ["BEFORE", "CrashFile", "crash_at", "crash_at_each", "crashing_application"]
 
+Format = Literal["parquet", "delta", "iceberg"]
+
 GROUP = "each-flight"
+_PLACES = {"parquet": "FLIGHTS_TABLE", "delta": "FLIGHTS_DELTA", "iceberg": "FLIGHTS_ICEBERG"}
 WORK_BETWEEN = 300  # flights committed after each crash
 BEFORE = {  # what has to go wrong first
     "in the undo of a store": ("a store was prepared",),
@@ -60,11 +67,16 @@ def crashing_application(servers: str, directory: Path, crash_file: CrashFile, *
     )
 
 
-def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path, *, delta: bool = False) -> None:
+def crash_at_each(
+    points: Sequence[str], broker: RunningBroker, directory: Path, *, table_format: Format = "parquet"
+) -> None:
     """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
     crash = CrashFile(directory / "crash")
     servers, table = broker.bootstrap_servers, directory / "table"
-    place = {"FLIGHTS_DELTA" if delta else "FLIGHTS_TABLE": str(table)}
+    place = {_PLACES[table_format]: str(table)}
+    if table_format == "iceberg":
+        table.mkdir()
+        create_table(catalog_in(table), pa.schema([("id", pa.int64()), ("origin", pa.string())]))
     application = crashing_application(servers, directory / "a", crash, **place)
     with Admin(servers) as admin, Feed(servers, 4) as feed:
         admin.create_topics({"flights": 4}, replication_factor=1)
@@ -91,8 +103,7 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path,
         finally:
             application.end()
     assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
-    files = delta_log.data_files(str(table)) if delta else [str(file) for file in table.glob("*.parquet")]
-    in_the_table = sorted(n for file in files for n in parquet.read_table(file)["id"].to_pylist())
+    in_the_table = sorted(_ids(table, table_format))
     assert in_the_table == list(range(sent)), (
         f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
     )
@@ -100,6 +111,15 @@ def crash_at_each(points: Sequence[str], broker: RunningBroker, directory: Path,
         out = headrace("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
         assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
         assert json.loads(out.stdout)["status"] == "equal"
+
+
+def _ids(table: Path, table_format: Format) -> list[int]:
+    if table_format == "iceberg":
+        rows = open_table("default", TABLE, catalog_in(table)).scan().to_arrow()
+        return list(rows["id"].to_pylist())
+    is_delta = table_format == "delta"
+    files = delta_log.data_files(str(table)) if is_delta else [str(file) for file in table.glob("*.parquet")]
+    return [n for file in files for n in parquet.read_table(file)["id"].to_pylist()]
 
 
 def _has_committed(admin: Admin, more_than: int) -> bool:
@@ -112,5 +132,5 @@ def crash_at(point: str, application: Application, crash: CrashFile, broker: Run
         if application.has_ended:
             application.start()
         wait_until(lambda: crash.is_done or application.has_ended, f"dead {point}", application, broker)
-    if point in (*DRIVER_POINTS, *DELTA_POINTS):
+    if point in (*DRIVER_POINTS, *DELTA_POINTS, *ICEBERG_POINTS):
         wait_until(lambda: application.has_ended, f"dead {point}", application, broker)

@@ -30,6 +30,12 @@ DELTA_POINTS = (  # of a driver that publishes a roll of a Delta table
     "behind the commit of the log",
     "behind the roll, before the journal",
 )
+ICEBERG_POINTS = (  # of a driver that publishes a roll of an Iceberg table
+    "before the table is read",
+    "before the append",
+    "behind the append",
+    "behind the append, before the journal",
+)
 WORKER_POINTS = (
     "before the flush",
     "after the flush, before the job ends",
@@ -87,8 +93,9 @@ def in_the_driver() -> None:
     from headrace.spark.runtime.stores.replicas import Replicas
     from headrace.spark.runtime.stores.store_restorer import StoreRestorer
     from headrace.spark.runtime.table_sinks import TableSinks
-    from headrace.spark.sinks import delta_log
+    from headrace.spark.sinks import delta_log, iceberg
     from headrace.spark.sinks.delta import DeltaSink
+    from headrace.spark.sinks.iceberg import IcebergSink
     from headrace.spark.sinks.parquet import ParquetSink
 
     def committing(*_: Any, commit: bool, **__: Any) -> bool:
@@ -109,6 +116,8 @@ def in_the_driver() -> None:
     _around(ParquetSink, ParquetSink._publish, before=DRIVER_POINTS[6])
     _around(DeltaSink, DeltaSink._publish, before=DELTA_POINTS[0], after=DELTA_POINTS[3])
     _around(delta_log, delta_log.add_files, before=DELTA_POINTS[1], after=DELTA_POINTS[2])
+    _around(IcebergSink, IcebergSink._publish, before=ICEBERG_POINTS[0], after=ICEBERG_POINTS[3])
+    _around(iceberg, iceberg.append_rows, before=ICEBERG_POINTS[1], after=ICEBERG_POINTS[2])
 
 
 def in_a_worker() -> None:

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from pathlib import Path
 
 import crashing
 from pyspark.sql import functions as F
+from tests.harness.iceberg_tables import TABLE, catalog_in
 
 from headrace import StreamsApp
 from headrace.spark import session
@@ -21,6 +23,10 @@ if "FLIGHTS_TABLE" in os.environ:
     flights.select("id", "origin").to_parquet(os.environ["FLIGHTS_TABLE"], roll_interval_ms=5_000)
 if "FLIGHTS_DELTA" in os.environ:
     flights.select("id", "origin").to_delta(os.environ["FLIGHTS_DELTA"], roll_interval_ms=3_000)
+
+if "FLIGHTS_ICEBERG" in os.environ:
+    properties = catalog_in(Path(os.environ["FLIGHTS_ICEBERG"]))
+    flights.select("id", "origin").to_iceberg(TABLE, catalog_properties=properties, roll_interval_ms=3_000)
 
 if __name__ == "__main__":
     app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.harness.polling import wait_until
 from tests.harness.values import raising
 from tests.longer import longer
@@ -16,6 +17,7 @@ from headrace.client.admin import Admin
 from headrace.client.transactions import Transactions
 from headrace.errors import CannotConnect, HeadraceError, SinkError, TopologyError
 from headrace.spark.sinks import ParquetSink, SinkPart
+from headrace.spark.sinks.iceberg import local_directory, open_table
 
 pytestmark = pytest.mark.spark
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -313,6 +315,50 @@ def test_a_delta_table_of_several_runs(broker, make_app, flights, tmp_path):
     DeltaTable(table).alter.add_constraint({"small": "n < 1000"})
     [problem] = [found for found in to_delta().check() if found.level == "problem" and found.code == "table"]
     assert "cannot take the rows" in problem.message
+
+
+def test_an_iceberg_table_of_several_runs(broker, make_app, flights, tmp_path):
+    """Rows and positions of a run become snapshots; the next run appends, and `verify` compares the data files."""
+    properties = catalog_in(tmp_path)
+    create_table(properties, pa.schema([("origin", pa.string()), ("n", pa.int64())]))
+
+    def to_iceberg():
+        app = make_app(processing_guarantee="exactly_once_v2")
+        rows = app.stream("flights", schema="origin string, n bigint")
+        rows.to_iceberg(TABLE, catalog_properties=properties)
+        return app
+
+    for start in (0, 60):
+        flights.send(broker, range(start, start + 60))
+        with to_iceberg().start() as app:
+            app.wait_until("caught-up", timeout=180)
+        table = open_table("default", TABLE, properties)
+        rows = table.scan().to_arrow().to_pylist()
+        assert sorted(row["n"] for row in rows) == list(range(start + 60))
+    assert {row["n"]: row["origin"] for row in rows} == {n: flights.flight(n)["origin"] for n in range(120)}
+    assert left_in(local_directory(table)) == []
+    assert f"default.{TABLE} (IcebergSink: origin, n)" in to_iceberg().describe()
+    assert {found.level for found in to_iceberg().check() if found.code == "table"} == {"ok"}
+    [verdict] = to_iceberg().verify().sinks
+    assert (verdict.topic, verdict.equal, verdict.wrong) == (f"default.{TABLE}", 120, False)
+    table.delete("n < 3")
+    [verdict] = to_iceberg().verify().sinks
+    assert verdict.lost == 3
+    app = to_iceberg()
+    with table.update_schema() as update:
+        update.rename_column("n", "number")
+    [problem] = [found for found in app.check() if found.level == "problem" and found.code == "table"]
+    assert 'no column "n"' in problem.message
+    for declare, why in (
+        (lambda rows: rows.to_iceberg(TABLE, catalog_properties=properties), 'no column "n"'),
+        (lambda rows: rows.to_iceberg("flights.other", catalog_properties=properties), "no table flights.other"),
+        (lambda rows: rows.to_iceberg("delays", catalog_properties=properties), "no name of a table"),
+        (lambda rows: rows.to_iceberg(TABLE, catalog_properties={"uri": "sqlite:////nowhere/at/all.db"}), "be read"),
+        (lambda rows: rows.groupBy("origin").count().to_iceberg(TABLE), "rows replace each other"),
+    ):
+        with pytest.raises(TopologyError, match=why) as raised:
+            declare(make_app().stream("flights", schema="origin string, n bigint"))
+        assert Path(__file__).name in raised.value.facts["where"]
 
 
 def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tmp_path):

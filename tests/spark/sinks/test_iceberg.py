@@ -14,6 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.longer import LONG
 
 from headrace.errors import SinkError
@@ -46,14 +47,9 @@ def sink(tmp_path):
 
 def sink_in(directory: Path, schema: pa.Schema = ARROW) -> IcebergSink:
     """A sink and its new table, in a catalog of its own."""
-    properties = {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
-    catalog = load_catalog("test", **properties)
-    catalog.create_namespace("flights")
-    catalog.create_table("flights.delays", schema=schema)
-    place = local_directory(open_table("test", "flights.delays", properties))
-    return IcebergSink(
-        str(place), table="flights.delays", catalog="test", catalog_properties=properties, schema_json=SCHEMA
-    )
+    properties = catalog_in(directory)
+    place = str(local_directory(create_table(properties, schema)))
+    return IcebergSink(place, table=TABLE, catalog="default", catalog_properties=properties, schema_json=SCHEMA)
 
 
 def table_of(sink):
@@ -299,7 +295,7 @@ def test_rows_are_divided_into_buckets(sink):
 def test_a_table_that_was_created_again_is_refused(sink):
     sink.commit([written(sink, 0)])
     sink.roll([TASK], LATER)
-    catalog = load_catalog("test", **sink.catalog_properties)
+    catalog = load_catalog("default", **sink.catalog_properties)
     catalog.drop_table("flights.delays")
     catalog.create_table("flights.delays", schema=ARROW)
     sink.commit([written(sink, 1)])
@@ -319,4 +315,4 @@ def test_a_catalog_that_cannot_be_read_is_an_error_of_the_store(sink, tmp_path):
 def test_secrets_of_the_catalog_are_not_shown(sink):
     secret = replace(sink, catalog_properties={**sink.catalog_properties, "password": "hush"})
     assert "hush" not in repr(secret)
-    assert secret.name == "test.flights.delays"
+    assert secret.name == "default.flights.delays"

@@ -1,0 +1,25 @@
+"""Iceberg tables of an SQL catalog in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+__all__ = ["TABLE", "catalog_in", "create_table"]
+
+TABLE = "flights.delays"
+
+
+def catalog_in(directory: Path) -> dict[str, str]:
+    """Properties of a catalog whose database and warehouse lie in `directory`."""
+    return {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+
+
+def create_table(properties: dict[str, str], schema: pa.Schema) -> Table:
+    """Create the table `TABLE`, unless it exists."""
+    catalog = load_catalog("default", **properties)
+    catalog.create_namespace_if_not_exists("flights")
+    return catalog.create_table_if_not_exists(TABLE, schema=schema)
