@@ -1,0 +1,85 @@
+"""Active tasks that a member of a classic group holds, and the generation with which their offsets may be committed.
+
+A classic coordinator accepts a commit only with the group's present generation (`ClassicGroup.validateOffsetCommit`):
+it compares member id and generation, not tasks. A micro-batch that was planned in generation g may end in generation
+g+1, while its tasks stayed with the member. It is committed with the newest generation of which the member knows that
+it has held every task of the batch without a break since g. This is safe:
+
+1. A member claims each task that it may have open in every JoinGroup, also a revoked one that it has not given back.
+2. The leader assigns a claimed task to no other member (two-phase moves, KIP-429). So from the answer to the join of
+   generation g+1 on, no member of g+1 but this one can own the task, whether or not the assignment has arrived.
+3. The next generation without the claim needs another JoinGroup of this member, or its removal from the group. After a
+   removal its member id is unknown, and a commit with it is refused (UNKNOWN_MEMBER_ID).
+4. A task that was given back and assigned again is held since the later generation. Another member may have committed
+   in between, so batches that were planned before are not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from headrace.client.membership.assignment import Tasks, task_ids, tasks_of
+from headrace.client.membership.streams_heartbeat import TaskId
+
+__all__ = ["TaskOwnership"]
+
+
+class TaskOwnership:
+    """Held active tasks and the generation since which each is held without a break. Mutable."""
+
+    def __init__(self) -> None:
+        self._since: dict[TaskId, int] = {}
+        self._generation: int | None = None
+
+    @property
+    def generation(self) -> int | None:
+        """The newest generation that the member joined; None outside of the group."""
+        return self._generation
+
+    @property
+    def held_since(self) -> Mapping[TaskId, int]:
+        """Held task → generation since which the member holds it."""
+        return MappingProxyType(self._since)
+
+    @property
+    def tasks(self) -> Tasks:
+        """The held tasks: those that the application may have open."""
+        grouped: dict[str, list[int]] = {}
+        for subtopology, partition in self._since:
+            grouped.setdefault(subtopology, []).append(partition)
+        return tasks_of(grouped)
+
+    def on_generation(self, generation: int) -> None:
+        """Note the answer to a join; the held tasks were claimed in it."""
+        self._generation = generation
+
+    def on_assigned(self, tasks: Iterable[TaskId]) -> None:
+        """Hold assigned tasks from the present generation on; tasks that are held already keep their generation."""
+        if self._generation is None:
+            raise AssertionError("tasks are assigned in a generation")
+        for task in tasks:
+            self._since.setdefault(task, self._generation)
+
+    def keep_only(self, tasks: Mapping[str, Iterable[int]]) -> None:
+        """Give back all held tasks but these."""
+        kept = task_ids(tasks)
+        self._since = {task: since for task, since in self._since.items() if task in kept}
+
+    def lose_all(self) -> None:
+        """Lose all tasks: the member was fenced, or left."""
+        self._since.clear()
+        self._generation = None
+
+    def commit_generation(self, planned_generation: int, tasks: Iterable[TaskId]) -> int | None:
+        """Return the generation with which to commit a batch, None if it must be aborted.
+
+        Args:
+            planned_generation: The generation of the snapshot that the batch was planned with.
+            tasks: The active tasks of the batch.
+        """
+        for task in tasks:
+            since = self._since.get(task)
+            if since is None or since > planned_generation:
+                return None
+        return self._generation
