@@ -135,12 +135,6 @@ def test_a_range_that_cannot_be_read_is_refused(orders: EmbeddedBroker, options:
     assert caught.value.fix
 
 
-def test_a_stream_is_refused(orders: EmbeddedBroker) -> None:
-    made = source(orders)
-    with pytest.raises(HeadraceError, match="not supported yet"):
-        made.streamReader(schema_of(made))
-
-
 def test_records_that_are_deleted_or_of_another_topic_are_no_silent_gap() -> None:
     with EmbeddedBroker({"orders": 1}) as broker, Admin(broker.bootstrap_servers) as admin:
         broker.produce("orders", [f"0-{number}" for number in range(5)])

@@ -48,19 +48,24 @@ class LogPositions:
         self._client = client
         self._options = options
 
-    def partitions(self) -> dict[TopicPartition, str]:
+    def partitions(self, *, skip_missing: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions of the chosen topics with their topic ids, empty where the broker has none.
+
+        Args:
+            skip_missing: Leave out topics and partitions that do not exist.
 
         Raises:
             BrokerError: `topic-missing`.
         """
         chosen = self._options.topics
-        if chosen.pattern:
-            pattern = re.compile(chosen.pattern)
+        if chosen.pattern or skip_missing:
+            pattern = re.compile(chosen.pattern or "|".join(map(re.escape, _names(chosen))))
             # The whole name, and no internal topic: as Kafka's consumer subscribes to a pattern.
             topics = {name: t for name, t in self._admin.list_topics().items() if pattern.fullmatch(name)}
         else:
-            topics = dict(self._client.known_topics(_names(chosen), refresh=True).topics)
+            known = self._client.known_topics(_names(chosen), refresh=True).topics
+            # The client remembers more topics than these: a stream asks with the same client again and again.
+            topics = {name: known[name] for name in _names(chosen)}
         found = {
             (name, partition): str(topics[name].topic_id or "")
             for name in sorted(topics)
@@ -68,6 +73,8 @@ class LogPositions:
         }
         if not chosen.partitions:
             return found
+        if skip_missing:
+            return {key: found[key] for key in chosen.partitions if key in found}
         for topic, partition in chosen.partitions:
             if (topic, partition) not in found:
                 raise ConfigError(

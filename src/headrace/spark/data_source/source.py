@@ -1,12 +1,13 @@
-"""The data source that Spark registers, and its batch reader."""
+"""The data source that Spark registers, and its batch reader; `stream_reader` has that of streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,7 +21,7 @@ from pyspark.sql.types import (
 from headrace.errors import ConfigError
 from headrace.spark.data_source.log_positions import opened
 from headrace.spark.data_source.offset_ranges import Narrowing, OffsetRange, narrowing_of, split_ranges
-from headrace.spark.data_source.options import EARLIEST, LATEST, STREAM_ONLY, Position, SourceOptions
+from headrace.spark.data_source.options import BATCH_ONLY, EARLIEST, LATEST, STREAM_ONLY, Position, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,13 +58,21 @@ class HeadraceDataSource(DataSource):
         """Return the reader of a batch query."""
         return RangesReader(self._batch_options(schema))
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse to read a stream."""
-        raise ConfigError(
-            "not-supported-here",
-            'readStream.format("headrace") is not supported yet.',
-            'Read with format("kafka"), or declare a StreamsApp.',
-        )
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of a streaming query."""
+        options = self._parsed()
+        _check_schema(schema, options)
+        options.refuse(BATCH_ONLY, "a streaming query")
+        try:
+            # Imported here: the limits of micro-batches came with Spark 4.2.
+            from headrace.spark.data_source.stream_reader import TopicsStreamReader
+        except ImportError as error:
+            raise ConfigError(
+                "not-supported-here",
+                f'readStream.format("headrace") needs PySpark 4.2 or later, and this is {pyspark.__version__}.',
+                'Update PySpark, or read with format("kafka").',
+            ) from error
+        return TopicsStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
         """Refuse to write."""
