@@ -269,7 +269,7 @@ class ClassicStreamsMembership:
     def acknowledge(
         self,
         owned: Mapping[str, Sequence[int]],
-        now_ms: int,
+        now_ms: int,  # noqa: ARG002
         *,
         standby: Mapping[str, Sequence[int]] | None = None,  # noqa: ARG002
         warmup: Mapping[str, Sequence[int]] | None = None,  # noqa: ARG002
@@ -286,17 +286,17 @@ class ClassicStreamsMembership:
         """
         if not self._assigned_once:
             return
-        # 1. An acknowledgement of an older assignment gives back only what neither the application nor the newest
-        #    assignment has: tasks that came later may have been opened meanwhile.
-        is_newest = version is None or version >= self._assignment.version
-        kept = task_ids(owned) if is_newest else task_ids(owned) | task_ids(self._assignment.active)
-        self._ownership.keep_only(_grouped(kept))
-        if is_newest and task_ids(owned) <= task_ids(self._assignment.active):
+        # 1. Acknowledgements cross new assignments. One of an older assignment gives nothing back: the application may
+        #    be about to open tasks of a snapshot in between. Assigned tasks stay held while they are not open yet.
+        if version is not None and version < self._assignment.version:
+            return
+        active = task_ids(self._assignment.active)
+        self._ownership.keep_only(_grouped(active | task_ids(owned)))
+        if task_ids(owned) <= active:
             self._state = MemberState.STABLE
         # 2. The last join claimed tasks that are given back now: the others get them with the next generation.
         if self._claimed - self._ownership.held_since.keys():
             self._request_rejoin("revoked tasks were given back")
-            self._retry_ms = now_ms if self._phase is _Phase.IDLE else self._retry_ms
 
     def report_offsets(
         self,
@@ -590,7 +590,8 @@ class ClassicStreamsMembership:
 
     def _take_generation(self, reply: JoinReply, now_ms: int) -> None:
         self._backoff_ms = RETRY_BACKOFF_MS
-        self._identify(int(reply.generation_id), reply.member_id)
+        generation, former = int(reply.generation_id), self._ownership.generation
+        self._identify(generation, reply.member_id)
         if (reply.protocol_name or "") != PROTOCOL_NAME:
             self._fail(ErrorCode.inconsistent_group_protocol)
             return
@@ -599,7 +600,15 @@ class ClassicStreamsMembership:
         self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
         self._retry_ms = now_ms
         self._shutdown_wanted = False
-        # 2. From now on the coordinator accepts commits with this generation only. The tasks are those of the join.
+        # 2. A static member is not removed when it misses a generation (KIP-345), and what it was assigned after its
+        #    last join was not claimed in that one: another member may have had it. A dynamic member can skip a
+        #    generation only if the answer to a join was lost, in which it claimed everything. A lower generation means
+        #    that the coordinator lost its data.
+        skipped = former is not None and self._identity.instance_id is not None and generation > former + 1
+        if former is not None and (generation < former or skipped):
+            self._on_fenced(ErrorCode.illegal_generation, now_ms)
+            return
+        # 3. From now on the coordinator accepts commits with this generation only. The tasks are those of the join.
         self._ownership.on_generation(self._identity.generation)
         before = self._assignment
         self._assignment = AssignmentSnapshot(
@@ -613,7 +622,7 @@ class ClassicStreamsMembership:
         )
         if self._assigned_once and before.member_epoch != self._assignment.member_epoch:
             self._events.append(_change(before.tasks, self._assignment))
-        # 3. The leader assigns first; a follower syncs at once, and stops watching the partitions.
+        # 4. The leader assigns first; a follower syncs at once, and stops watching the partitions.
         self._joined = None
         self._assignments = {}
         self._missing_topics = ()

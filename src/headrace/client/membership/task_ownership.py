@@ -9,7 +9,8 @@ it has held every task of the batch without a break since g. This is safe:
 2. The leader assigns a claimed task to no other member (two-phase moves, KIP-429). So from the answer to the join of
    generation g+1 on, no member of g+1 but this one can own the task, whether or not the assignment has arrived.
 3. The next generation without the claim needs another JoinGroup of this member, or its removal from the group. After a
-   removal its member id is unknown, and a commit with it is refused (UNKNOWN_MEMBER_ID).
+   removal its member id is unknown, and a commit with it is refused (UNKNOWN_MEMBER_ID). A static member may miss a
+   generation without a removal; it loses its tasks when the next join shows the gap.
 4. A task that was given back and assigned again is held since the later generation. Another member may have committed
    in between, so batches that were planned before are not committed.
 """
