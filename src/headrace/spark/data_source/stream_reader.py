@@ -52,6 +52,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: dict[str, Any] | None = None
         self._target: dict[TopicPartition, tuple[str, int]] | None = None
         self._last_batch_s: float | None = None
+        self._committed: StreamOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the offset before the first batch, which does not say where that begins."""
@@ -77,9 +78,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             BrokerError: `offset-out-of-range`, `topic-recreated`, `topic-missing`: records are lost.
+            ConfigError: `bad-value`: an option, or the group of `group.id` has members.
         """
         options = self._options
         previous = StreamOffset.parse(start)
+        # Spark plans a batch when the one before has finished, so `start` is the end of a finished batch. It calls
+        # `commit` one batch late, and with Trigger.AvailableNow not at all for the last one.
+        if previous is not None:
+            self._commit_to_group(previous)
         log = self._positions()
         # A topic that is missing when the query starts is a wrong name, even without failOnDataLoss.
         topic_ids = log.partitions(skip_missing=previous is not None and not options.fail_on_data_loss)
@@ -135,17 +141,27 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition.value, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: `latestOffset` has committed the offsets, or does in the same trigger."""
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _commit_to_group(self, last: StreamOffset) -> None:
         """Commit the offsets of a finished batch to the group of the options.
 
         Raises:
             ConfigError: `bad-value`: the group has members.
         """
-        group_id, last = self._options.group_id, StreamOffset.parse(end)
-        if not group_id or last is None or not last.offsets:
+        group_id = self._options.group_id
+        if not group_id or not last.offsets or last == self._committed:
             return
         ids = {key: UUID(last.topic_ids[key[0]]) for key in last.offsets if last.topic_ids.get(key[0])}
         try:
             commit_offsets(self._opened(), group_id, last.offsets, topic_ids=ids)
+            self._committed = last
         except Fenced as error:
             raise ConfigError(
                 "bad-value",
@@ -156,12 +172,6 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except HeadraceError as error:
             # The offsets in the group show the lag. The query itself goes on from its checkpoint.
             _log.warning("Offset commit failed for the group %s; the next batch commits again: %s", group_id, error)
-
-    def stop(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
     def _opened(self) -> NetworkClient:
         if self._client is None:
