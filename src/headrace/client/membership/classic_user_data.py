@@ -28,7 +28,7 @@ _FOLLOW_UP = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """All that the leader is told about a member.
+    """Report of a member to the leader.
 
     Attributes:
         topology_hash: Hash of the member's topology; `HASH_BYTES` bytes.
