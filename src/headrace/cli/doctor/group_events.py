@@ -1,0 +1,244 @@
+"""The causal log of one group, from the coordinator's own records in `__consumer_offsets`.
+
+Coordinators of every type write each change of a group there before they act on it: Apache Kafka's and ours, with the
+same records. So the log is exact, and no recorder has to run beforehand. It reaches back as far as compaction has left
+the records, which is at least the active segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
+from headrace.client.plain_records import consume
+from headrace.coordinator.records import schemas as s
+from headrace.coordinator.records.serde import decode
+from headrace.coordinator.request_context import CorruptRecord
+from headrace.protocol.partitioner import partition_for_group
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+
+__all__ = ["EventKind", "GroupEvent", "GroupRecord", "group_events", "read_group_records"]
+
+EventKind = Literal["joined", "left", "replaced", "rebalance", "subscription", "metadata", "topology"]
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS_WITHIN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEvent:
+    """One change of the group.
+
+    Attributes:
+        at_ms: Timestamp of the record.
+        kind: joined, left and replaced (a static member came back under its instance id) concern a member; rebalance is
+            a new group epoch or generation; metadata is a change of the subscribed topics' partitions.
+        member_id: The member, else "".
+        client_id: Its client id, else "".
+        client_host: Its address, else "".
+        instance_id: Its instance id, if it is static.
+        detail: The epoch, the subscription or what else changed, in words.
+    """
+
+    at_ms: int
+    kind: EventKind
+    member_id: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A record of `__consumer_offsets` as it was read."""
+
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    subscription: str
+
+
+@dataclass(slots=True)
+class _Group:
+    """State of the group after the records read so far. Mutable."""
+
+    members: dict[str, _Member] = field(default_factory=dict)
+    # Static members that are gone and may be replaced: instance id → the leave that is held back for now.
+    leaving: dict[str, GroupEvent] = field(default_factory=dict)
+    epoch: int | None = None
+    metadata_hash: int | None = None
+    topology_epoch: int | None = None
+    members_changed_ms: int = -1
+    topology_at_ms: int | None = None
+
+
+def read_group_records(admin: Admin, group_id: str) -> Iterator[GroupRecord]:
+    """Yield the records of the group's partition; those of other groups are among them.
+
+    Raises:
+        BrokerError: `topic-missing` if no group has committed anything yet; `not-authorized`.
+    """
+    topic = admin.describe_topics([OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
+    if topic is None:
+        return
+    key = (OFFSETS_TOPIC, partition_for_group(group_id, len(topic.partitions)))
+    start = admin.list_offsets({key: "earliest"})[key].offset
+    # Coordinators' own batches are never part of a transaction, so nothing is gained by waiting for markers.
+    for _, _, record in consume(admin.client, {key: start}, isolation_level="read_uncommitted"):
+        if record.key is not None:
+            yield GroupRecord(timestamp_ms=record.timestamp_ms, key=record.key, value=record.value)
+
+
+def group_events(records: Iterable[GroupRecord], group_id: str) -> list[GroupEvent]:
+    """Return the changes of one group in the order of its records."""
+    group = _Group()
+    events: list[GroupEvent] = []
+    for record in records:
+        try:
+            found = decode(record.key, record.value)
+        except CorruptRecord:
+            continue  # a version that is newer than this program
+        if found is None or group_id not in (getattr(found.key, "group_id", None), getattr(found.key, "group", None)):
+            continue
+        events += _changes(group, found.key, found.value, record.timestamp_ms)
+    # A static member that has not come back has left.
+    events += group.leaving.values()
+    return sorted(events, key=lambda event: event.at_ms)
+
+
+def _changes(group: _Group, key: object, value: object, at_ms: int) -> list[GroupEvent]:
+    match key, value:
+        case (
+            (s.ConsumerGroupMetadataKey() | s.StreamsGroupMetadataKey()),
+            (s.ConsumerGroupMetadataValue() | s.StreamsGroupMetadataValue()),
+        ):
+            return _epoch(group, value.epoch, value.metadata_hash, at_ms)
+        case ((s.ConsumerGroupMemberMetadataKey() | s.StreamsGroupMemberMetadataKey()), None):
+            return _member_left(group, key.member_id, at_ms)
+        case s.ConsumerGroupMemberMetadataKey(), s.ConsumerGroupMemberMetadataValue():
+            subscription = value.subscribed_topic_regex or ", ".join(sorted(value.subscribed_topic_names))
+            return _member_seen(group, key.member_id, value, subscription, at_ms)
+        case s.StreamsGroupMemberMetadataKey(), s.StreamsGroupMemberMetadataValue():
+            return _member_seen(group, key.member_id, value, "", at_ms)
+        case s.StreamsGroupTopologyKey(), s.StreamsGroupTopologyValue():
+            before, group.topology_epoch = group.topology_epoch, value.epoch
+            group.topology_at_ms = at_ms
+            if before is None or before == value.epoch:
+                return []
+            return [GroupEvent(at_ms=at_ms, kind="topology", detail=f"topology epoch {before} to {value.epoch}")]
+        case s.GroupMetadataKey(), s.GroupMetadataValue():
+            return _generation(group, value, at_ms)
+    return []
+
+
+def _epoch(group: _Group, epoch: int, metadata_hash: int, at_ms: int) -> list[GroupEvent]:
+    events = []
+    # The hash covers the topics that the group reads, with their partitions. It also changes
+    # 1. from and to 0, the hash of a group without topics,
+    # 2. with the subscriptions of members, in the same batch and so with the same timestamp,
+    # 3. while the internal topics of a new topology are created.
+    subscribed = group.members_changed_ms == at_ms
+    created = group.topology_at_ms is not None and at_ms - group.topology_at_ms < INTERNAL_TOPICS_WITHIN_MS
+    changed = group.metadata_hash and metadata_hash and metadata_hash != group.metadata_hash
+    if changed and not subscribed and not created:
+        events.append(GroupEvent(at_ms=at_ms, kind="metadata", detail="partitions of the subscribed topics changed"))
+    group.metadata_hash = metadata_hash
+    if epoch != group.epoch:
+        group.epoch = epoch
+        events.append(GroupEvent(at_ms=at_ms, kind="rebalance", detail=f"group epoch {epoch}"))
+    return events
+
+
+def _member_seen(
+    group: _Group,
+    member_id: str,
+    value: s.ConsumerGroupMemberMetadataValue | s.StreamsGroupMemberMetadataValue,
+    subscription: str,
+    at_ms: int,
+) -> list[GroupEvent]:
+    member = _Member(
+        client_id=value.client_id,
+        client_host=value.client_host,
+        instance_id=value.instance_id,
+        subscription=subscription,
+    )
+    return _join(group, member_id, member, at_ms)
+
+
+def _join(group: _Group, member_id: str, member: _Member, at_ms: int) -> list[GroupEvent]:
+    before = group.members.get(member_id)
+    group.members[member_id] = member
+    group.members_changed_ms = at_ms
+    if before is None:
+        # The replacement of a static member is a tombstone of the old id and a record of the new one.
+        held = group.leaving.pop(member.instance_id, None) if member.instance_id is not None else None
+        return [_about(member_id, member, "joined" if held is None else "replaced", at_ms, member.subscription)]
+    # A new member's first record has no subscription on some brokers; that is no change by the user.
+    if before.subscription and before.subscription != member.subscription:
+        words = f"from {before.subscription} to {member.subscription or 'nothing'}"
+        return [_about(member_id, member, "subscription", at_ms, words)]
+    return []
+
+
+def _member_left(group: _Group, member_id: str, at_ms: int) -> list[GroupEvent]:
+    member = group.members.pop(member_id, None)
+    if member is None:
+        return []
+    group.members_changed_ms = at_ms
+    event = _about(member_id, member, "left", at_ms, "")
+    if member.instance_id is not None:
+        group.leaving[member.instance_id] = event
+        return []
+    return [event]
+
+
+def _generation(group: _Group, value: s.GroupMetadataValue, at_ms: int) -> list[GroupEvent]:
+    """The changes of a classic group: one record holds all members of a generation."""
+    present = {
+        member.member_id: _Member(
+            client_id=member.client_id,
+            client_host=member.client_host,
+            instance_id=member.group_instance_id,
+            subscription=_topics(member.subscription),
+        )
+        for member in value.members
+    }
+    events = [
+        event for gone in sorted(group.members.keys() - present.keys()) for event in _member_left(group, gone, at_ms)
+    ]
+    for member_id, member in sorted(present.items()):
+        events += _join(group, member_id, member, at_ms)
+    if value.generation != group.epoch:
+        group.epoch = value.generation
+        events.append(GroupEvent(at_ms=at_ms, kind="rebalance", detail=f"generation {value.generation}"))
+    return events
+
+
+def _topics(subscription: bytes) -> str:
+    try:
+        return ", ".join(sorted(decode_subscription(subscription).topics))
+    except MalformedUserData:
+        return ""
+
+
+def _about(member_id: str, member: _Member, kind: EventKind, at_ms: int, detail: str) -> GroupEvent:
+    return GroupEvent(
+        at_ms=at_ms,
+        kind=kind,
+        member_id=member_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        instance_id=member.instance_id,
+        detail=detail,
+    )
