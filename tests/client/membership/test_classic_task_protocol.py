@@ -54,7 +54,7 @@ class Group:
         assert plan.missing_topics == ()
         gave_back = False
         self.found = {one: protocol.decode_assignment(data) for one, data in plan.user_data.items()}
-        # New owners open at once, former ones close later: nobody else may have the task open meanwhile.
+        # New owners open at once, former ones close later: no other member may have the task open meanwhile.
         opened = Counter(task for owned in self.members.values() for task in task_ids(owned.active))
         for member_id, found in self.found.items():
             opened.update(task_ids(found.tasks.active) - task_ids(self.members[member_id].active))

@@ -7,7 +7,7 @@ for DescribeGroups, which is why exporters that use DescribeGroups alone report 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import task_partitions
@@ -250,8 +250,6 @@ def _partitions(assignment: Iterable[TopicPartition]) -> Assignment:
 
 
 def _select_topics(group: GroupSnapshot, topics: NameFilter) -> GroupSnapshot:
-    from dataclasses import replace
-
     return replace(
         group,
         committed={key: offset for key, offset in group.committed.items() if topics.selects(key[0])},

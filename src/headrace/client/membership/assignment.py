@@ -16,6 +16,7 @@ __all__ = [
     "is_subset",
     "revoked_tasks",
     "task_ids",
+    "tasks_from",
     "tasks_of",
     "tasks_text",
     "union",
@@ -48,6 +49,14 @@ def tasks_of(tasks: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
 def task_ids(tasks: Mapping[str, Iterable[int]]) -> frozenset[tuple[str, int]]:
     """Return the tasks as (subtopology id, partition)."""
     return frozenset((name, partition) for name, partitions in tasks.items() for partition in partitions)
+
+
+def tasks_from(ids: Iterable[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
+    """Return tasks that are given as (subtopology id, partition): the inverse of `task_ids`."""
+    grouped: dict[str, list[int]] = {}
+    for name, partition in ids:
+        grouped.setdefault(name, []).append(partition)
+    return tasks_of(grouped)
 
 
 def union(left: Tasks, right: Tasks) -> dict[str, tuple[int, ...]]:
@@ -130,10 +139,8 @@ class AssignmentSnapshot:
 
 def with_active(snapshot: AssignmentSnapshot, tasks: Iterable[tuple[str, int]]) -> AssignmentSnapshot:
     """Return an assignment with further active tasks, given as (subtopology id, partition)."""
-    more: dict[str, list[int]] = {}
-    for name, partition in tasks:
-        more.setdefault(name, []).append(partition)
-    return replace(snapshot, active=union(snapshot.active, tasks_of(more))) if more else snapshot
+    more = tasks_from(tasks)
+    return replace(snapshot, active=union(snapshot.active, more)) if more else snapshot
 
 
 def revoked_tasks(

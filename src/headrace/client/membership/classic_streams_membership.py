@@ -34,7 +34,14 @@ from headrace.assignors.consumer_protocol import (
     encode_subscription,
 )
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, difference, task_ids, tasks_of
+from headrace.client.membership.assignment import (
+    AssignmentSnapshot,
+    OwnedTasks,
+    difference,
+    task_ids,
+    tasks_from,
+    tasks_of,
+)
 from headrace.client.membership.endpoints import EndpointMap
 from headrace.client.membership.events import Status, StatusTracker
 from headrace.client.membership.group_events import GroupIdentity, TopicPartition
@@ -291,7 +298,7 @@ class ClassicStreamsMembership:
         if version is not None and version < self._assignment.version:
             return
         active = task_ids(self._assignment.active)
-        self._ownership.keep_only(_grouped(active | task_ids(owned)))
+        self._ownership.keep_only(tasks_from(active | task_ids(owned)))
         if task_ids(owned) <= active:
             self._state = MemberState.STABLE
         # 2. The last join claimed tasks that are given back now: the others get them with the next generation.
@@ -829,13 +836,6 @@ _FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
 
 def _source_topics(subtopology: Subtopology) -> tuple[str, ...]:
     return (*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics))
-
-
-def _grouped(tasks: frozenset[TaskId]) -> Mapping[str, list[int]]:
-    grouped: dict[str, list[int]] = {}
-    for name, partition in tasks:
-        grouped.setdefault(name, []).append(partition)
-    return grouped
 
 
 def _subscriptions(joined: JoinReply) -> Mapping[str, Subscription]:

@@ -23,7 +23,7 @@ import xxhash
 
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData
-from headrace.client.membership.assignment import OwnedTasks, StatusCode, task_ids, tasks_of
+from headrace.client.membership.assignment import OwnedTasks, StatusCode, task_ids, tasks_from
 from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskPlan, TaskReport
 from headrace.client.membership.classic_user_data import (
     MemberReport,
@@ -237,14 +237,7 @@ def _first_phase(
     # 2. A member that is to keep a copy of a task which it still has open gets it when the task was closed.
     standby = {task for task in target.standby if task not in claimed_here} | (to_come & copies)
     warmup = {task for task in target.warmup if task not in claimed_here}
-    return OwnedTasks(active=_grouped(active), standby=_grouped(standby), warmup=_grouped(warmup - standby))
-
-
-def _grouped(tasks: Collection[Task]) -> dict[str, tuple[int, ...]]:
-    grouped: dict[str, list[int]] = defaultdict(list)
-    for name, partition in tasks:
-        grouped[name].append(partition)
-    return tasks_of(grouped)
+    return OwnedTasks(active=tasks_from(active), standby=tasks_from(standby), warmup=tasks_from(warmup - standby))
 
 
 def _status(configured: ConfiguredTopology) -> tuple[tuple[int, str], ...]:
@@ -275,10 +268,10 @@ def _endpoints(
 
 
 def _partitions(configured: ConfiguredTopology, tasks: Collection[Task]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for name, partition in tasks:
-        if name in configured.subtopologies:
-            for topic, count in configured.subtopologies[name].inputs:
-                if partition < count:
-                    found[topic].append(partition)
-    return tasks_of(found)
+    return tasks_from(
+        (topic, partition)
+        for name, partition in tasks
+        if name in configured.subtopologies
+        for topic, count in configured.subtopologies[name].inputs
+        if partition < count
+    )

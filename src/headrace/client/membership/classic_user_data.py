@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions, encode_string
-from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_from
 from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
 from headrace.client.membership.streams_heartbeat import TaskId
@@ -137,10 +137,7 @@ def _tasks(tasks: Mapping[str, Iterable[int]]) -> bytes:
 
 
 def _read_tasks(reader: Reader) -> Tasks:
-    found: dict[str, list[int]] = {}
-    for name, partition in reader.partitions():
-        found.setdefault(name, []).append(partition)
-    return tasks_of(found)
+    return tasks_from(reader.partitions())
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> bytes:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from headrace.client.membership.assignment import Tasks, task_ids, tasks_of
+from headrace.client.membership.assignment import Tasks, task_ids, tasks_from
 from headrace.client.membership.streams_heartbeat import TaskId
 
 __all__ = ["TaskOwnership"]
@@ -46,10 +46,7 @@ class TaskOwnership:
     @property
     def tasks(self) -> Tasks:
         """The held tasks: those that the application may have open."""
-        grouped: dict[str, list[int]] = {}
-        for subtopology, partition in self._since:
-            grouped.setdefault(subtopology, []).append(partition)
-        return tasks_of(grouped)
+        return tasks_from(self._since)
 
     def on_generation(self, generation: int) -> None:
         """Note the answer to a join; the held tasks were claimed in it."""

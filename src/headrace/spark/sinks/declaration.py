@@ -230,18 +230,22 @@ def iceberg_sink(
     """
     import pyiceberg  # noqa: F401  missing: reported at the user's line, and not by the first roll
 
-    from headrace.spark.sinks.iceberg import IcebergSink, local_directory, open_table
+    from headrace.spark.formats.arrow_types import arrow_schema
+    from headrace.spark.sinks.iceberg import IcebergSink, check_columns, local_directory, open_table
 
     if not isinstance(table, str) or "." not in table:
         raise refusal("bad-value", f"{table!r} is no name of a table", '"namespace.table", as "flights.delays"', where)
+    _check_types(rows, where)
     properties = dict(catalog_properties or {})
     try:
-        directory = parts if parts is not None else local_directory(open_table(catalog, table, properties))
+        found = open_table(catalog, table, properties)
+        check_columns(found, f"{catalog}.{table}", arrow_schema(rows.schema))
     except SinkError as error:
         raise refusal("bad-value", error.message, error.fix, where) from error
     except OSError as error:
         message = f"the catalog {catalog} cannot be read: {error}"
         raise refusal("bad-value", message, "catalog_properties=, or pyiceberg's own configuration", where) from error
+    directory = parts if parts is not None else local_directory(found)
     if directory is None:
         raise refusal(
             "bad-value",
@@ -250,7 +254,6 @@ def iceberg_sink(
             where,
         )
     place, _, settings = _files_of(rows, directory, None, roll_size_bytes, roll_interval_ms, where)
-    _check_types(rows, where)
     sink = IcebergSink(
         place,
         table=table,
@@ -259,10 +262,6 @@ def iceberg_sink(
         schema_json=rows.schema.json(),
         **settings,
     )
-    try:
-        sink.check()
-    except SinkError as error:
-        raise refusal("bad-value", error.message, error.fix, where) from error
     return table_sink(rows, sink, name, where)
 
 

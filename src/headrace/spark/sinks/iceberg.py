@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-__all__ = ["IcebergSink", "local_directory", "open_table"]
+__all__ = ["IcebergSink", "check_columns", "local_directory", "open_table"]
 
 TRIES = 20
 PAUSE_S = 0.05
