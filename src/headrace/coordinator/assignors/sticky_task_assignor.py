@@ -22,12 +22,16 @@ Standby tasks: each on a process that does not have the task otherwise; where it
 2. A missing one goes to the task's previous active member, which has its state.
 3. The rest is distributed to the least loaded members. Where that is not straightforward, a task goes to the process
    with the least loaded member, and there to this member.
-The load counts active and standby tasks; steps 1 and 2 do not exceed the even share of both.
+4. Standbys move from a member to one with two tasks less until no such move is possible, those without state at their
+   member first.
+The load counts active and standby tasks; step 2 does not exceed the even share of both. Step 4 ends where it finds
+nothing to move, so the same step finds nothing in the next assignment of an unchanged group (guarantee 4).
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
@@ -211,6 +215,41 @@ def place_standby_tasks(placement: Placement, replicas: int) -> None:
     _StandbyPlacement(placement, replicas).place()
 
 
+class _Ranking:
+    """Mutable: processes by their least loaded member, and the members of each by load.
+
+    Sorted lists instead of heaps: after a move the entries of two members change in place.
+    """
+
+    def __init__(self, loads: Sequence[int], process: Sequence[int], processes: int) -> None:
+        self._process = process
+        self._members: list[list[tuple[int, int]]] = [[] for _ in range(processes)]
+        for number in range(len(loads)):
+            self._members[process[number]].append((loads[number], number))
+        for members in self._members:
+            members.sort()
+        self.processes = sorted((members[0][0], each) for each, members in enumerate(self._members))
+
+    def least(self) -> int:
+        """Return the load of the least loaded member."""
+        return self.processes[0][0]
+
+    def least_of(self, process: int) -> int:
+        """Return the number of the least loaded member of a process."""
+        return self._members[process][0][1]
+
+    def change(self, number: int, load: int, new_load: int) -> None:
+        """Note that the load of a member has become `new_load`."""
+        process = self._process[number]
+        members = self._members[process]
+        before = members[0][0]
+        del members[bisect_left(members, (load, number))]
+        insort(members, (new_load, number))
+        if members[0][0] != before:
+            del self.processes[bisect_left(self.processes, (before, process))]
+            insort(self.processes, (members[0][0], process))
+
+
 class _StandbyPlacement:
     """Mutable: loads of members, what each process holds in either role, and which tasks have all their standbys."""
 
@@ -225,7 +264,6 @@ class _StandbyPlacement:
             self._on_process[process].update(active)
         self._placed: dict[Task, int] = {}
         self._complete: set[Task] = set()
-        self._of_the_needy: set[Task] | None = None  # tasks on processes whose members have less than their share
 
     def place(self) -> None:
         # 1. Keep. Standbys stay before anything is placed, so a new standby never displaces one with state.
@@ -243,9 +281,10 @@ class _StandbyPlacement:
                 if self._replicas > 1:
                     missing = [task for task in missing if self._placed.get(task, 0) < wanted]
                 self._distribute(missing)
-            # 4. What `_distribute` passed over, and 5. a correction for members that could take none of the last tasks.
+            # What `_distribute` passed over.
             self._place_at_least_loaded(self._missing())
-            self._level_loads()
+        # 4. Also when nothing was missing: active tasks may have come to members with many standbys.
+        self._level_loads()
 
     def _missing(self) -> list[Task]:
         if len(self._complete) == len(self._placement.tasks.stateful):
@@ -256,15 +295,10 @@ class _StandbyPlacement:
         held = self._on_process[self._placement.process[number]]
         stateful = self._placement.tasks.stateful
         # Common case: all standbys may stay. Then the tuple is passed on whole, without looking at single tasks.
-        all_stay = (
-            len(standby) <= self._share.most() - self._loads[number]
-            and stateful.issuperset(standby)
-            and held.isdisjoint(standby)
-            and self._complete.isdisjoint(standby)
-        )
+        all_stay = stateful.issuperset(standby) and held.isdisjoint(standby) and self._complete.isdisjoint(standby)
         if not all_stay:
-            for task in sorted(standby, key=self._can_be_taken):
-                if self._loads[number] < self._share.most() and task in stateful:
+            for task in standby:
+                if task in stateful:
                     self._assign_if_allowed(number, task)
             return
         self._placement.standby[number] = standby
@@ -276,17 +310,6 @@ class _StandbyPlacement:
         else:
             for task in standby:
                 self._count(task)
-
-    def _can_be_taken(self, task: Task) -> bool:
-        """Whether members with room may have this standby: those that run the task itself may not, so of too many
-        standbys a member keeps these."""
-        if self._of_the_needy is None:
-            placement, base = self._placement, self._share.base
-            self._of_the_needy = set()
-            for number, previous in enumerate(placement.previous):
-                if len(placement.active[number]) + len(previous.standby) < base:
-                    self._of_the_needy |= self._on_process[placement.process[number]]
-        return task not in self._of_the_needy
 
     def _place_at_previous_owners(self, missing: frozenset[Task]) -> None:
         for number, previous in enumerate(self._placement.previous):
@@ -342,30 +365,47 @@ class _StandbyPlacement:
                 heapq.heappush(processes, entry)
 
     def _level_loads(self) -> None:
-        """When the dealing ended with some below the base, since they had the last tasks already: standbys that came
-        to a member without their state go on to one with two less."""
-        loads, base = self._loads, self._share.base
-        low = [number for number, load in enumerate(loads) if load < base]
-        if low:
-            for number in sorted(range(len(loads)), key=lambda each: -loads[each]):
-                if loads[number] <= base:
+        """Move standbys from the most loaded members to members with two tasks less, until no such move is left."""
+        loads = self._loads
+        moved = max(loads) - min(loads) > 1
+        if not moved:
+            return
+        ranking = _Ranking(loads, self._placement.process, len(self._on_process))
+        # Each move lowers the sum of the squared loads, so this ends. A member that could give nothing away is visited
+        # again after a move of another: that one may have freed a process for its tasks.
+        while moved:
+            moved = False
+            for number in sorted(range(len(loads)), key=lambda each: (-loads[each], each)):
+                if loads[number] - ranking.least() < 2:
                     break
-                self._move_to_less_loaded(number, low)
+                moved |= self._level_member(number, ranking)
 
-    def _move_to_less_loaded(self, number: int, low: list[int]) -> None:
+    def _level_member(self, number: int, ranking: _Ranking) -> bool:
+        """Move standbys of one member to less loaded members; return whether any moved."""
         placement, loads = self._placement, self._loads
         previous = placement.previous[number]
-        for task in sorted(set(placement.standby[number]).difference(previous.standby, previous.active)):
-            for other in low:
-                held = self._on_process[placement.process[other]]
-                if loads[other] + 1 < loads[number] and task not in held:
-                    placement.standby[number] = [each for each in placement.standby[number] if each != task]
-                    placement.standby[other] = [*placement.standby[other], task]
-                    self._on_process[placement.process[number]].discard(task)
-                    held.add(task)
-                    loads[number] -= 1
-                    loads[other] += 1
+        has_state = {*previous.standby, *previous.active}
+        own = placement.process[number]
+        moved = False
+        for task in sorted(placement.standby[number], key=lambda task: (task in has_state, task)):
+            for load, process in ranking.processes:
+                if load + 1 >= loads[number]:
                     break
+                if process == own or task not in self._on_process[process]:
+                    self._move(task, number, ranking.least_of(process), ranking)
+                    moved = True
+                    break
+        return moved
+
+    def _move(self, task: Task, number: int, other: int, ranking: _Ranking) -> None:
+        placement = self._placement
+        placement.standby[number] = [each for each in placement.standby[number] if each != task]
+        placement.standby[other] = [*placement.standby[other], task]
+        self._on_process[placement.process[number]].discard(task)
+        self._on_process[placement.process[other]].add(task)
+        for each, change in ((number, -1), (other, 1)):
+            ranking.change(each, self._loads[each], self._loads[each] + change)
+            self._loads[each] += change
 
     def _assign_if_allowed(self, number: int, task: Task) -> bool:
         """A process has a task once, and a task as many standbys as are wanted."""
