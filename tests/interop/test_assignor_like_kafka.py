@@ -106,7 +106,9 @@ def test_histories(kafka: KafkasAssignor, capsys: pytest.CaptureFixture[str]) ->
     with capsys.disabled():
         print(f"\n  Kafka {kafkas}\n  ours  {ours}")
     assert ours.rounds == kafkas.rounds == HISTORIES * ROUNDS
-    assert ours.active_moved <= kafkas.active_moved
+    # The histories differ after the first round. Kafka leaves some members with a task too many, so it moves that many
+    # fewer; that ours moves the fewest possible in each round is a property test of its own.
+    assert ours.active_moved <= kafkas.active_moved + kafkas.imbalance
     assert ours.state_moved <= kafkas.state_moved
     assert ours.imbalance == 0 <= kafkas.imbalance
     assert ours.standbys_missing == 0 <= kafkas.standbys_missing

@@ -22,8 +22,8 @@ Standby tasks: each on a process that does not have the task otherwise; where it
 2. A missing one goes to the task's previous active member, which has its state.
 3. The rest is distributed to the least loaded members. Where that is not straightforward, a task goes to the process
    with the least loaded member, and there to this member.
-4. Standbys move from a member to one with two tasks less until no such move is possible, those without state at their
-   member first.
+4. Standbys move from a member to one with two tasks less until no such move is possible: inside a process, or those
+   that have no state there yet, or those of a member with more than the even share.
 The load counts active and standby tasks; step 2 does not exceed the even share of both. Step 4 ends where it finds
 nothing to move, so the same step finds nothing in the next assignment of an unchanged group (guarantee 4).
 """
@@ -258,6 +258,7 @@ class _StandbyPlacement:
         self._replicas = replicas
         tasks = placement.tasks
         self._share = Share(len(tasks.ordered) + replicas * len(tasks.stateful), len(placement.member_ids))
+        self._even_share = self._share.most()
         self._loads = [len(active) for active in placement.active]
         self._on_process: list[set[Task]] = [set() for _ in range(placement.processes)]
         for process, active in zip(placement.process, placement.active, strict=True):
@@ -370,7 +371,11 @@ class _StandbyPlacement:
         moved = max(loads) - min(loads) > 1
         if not moved:
             return
-        ranking = _Ranking(loads, self._placement.process, len(self._on_process))
+        placement = self._placement
+        ranking = _Ranking(loads, placement.process, placement.processes)
+        self._had_state: list[set[Task]] = [set() for _ in range(placement.processes)]
+        for process, previous in zip(placement.process, placement.previous, strict=True):
+            self._had_state[process].update(previous.active, previous.standby)
         # Each move lowers the sum of the squared loads, so this ends. A member that could give nothing away is visited
         # again after a move of another: that one may have freed a process for its tasks.
         while moved:
@@ -383,19 +388,27 @@ class _StandbyPlacement:
     def _level_member(self, number: int, ranking: _Ranking) -> bool:
         """Move standbys of one member to less loaded members; return whether any moved."""
         placement, loads = self._placement, self._loads
-        previous = placement.previous[number]
-        has_state = {*previous.standby, *previous.active}
         own = placement.process[number]
+        had_state = self._had_state[own]
         moved = False
-        for task in sorted(placement.standby[number], key=lambda task: (task in has_state, task)):
-            for load, process in ranking.processes:
-                if load + 1 >= loads[number]:
+        for task in sorted(placement.standby[number], key=lambda task: (task in had_state, task)):
+            # A process has one directory of state, so a move inside it costs nothing. State is left behind only where
+            # the member has more than the even share, not for the last bit of balance.
+            other = ranking.least_of(own)
+            if loads[other] + 1 >= loads[number]:
+                if task in had_state and loads[number] <= self._even_share:
                     break
-                if process == own or task not in self._on_process[process]:
-                    self._move(task, number, ranking.least_of(process), ranking)
-                    moved = True
-                    break
+                other = self._least_loaded_without(task, ranking)
+            if other is not None and loads[other] + 1 < loads[number]:
+                self._move(task, number, other, ranking)
+                moved = True
         return moved
+
+    def _least_loaded_without(self, task: Task, ranking: _Ranking) -> int | None:
+        for _, process in ranking.processes:
+            if task not in self._on_process[process]:
+                return ranking.least_of(process)
+        return None
 
     def _move(self, task: Task, number: int, other: int, ranking: _Ranking) -> None:
         placement = self._placement
