@@ -265,6 +265,7 @@ class _StandbyPlacement:
             self._on_process[process].update(active)
         self._placed: dict[Task, int] = {}
         self._complete: set[Task] = set()
+        self._had_state: list[set[Task]] = []  # by process, only filled for levelling
 
     def place(self) -> None:
         # 1. Keep. Standbys stay before anything is placed, so a new standby never displaces one with state.
@@ -373,7 +374,7 @@ class _StandbyPlacement:
             return
         placement = self._placement
         ranking = _Ranking(loads, placement.process, placement.processes)
-        self._had_state: list[set[Task]] = [set() for _ in range(placement.processes)]
+        self._had_state = [set() for _ in range(placement.processes)]
         for process, previous in zip(placement.process, placement.previous, strict=True):
             self._had_state[process].update(previous.active, previous.standby)
         # Each move lowers the sum of the squared loads, so this ends. A member that could give nothing away is visited
@@ -394,7 +395,7 @@ class _StandbyPlacement:
         for task in sorted(placement.standby[number], key=lambda task: (task in had_state, task)):
             # A process has one directory of state, so a move inside it costs nothing. State is left behind only where
             # the member has more than the even share, not for the last bit of balance.
-            other = ranking.least_of(own)
+            other: int | None = ranking.least_of(own)
             if loads[other] + 1 >= loads[number]:
                 if task in had_state and loads[number] <= self._even_share:
                     break
