@@ -395,8 +395,9 @@ class _StandbyPlacement:
         for task in sorted(placement.standby[number], key=lambda task: (task in had_state, task)):
             # A process has one directory of state, so a move inside it costs nothing. State is left behind only where
             # the member has more than the even share, not for the last bit of balance.
-            other: int | None = ranking.least_of(own)
-            if loads[other] + 1 >= loads[number]:
+            beside = ranking.least_of(own)
+            other: int | None = beside
+            if loads[beside] + 1 >= loads[number]:
                 if task in had_state and loads[number] <= self._even_share:
                     break
                 other = self._least_loaded_without(task, ranking)
