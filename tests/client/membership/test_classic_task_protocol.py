@@ -240,3 +240,28 @@ def test_endpoints_have_the_partitions_of_their_processes() -> None:
 
 def _report() -> bytes:
     return Group().protocol("a").encode_report(TaskReport(owned=OwnedTasks(), task_offsets={}, task_end_offsets={}))
+
+
+@pytest.mark.parametrize(("members", "has_endpoints"), [(20, True), (200, False)])
+def test_the_endpoint_map_is_left_out_where_the_group_would_not_fit(members: int, has_endpoints: bool) -> None:
+    subtopologies = tuple(
+        Subtopology(subtopology_id=f"of-region-{n}", source_topics=(f"flights-of-region-{n}",)) for n in range(4)
+    )
+    topology = Topology(subtopologies=subtopologies)
+    protocols = {
+        f"m{n:03}": ClassicTaskProtocol(
+            topology=topology, process_id=f"p{n}", endpoint=Endpoint(f"host-{n}.example.com", 8080)
+        )
+        for n in range(members)
+    }
+    nothing = TaskReport(owned=OwnedTasks(), task_offsets={}, task_end_offsets={})
+    subscriptions = {
+        member_id: Subscription(topics=("flights",), user_data=protocol.encode_report(nothing))
+        for member_id, protocol in protocols.items()
+    }
+    partitions = {f"flights-of-region-{n}": 1000 for n in range(4)}
+    plan = protocols["m000"].assign(subscriptions, partitions)
+    found = {member_id: protocols[member_id].decode_assignment(data) for member_id, data in plan.user_data.items()}
+    assert sum(len(task_ids(one.tasks.active)) for one in found.values()) == 4000
+    assert {len(one.endpoints) for one in found.values()} == ({members} if has_endpoints else {0})
+    assert sum(map(len, plan.user_data.values())) < 800_000

@@ -1,5 +1,7 @@
 """User data of classic groups that run streams: round trips, a fixed layout, and bytes of strangers."""
 
+import struct
+import zlib
 from types import MappingProxyType
 
 import pytest
@@ -7,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.assignors.consumer_protocol import MalformedUserData
-from headrace.client.membership.assignment import OwnedTasks, tasks_of
+from headrace.client.membership.assignment import OwnedTasks, tasks_from, tasks_of
 from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
 from headrace.client.membership.classic_user_data import (
+    MOST_BYTES,
     MemberReport,
     decode_assignment,
     decode_report,
@@ -82,10 +85,55 @@ def test_a_long_array_in_a_short_message_is_refused_before_it_is_read():
         decode_assignment(b"\x00\x01\x00" + b"\x7f\xff\xff\xff")
 
 
+def test_a_section_that_grows_without_bound_is_refused():
+    packed = zlib.compress(bytes(MOST_BYTES + 1))
+    head = b"\x00\x01\x00" + bytes(16)  # no tasks, no status
+    assert len(packed) < 20_000
+    with pytest.raises(MalformedUserData, match="more than"):
+        decode_assignment(head + struct.pack(">i", len(packed)) + packed)
+    with pytest.raises(MalformedUserData, match="compressed section"):
+        decode_assignment(head + struct.pack(">i", 3) + b"abc")
+
+
+def test_user_data_of_a_large_group_fits_into_a_record():
+    """100 members with 1,000 tasks and as many standby tasks, and endpoints for queries."""
+    tasks = [(f"counts-of-region-{n}", partition) for n in range(10) for partition in range(100)]
+    of = [tuple(sorted(tasks[n::100])) for n in range(100)]
+    served = {
+        Endpoint(f"host-{n}.example.com", 8080): EndpointPartitions(
+            active=tasks_from(of[n]), standby=tasks_from(of[n - 1])
+        )
+        for n in range(100)
+    }
+    owned = OwnedTasks(active=tasks_from(of[0]), standby=tasks_from(of[1]))
+    offsets = {task: 123_456_789 + task[1] for task in (*of[0], *of[1])}
+    report = MemberReport(
+        topology_hash=b"12345678",
+        process_id="0" * 36,
+        endpoint=Endpoint("host-0.example.com", 8080),
+        tasks=TaskReport(owned=owned, task_offsets=offsets, task_end_offsets=offsets),
+    )
+    assignment = TaskAssignment(tasks=owned, endpoints=MappingProxyType(served))
+    assert decode_assignment(encode_assignment(assignment)) == assignment
+    assert 100 * (len(encode_report(report)) + len(encode_assignment(assignment))) < 1_000_000
+
+
+def in_sections(data: bytes, length: int) -> str:
+    """Bytes before the compressed section, and the section as it was before: compressors may differ."""
+    packed = struct.unpack(">i", data[length : length + 4])[0]
+    assert len(data) == length + 4 + packed
+    return data[:length].hex() + zlib.decompress(data[length + 4 :]).hex()
+
+
 def test_the_layout_does_not_change():
     """Members of two releases share a group during an upgrade."""
     owned = OwnedTasks(active={"by-origin": (0, 2)}, standby={"flights": (1,)})
-    tasks = TaskReport(owned=owned, task_offsets={("by-origin", 2): 7}, task_end_offsets={}, shutdown_application=True)
+    tasks = TaskReport(
+        owned=owned,
+        task_offsets={("by-origin", 2): 7},
+        task_end_offsets={("by-origin", 0): 9, ("by-origin", 2): 8},
+        shutdown_application=True,
+    )
     report = MemberReport(
         topology_hash=b"12345678",
         process_id="p",
@@ -93,18 +141,19 @@ def test_the_layout_does_not_change():
         endpoint=Endpoint("h", 80),
         tasks=tasks,
     )
-    assert encode_report(report).hex() == (
+    assert in_sections(encode_report(report), 84) == (
         "0001" "3132333435363738" "000170" "0000000100047a6f6e65000161" "0001680050" "01"
         "000000010009" "62792d6f726967696e" "000000020000000000000002"
         "000000010007" "666c6967687473" "0000000100000001" "00000000"
-        "000000010009" "62792d6f726967696e" "00000002" "0000000000000007" "00000000"
+        "000000010009" "62792d6f726967696e" "00000002"
+        "00000000" "ffffffffffffffff" "0000000000000009" "00000002" "0000000000000007" "0000000000000008"
     )  # fmt: skip
     served = {Endpoint("h", 80): EndpointPartitions(active={"t": (0,)})}
     assignment = TaskAssignment(tasks=owned, status=((3, "x"),), endpoints=MappingProxyType(served), follow_up=True)
-    assert encode_assignment(assignment).hex() == (
+    assert in_sections(encode_assignment(assignment), 66) == (
         "0001" "01"
         "000000010009" "62792d6f726967696e" "000000020000000000000002"
         "000000010007" "666c6967687473" "0000000100000001" "00000000"
         "00000001" "00000003" "000178"
-        "00000001" "0001680050" "00000001" "000174" "0000000100000000" "00000000"
+        "00000001" "000174" "00000001" "0001680050" "00000001" "00000000" "0000000100000000" "00000000"
     )  # fmt: skip

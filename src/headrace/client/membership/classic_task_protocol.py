@@ -30,6 +30,7 @@ from headrace.client.membership.classic_user_data import (
     decode_assignment,
     decode_report,
     encode_assignment,
+    encode_endpoints,
     encode_report,
 )
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, EndpointPartitions
@@ -47,7 +48,14 @@ from headrace.coordinator.metadata_image import MetadataImage, TopicImage
 from headrace.coordinator.streams.configured_topology import ConfiguredTopology, configure_topology
 from headrace.coordinator.streams.heartbeat_messages import topology_of
 
-__all__ = ["ClassicTaskProtocol", "assign_tasks", "hash_of"]
+__all__ = ["MOST_ENDPOINT_BYTES", "ClassicTaskProtocol", "assign_tasks", "hash_of"]
+
+MOST_ENDPOINT_BYTES = 600_000
+"""Bytes that the copies of the endpoint map in all assignments of a group may take together.
+
+The coordinator writes reports and assignments of all members into one record, of 1 MB at most by default. A group that
+does not fit could never end a rebalance; without the map it runs, and queries cannot find the owner of a key.
+"""
 
 _NO_ID = UUID(int=0)
 _NO_TASKS = TasksTuple()
@@ -116,8 +124,16 @@ class ClassicTaskProtocol:
         )
         return TaskPlan(
             active={member_id: found.tasks.active for member_id, found in assigned.items()},
-            user_data={member_id: encode_assignment(found) for member_id, found in assigned.items()},
+            user_data=_encoded(assigned),
         )
+
+
+def _encoded(assigned: Mapping[str, TaskAssignment]) -> dict[str, bytes]:
+    """Return the assignments' user data, without the endpoint map where it would take too much of Kafka's record."""
+    endpoints = encode_endpoints(next(iter(assigned.values())).endpoints) if assigned else b""
+    if len(endpoints) * len(assigned) > MOST_ENDPOINT_BYTES:
+        endpoints = encode_endpoints({})
+    return {member_id: encode_assignment(found, endpoints) for member_id, found in assigned.items()}
 
 
 def hash_of(topology: Topology) -> bytes:

@@ -3,11 +3,16 @@
 Both begin with the version of their layout. A later version adds fields at the end, and readers ignore what they do not
 know, so releases can share a group during a rolling upgrade. Numbers are big-endian, as in Kafka's protocol; tasks
 have the layout of partitions, with the subtopology id in place of the topic. Lengths are checked before they are used.
+
+Kafka keeps the user data of all members in one record of `__consumer_offsets`, which may have 1 MB by default. Offsets
+and the endpoint map grow with the tasks, so they are compressed: the map of 1,000 tasks, of which each of 100 members
+gets a copy, takes 3 kB instead of 60.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,15 +20,27 @@ from types import MappingProxyType
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions, encode_string
 from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_from
 from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
-from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
+from headrace.client.membership.endpoints import Endpoint, EndpointMap, EndpointPartitions
 from headrace.client.membership.streams_heartbeat import TaskId
 
-__all__ = ["HASH_BYTES", "MemberReport", "decode_assignment", "decode_report", "encode_assignment", "encode_report"]
+__all__ = [
+    "HASH_BYTES",
+    "MOST_BYTES",
+    "MemberReport",
+    "decode_assignment",
+    "decode_report",
+    "encode_assignment",
+    "encode_endpoints",
+    "encode_report",
+]
 
 VERSION = 1
 HASH_BYTES = 8
 _SHUTDOWN = 1
 _FOLLOW_UP = 1
+_NONE = -1  # an offset that was not reported
+MOST_BYTES = 16 * 1024 * 1024
+"""Length of a section after decompression: far above any real one, and a bound for the bytes of strangers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +74,7 @@ def encode_report(report: MemberReport) -> bytes:
             _endpoint(report.endpoint),
             struct.pack(">b", _SHUTDOWN if tasks.shutdown_application else 0),
             *map(_tasks, (tasks.owned.active, tasks.owned.standby, tasks.owned.warmup)),
-            _offsets(tasks.task_offsets),
-            _offsets(tasks.task_end_offsets),
+            _compressed(_offsets(tasks.task_offsets, tasks.task_end_offsets)),
         )
     )
 
@@ -72,6 +88,7 @@ def decode_report(data: bytes) -> MemberReport:
     endpoint = _read_endpoint(reader)
     flags = reader.take(1)[0]
     active, standby, warmup = (_read_tasks(reader) for _ in range(3))
+    task_offsets, task_end_offsets = _read_offsets(_decompressed(reader))
     return MemberReport(
         topology_hash=topology_hash,
         process_id=process_id,
@@ -79,30 +96,46 @@ def decode_report(data: bytes) -> MemberReport:
         endpoint=endpoint,
         tasks=TaskReport(
             owned=OwnedTasks(active=active, standby=standby, warmup=warmup),
-            task_offsets=_read_offsets(reader),
-            task_end_offsets=_read_offsets(reader),
+            task_offsets=task_offsets,
+            task_end_offsets=task_end_offsets,
             shutdown_application=bool(flags & _SHUTDOWN),
         ),
     )
 
 
-def encode_assignment(assignment: TaskAssignment) -> bytes:
-    """Return the user data of an assignment."""
+def encode_assignment(assignment: TaskAssignment, endpoints: bytes | None = None) -> bytes:
+    """Return the user data of an assignment.
+
+    Args:
+        assignment: The assignment of one member.
+        endpoints: `encode_endpoints` of its endpoint map, which is the same for all members of a group.
+    """
     tasks = assignment.tasks
-    endpoints = [
-        _endpoint(endpoint) + _tasks(found.active) + _tasks(found.standby)
-        for endpoint, found in sorted(assignment.endpoints.items())
-    ]
     return b"".join(
         (
             struct.pack(">hb", VERSION, _FOLLOW_UP if assignment.follow_up else 0),
             *map(_tasks, (tasks.active, tasks.standby, tasks.warmup)),
             struct.pack(">i", len(assignment.status)),
             *(struct.pack(">i", code) + encode_string(detail) for code, detail in assignment.status),
-            struct.pack(">i", len(endpoints)),
-            *endpoints,
+            encode_endpoints(assignment.endpoints) if endpoints is None else endpoints,
         )
     )
+
+
+def encode_endpoints(endpoints: EndpointMap) -> bytes:
+    """Return an endpoint map as it is in the user data of assignments: topics by their number in a list of names."""
+    names = sorted({topic for found in endpoints.values() for topic in (*found.active, *found.standby)})
+    numbers = {name: number for number, name in enumerate(names)}
+    parts = [struct.pack(">i", len(names)), *map(encode_string, names), struct.pack(">i", len(endpoints))]
+    for endpoint, found in sorted(endpoints.items()):
+        parts.append(_endpoint(endpoint))
+        for tasks in (found.active, found.standby):
+            parts.append(struct.pack(">i", len(tasks)))
+            parts += (
+                struct.pack(f">ii{len(tasks[name])}i", numbers[name], len(tasks[name]), *tasks[name])
+                for name in sorted(tasks)
+            )
+    return _compressed(b"".join(parts))
 
 
 def decode_assignment(data: bytes) -> TaskAssignment:
@@ -112,19 +145,52 @@ def decode_assignment(data: bytes) -> TaskAssignment:
     flags = reader.take(1)[0]
     active, standby, warmup = (_read_tasks(reader) for _ in range(3))
     status = tuple((reader.int32(), reader.string()) for _ in range(reader.count(6)))
-    endpoints: dict[Endpoint, EndpointPartitions] = {}
-    for _ in range(reader.count(11)):
-        endpoint = _read_endpoint(reader)
-        found = EndpointPartitions(active=_read_tasks(reader), standby=_read_tasks(reader))
-        if endpoint is None:
-            raise MalformedUserData("an endpoint without a host")
-        endpoints[endpoint] = found
     return TaskAssignment(
         tasks=OwnedTasks(active=active, standby=standby, warmup=warmup),
         status=status,
-        endpoints=MappingProxyType(endpoints),
+        endpoints=MappingProxyType(_read_endpoints(_decompressed(reader))),
         follow_up=bool(flags & _FOLLOW_UP),
     )
+
+
+def _read_endpoints(reader: Reader) -> dict[Endpoint, EndpointPartitions]:
+    names = [reader.string() for _ in range(reader.count(2))]
+    endpoints: dict[Endpoint, EndpointPartitions] = {}
+    for _ in range(reader.count(12)):
+        endpoint = _read_endpoint(reader)
+        if endpoint is None:
+            raise MalformedUserData("an endpoint without a host")
+        active, standby = (_read_numbered(reader, names) for _ in range(2))
+        endpoints[endpoint] = EndpointPartitions(active=active, standby=standby)
+    return endpoints
+
+
+def _read_numbered(reader: Reader, names: list[str]) -> Tasks:
+    found: list[TaskId] = []
+    for _ in range(reader.count(8)):
+        number = reader.int32()
+        if not 0 <= number < len(names):
+            raise MalformedUserData(f"topic {number} of {len(names)}")
+        found.extend((names[number], reader.int32()) for _ in range(reader.count(4)))
+    return tasks_from(found)
+
+
+def _compressed(section: bytes) -> bytes:
+    packed = zlib.compress(section)
+    return struct.pack(">i", len(packed)) + packed
+
+
+def _decompressed(reader: Reader) -> Reader:
+    """Return a reader of a compressed section. Raises MalformedUserData, also beyond `MOST_BYTES`."""
+    packed = reader.nullable_bytes()
+    inflater = zlib.decompressobj()
+    try:
+        section = inflater.decompress(packed or b"", MOST_BYTES)
+    except zlib.error as error:
+        raise MalformedUserData(f"a compressed section: {error}") from None
+    if not inflater.eof:
+        raise MalformedUserData(f"a compressed section is cut, or has more than {MOST_BYTES:,} bytes")
+    return Reader(section)
 
 
 def _check_version(reader: Reader) -> None:
@@ -159,18 +225,28 @@ def _read_endpoint(reader: Reader) -> Endpoint | None:
     return Endpoint(host, port)
 
 
-def _offsets(offsets: Mapping[TaskId, int]) -> bytes:
+def _offsets(offsets: Mapping[TaskId, int], ends: Mapping[TaskId, int]) -> bytes:
+    """Return positions and ends of changelogs by subtopology."""
+    by_name: dict[str, list[int]] = {}
+    for name, partition in sorted({**offsets, **ends}):
+        task = (name, partition)
+        by_name.setdefault(name, []).extend((partition, offsets.get(task, _NONE), ends.get(task, _NONE)))
     encoded = [
-        encode_string(name) + struct.pack(">iq", partition, offsets[name, partition])
-        for name, partition in sorted(offsets)
+        encode_string(name) + struct.pack(">i" + "iqq" * (len(numbers) // 3), len(numbers) // 3, *numbers)
+        for name, numbers in by_name.items()
     ]
     return struct.pack(">i", len(encoded)) + b"".join(encoded)
 
 
-def _read_offsets(reader: Reader) -> dict[TaskId, int]:
-    found: dict[TaskId, int] = {}
-    for _ in range(reader.count(14)):
+def _read_offsets(reader: Reader) -> tuple[dict[TaskId, int], dict[TaskId, int]]:
+    offsets: dict[TaskId, int] = {}
+    ends: dict[TaskId, int] = {}
+    for _ in range(reader.count(6)):
         name = reader.string()
-        partition, offset = struct.unpack(">iq", reader.take(12))
-        found[name, partition] = offset
-    return found
+        for _ in range(reader.count(20)):
+            partition, offset, end = struct.unpack(">iqq", reader.take(20))
+            if offset != _NONE:
+                offsets[name, partition] = offset
+            if end != _NONE:
+                ends[name, partition] = end
+    return offsets, ends
