@@ -31,6 +31,7 @@ from headrace.spark.runtime.stores.byte_spans import Bytes, Positions, array_of_
 
 __all__ = [
     "ENTRY_PREFIX",
+    "NULL_TEXT_KEY",
     "ROW_FORMAT",
     "ROW_VERSION",
     "SCHEMA_KEY",

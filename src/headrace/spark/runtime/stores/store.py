@@ -34,6 +34,11 @@ from headrace.spark.runtime.stores.byte_spans import Positions
 from headrace.spark.runtime.stores.store_environment import StoreEnvironment
 from headrace.spark.runtime.stores.store_files import file_bytes, open_read_only
 from headrace.spark.runtime.stores.store_records import (
+    COUNT,
+    IDENTITY,
+    POSITION,
+    PREPARED,
+    UNDO,
     BatchKey,
     StoreIdentity,
     StorePosition,
@@ -55,10 +60,6 @@ __all__ = [
     "boot_id",
     "position_on_disk",
 ]
-
-# Records of the `meta` database: position of the committed values; position after an undecided batch and the old values
-# that undo it (both present or both absent); what the store is a copy of; number of keys.
-_POSITION, _PREPARED, _UNDO, _IDENTITY, _COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
 
 
 class TaskStore:
@@ -90,14 +91,14 @@ class TaskStore:
             raise
 
     def _take_identity(self, transaction: Any, identity: StoreIdentity) -> None:
-        found = transaction.get(_IDENTITY, db=self._meta)
+        found = transaction.get(IDENTITY, db=self._meta)
         if found is not None:
             # Emptied in place and not set aside: the file is sound, and other worker processes may have it mapped.
             difference = identity.difference(bytes(found))
             if difference is not None:
                 self.rebuilt = difference
                 self._empty(transaction)
-        transaction.put(_IDENTITY, seal(identity.to_bytes()), db=self._meta)
+        transaction.put(IDENTITY, seal(identity.to_bytes()), db=self._meta)
 
     @property
     def is_current(self) -> bool:
@@ -109,11 +110,11 @@ class TaskStore:
 
     def position(self) -> StorePosition | None:
         """Position of the values after the last committed batch; None for an empty store."""
-        return self._read_position(_POSITION)
+        return self._read_position(POSITION)
 
     def prepared(self) -> StorePosition | None:
         """Position of the values after an undecided batch; None without one."""
-        return self._read_position(_PREPARED)
+        return self._read_position(PREPARED)
 
     def count(self) -> int:
         """Number of keys, those of an undecided batch included."""
@@ -222,12 +223,12 @@ class TaskStore:
                 )
             # 4. Undo record and new values in one LMDB transaction: a crash leaves both or neither. Rejected: new
             #    values in a side table that is copied on commit, which writes every page twice.
-            self._put(transaction, _UNDO, write(transaction))
+            self._put(transaction, UNDO, write(transaction))
             return base
 
         def place(transaction: Any, changelog_offset: int) -> tuple[int, int]:
             placed = replace(position, changelog_offset=changelog_offset)
-            self._put(transaction, _PREPARED, placed.to_bytes())
+            self._put(transaction, PREPARED, placed.to_bytes())
             return self._count_in(transaction), self._bytes_in(transaction)
 
         return StoreTransaction(self._environment, put, place)
@@ -252,7 +253,7 @@ class TaskStore:
                 start = first
             # 3. Take ownership: `load` of any other replay, and `merge` of a stage, are refused from here on.
             taken = StorePosition(batch=writer, input_offsets={}, changelog_offset=start, restoring=True)
-            self._put(transaction, _POSITION, taken.to_bytes())
+            self._put(transaction, POSITION, taken.to_bytes())
             return start
 
         return int(self._environment.write(take))
@@ -265,11 +266,11 @@ class TaskStore:
         names, newest = newest_values(keys, values)
 
         def put(transaction: Any) -> None:
-            current = self._position_in(transaction, _POSITION)
+            current = self._position_in(transaction, POSITION)
             if current is None or not current.restoring or current.batch != writer:
                 raise StateError("store-taken", f"the store {self.path} belongs to {current and current.batch} now")
             self._apply(transaction, names, newest)
-            self._put(transaction, _POSITION, replace(current, changelog_offset=next_offset).to_bytes())
+            self._put(transaction, POSITION, replace(current, changelog_offset=next_offset).to_bytes())
 
         self._environment.write(put)
 
@@ -282,10 +283,10 @@ class TaskStore:
         placed = replace(over, batch=batch, input_offsets=dict(input_offsets), restoring=False)
 
         def put(transaction: Any) -> None:
-            current = self._position_in(transaction, _POSITION)
+            current = self._position_in(transaction, POSITION)
             if current != over:
                 raise StateError("store-taken", f"the store {self.path} stands at {current} now, not at {over}")
-            self._put(transaction, _POSITION, placed.to_bytes())
+            self._put(transaction, POSITION, placed.to_bytes())
 
         self._environment.write(put)
 
@@ -294,7 +295,7 @@ class TaskStore:
         self._environment.condemn(reason)
 
     def _refuse_late_attempts(self, transaction: Any, batch: BatchKey) -> None:
-        for name in (_PREPARED, _POSITION):
+        for name in (PREPARED, POSITION):
             current = self._position_in(transaction, name)
             seen = current.batch if current else None
             if seen and seen.incarnation == batch.incarnation and seen > batch:
@@ -306,15 +307,15 @@ class TaskStore:
         #    copies values.
         # 3. Prepared and not committed: write the old values back. This is one LMDB transaction with the write that
         #    follows in the caller, so a crash in between rolls both back, and undo is never seen half done.
-        prepared = self._position_in(transaction, _PREPARED)
+        prepared = self._position_in(transaction, PREPARED)
         if prepared is not None:
             if prepared.batch == committed:
-                self._put(transaction, _POSITION, prepared.to_bytes())
+                self._put(transaction, POSITION, prepared.to_bytes())
             else:
-                self._apply(transaction, *unpack_undo(unseal(transaction.get(_UNDO, db=self._meta))))
-            transaction.delete(_PREPARED, db=self._meta)
-            transaction.delete(_UNDO, db=self._meta)
-        return self._position_in(transaction, _POSITION)
+                self._apply(transaction, *unpack_undo(unseal(transaction.get(UNDO, db=self._meta))))
+            transaction.delete(PREPARED, db=self._meta)
+            transaction.delete(UNDO, db=self._meta)
+        return self._position_in(transaction, POSITION)
 
     def _merge(self, transaction: Any, names: pa.Array, merge: Callable[[pa.Array], pa.Array]) -> bytes:
         """Apply `merge` to the old values, and return the undo record."""
@@ -338,10 +339,10 @@ class TaskStore:
     def _written(self, transaction: Any, found: store_blocks.Found, values: pa.Array) -> None:
         # The number of keys is kept as a record: LMDB counts blocks, not the entries in them.
         count = self._count_in(transaction) + store_blocks.put(transaction, self._blocks, found, values)
-        transaction.put(_COUNT, count.to_bytes(8, "little"), db=self._meta)
+        transaction.put(COUNT, count.to_bytes(8, "little"), db=self._meta)
 
     def _count_in(self, transaction: Any) -> int:
-        return int.from_bytes(transaction.get(_COUNT, b"", db=self._meta), "little")
+        return int.from_bytes(transaction.get(COUNT, b"", db=self._meta), "little")
 
     def _bytes_in(self, transaction: Any) -> int:
         stat = transaction.stat(self._blocks)
@@ -355,9 +356,9 @@ class TaskStore:
     def _empty_values(self, transaction: Any) -> None:
         """Delete everything except the identity."""
         # Emptying drops the whole `meta` database, so the identity is carried over.
-        identity = transaction.get(_IDENTITY, db=self._meta)
+        identity = transaction.get(IDENTITY, db=self._meta)
         self._empty(transaction)
-        transaction.put(_IDENTITY, identity, db=self._meta)
+        transaction.put(IDENTITY, identity, db=self._meta)
 
     def _put(self, transaction: Any, name: bytes, body: bytes) -> None:
         transaction.put(name, seal(body), db=self._meta)
@@ -434,8 +435,8 @@ def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | Non
         with environment.begin(db=meta) as transaction:
             # Both are read in one transaction: a store that is emptied meanwhile must not lend its old position to a
             # new identity.
-            found = transaction.get(_IDENTITY)
-            current = transaction.get(_POSITION)
+            found = transaction.get(IDENTITY)
+            current = transaction.get(POSITION)
         if found is None or current is None or identity.difference(bytes(found)) is not None:
             return None
         return StorePosition.from_bytes(unseal(current))

@@ -127,12 +127,17 @@ def open_environment(path: Path) -> tuple[lmdb.Environment, str | None]:
         return _guarded(path), reason
 
 
-def open_read_only(path: Path) -> lmdb.Environment | None:
-    """Open the environment read-only; None if it does not exist or cannot be mapped safely."""
+def open_read_only(path: Path, *, map_bytes: int = 10 * 1024 * 1024) -> lmdb.Environment | None:
+    """Open the environment read-only; None if it does not exist or cannot be mapped safely.
+
+    `map_bytes`: addresses to take at least. What a writer adds beyond them cannot be read without another opening.
+    """
     try:
         if (path / _CONDEMNED).exists() or (path / "data.mdb").stat().st_size == 0:
             return None
-        environment = lmdb.open(str(path), readonly=True, max_dbs=3, readahead=False, max_readers=512)
+        environment = lmdb.open(
+            str(path), readonly=True, map_size=map_bytes, max_dbs=3, readahead=False, max_readers=512
+        )
     except (OSError, lmdb.Error):
         return None
     try:

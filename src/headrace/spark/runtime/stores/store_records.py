@@ -21,8 +21,13 @@ import xxhash
 from headrace.errors import StateError
 
 __all__ = [
+    "COUNT",
+    "IDENTITY",
+    "POSITION",
+    "PREPARED",
     "SEAL_BYTES",
     "STORE_FORMAT",
+    "UNDO",
     "BatchKey",
     "StoreIdentity",
     "StorePosition",
@@ -33,6 +38,10 @@ __all__ = [
     "unpack_undo",
     "unseal",
 ]
+
+# Records of the `meta` database: position of the committed values; position after an undecided batch and the old values
+# that undo it (both present or both absent); what the store is a copy of; number of keys.
+POSITION, PREPARED, UNDO, IDENTITY, COUNT = b"position", b"prepared", b"undo", b"identity", b"count"
 
 STORE_FORMAT = 3
 _SEAL = b"S2"
