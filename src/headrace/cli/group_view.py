@@ -27,6 +27,7 @@ __all__ = [
     "GroupView",
     "MemberView",
     "PartitionLag",
+    "find_obstacles",
     "lag_by_partition",
     "task_partitions",
 ]
@@ -169,35 +170,8 @@ class GroupPoller:
             lag=sum(lag.records for lag in lags.values()),
             done=sum((lag.committed or lag.start) for lag in own),
             known=sum(lag.end for lag in own),
-            obstacles=self._obstacles(group),
+            obstacles=find_obstacles(self._admin, group),
         )
-
-    def _obstacles(self, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
-        # All topics are listed, for near names of a missing source; the common case below asks for the named topics
-        # only.
-        if group.state == "NotReady" or group.topology is None:
-            topics = self._admin.list_topics(include_internal=True)
-            return obstacles(group.topology, topics, self._internal_settings(group.topology, topics))
-        stateful = [each for each in group.topology.subtopologies if each.state_changelog_topics and each.source_topics]
-        names = {name for each in stateful for name in each.source_topics}
-        names |= {topic.name for each in stateful for topic in each.state_changelog_topics}
-        return unread_partitions(group.topology, self._admin.describe_topics(names)) if names else ()
-
-    def _internal_settings(
-        self, topology: Topology | None, topics: Mapping[str, TopicMetadata]
-    ) -> dict[str, dict[str, str]]:
-        """Return the effective settings of the internal topics that exist; none without DESCRIBE_CONFIGS on them."""
-        names = [] if topology is None else [topic.name for topic in topology.internal_topics if topic.name in topics]
-        try:
-            described = self._admin.describe_configs([("topic", name) for name in names]) if names else {}
-        # DESCRIBE_CONFIGS is a right of its own. Without it the cause "retention of an internal topic" is not looked
-        # for.
-        except BrokerError:
-            return {}
-        return {
-            name: {entry.name: entry.value for entry in entries.values() if entry.value is not None}
-            for (_, name), entries in described.items()
-        }
 
     def _member(
         self, member: StreamsMemberDescription, topology: Topology | None, lags: Mapping[TopicPartition, PartitionLag]
@@ -218,6 +192,34 @@ class GroupPoller:
             lag=sum(lags[key].records for key in owned if key in lags),
             records_per_s=sum(rates[key] for key in known) if known else None,
         )
+
+
+def find_obstacles(admin: Admin, group: StreamsGroupDescription) -> tuple[Obstacle, ...]:
+    """Return the reasons why a streams group has no tasks, or does not read everything."""
+    # All topics are listed, for near names of a missing source; the common case below asks for the named topics only.
+    if group.state == "NotReady" or group.topology is None:
+        topics = admin.list_topics(include_internal=True)
+        return obstacles(group.topology, topics, _internal_settings(admin, group.topology, topics))
+    stateful = [each for each in group.topology.subtopologies if each.state_changelog_topics and each.source_topics]
+    names = {name for each in stateful for name in each.source_topics}
+    names |= {topic.name for each in stateful for topic in each.state_changelog_topics}
+    return unread_partitions(group.topology, admin.describe_topics(names)) if names else ()
+
+
+def _internal_settings(
+    admin: Admin, topology: Topology | None, topics: Mapping[str, TopicMetadata]
+) -> dict[str, dict[str, str]]:
+    """Return the effective settings of the internal topics that exist; none without DESCRIBE_CONFIGS on them."""
+    names = [] if topology is None else [topic.name for topic in topology.internal_topics if topic.name in topics]
+    try:
+        described = admin.describe_configs([("topic", name) for name in names]) if names else {}
+    # DESCRIBE_CONFIGS is a right of its own. Without it the cause "retention of an internal topic" is not looked for.
+    except BrokerError:
+        return {}
+    return {
+        name: {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+        for (_, name), entries in described.items()
+    }
 
 
 def task_partitions(topology: Topology | None, tasks: Tasks) -> list[TopicPartition]:

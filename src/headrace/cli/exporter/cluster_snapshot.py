@@ -74,7 +74,8 @@ class GroupSnapshot:
 
     `is_described` is False for types that only ListGroups knows here: share groups, and classic groups whose members
     are no consumers, such as Kafka Connect. They have a state and offsets, but no known members.
-    `inputs` are the partitions that assigned members read.
+    `inputs` are the partitions that assigned members read. `description` has what a page shows beyond metrics: client
+    ids, hosts, the topology.
     """
 
     group_id: str
@@ -86,6 +87,7 @@ class GroupSnapshot:
     assignment_epoch: int | None = None
     inputs: frozenset[TopicPartition] = frozenset()
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    description: StreamsGroupDescription | ConsumerGroupDescription | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,9 @@ class ClusterSnapshot:
         refused: Selected groups that the cluster did not describe, with the code of the error.
         left_out_groups: How many groups were beyond `Selection.max_groups`.
         left_out_partitions: How many partitions were beyond `Selection.max_partitions`.
+        topics: Metadata of all topics, the selected ones and others.
+        controller: Node id of the active controller, or of the broker that forwards to it.
+        cluster_id: The id of the cluster.
     """
 
     brokers: Mapping[int, str]
@@ -107,6 +112,9 @@ class ClusterSnapshot:
     refused: Mapping[str, str] = field(default_factory=dict)
     left_out_groups: int = 0
     left_out_partitions: int = 0
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    controller: int | None = None
+    cluster_id: str | None = None
 
 
 def take_snapshot(admin: Admin, selection: Selection) -> ClusterSnapshot:
@@ -142,6 +150,9 @@ def take_snapshot(admin: Admin, selection: Selection) -> ClusterSnapshot:
         refused=refused,
         left_out_groups=max(0, len(listed) - selection.max_groups),
         left_out_partitions=len(keys) - len(kept),
+        topics=metadata.topics,
+        controller=metadata.controller,
+        cluster_id=metadata.cluster_id,
     )
 
 
@@ -194,6 +205,7 @@ def _streams_group(group: StreamsGroupDescription, committed: Mapping[TopicParti
         group_id=group.group_id,
         group_type="streams",
         state=group.state,
+        description=group,
         epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         inputs=frozenset(
@@ -228,6 +240,7 @@ def _consumer_group(group: ConsumerGroupDescription, committed: Mapping[TopicPar
         group_id=group.group_id,
         group_type=group.group_type,
         state=group.state,
+        description=group,
         epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         inputs=frozenset(key for member in group.members for key in member.assignment),

@@ -1,4 +1,4 @@
-"""The loop of the exporter: a collection per interval, and the page of the last one for any number of scrapes."""
+"""Pages of the exporter: the text of the last collection for any number of scrapes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, Selection, take_snapshot
+from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, Selection
 from headrace.cli.exporter.snapshot_families import CollectionHealth, health_families, snapshot_families
 from headrace.cli.exporter.snapshot_history import SnapshotHistory
+from headrace.cli.exporter.snapshot_loop import SnapshotLoop
 from headrace.errors import HeadraceError
 from headrace.metrics.prometheus_text import prometheus_text
 
@@ -48,59 +49,45 @@ class Collector:
             interval_seconds: From the beginning of one collection to that of the next.
             clock: Seconds that only go forward.
         """
-        self._open_admin = open_admin
-        self._selection = selection
         self._interval_seconds = interval_seconds
         self._clock = clock
-        self._admin: Admin | None = None
         self._history = SnapshotHistory()
         self._lock = threading.Lock()
         self._health = CollectionHealth()
         self._text = ""
         self._collected_at: float | None = None
+        self._loop = SnapshotLoop(
+            open_admin,
+            selection,
+            interval_seconds=interval_seconds,
+            logger=logger,
+            on_snapshot=self._add,
+            on_failure=self._count_failure,
+            clock=clock,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Collect until `stop` is set."""
-        while not stop.is_set():
-            begun = self._clock()
-            self.collect()
-            stop.wait(max(0.0, begun + self._interval_seconds - self._clock()))
-        self.close()
+        self._loop.run(stop)
 
     def collect(self) -> HeadraceError | None:
         """Collect once; return the error of a collection that failed."""
-        begun = self._clock()
-        failure: HeadraceError | None = None
-        snapshot: ClusterSnapshot | None = None
-        try:
-            if self._admin is None:
-                self._admin = self._open_admin()
-            snapshot = take_snapshot(self._admin, self._selection)
-        except HeadraceError as error:
-            failure = error
-            # A new client starts from the bootstrap addresses: all brokers may have moved.
-            self.close()
+        return self._loop.collect()
+
+    def _add(self, _: Admin, snapshot: ClusterSnapshot, seconds: float) -> None:
         ended = self._clock()
-        text = ""
-        if snapshot is not None:
-            now_ms = int(ended * 1000)
-            self._history.add(snapshot, now_ms)
-            text = prometheus_text(snapshot_families(snapshot, self._history, now_ms))
+        now_ms = int(ended * 1000)
+        self._history.add(snapshot, now_ms)
+        text = prometheus_text(snapshot_families(snapshot, self._history, now_ms))
         with self._lock:
-            was_up, self._health.is_up = self._health.is_up, snapshot is not None
-            self._health.seconds = ended - begun
-            if snapshot is not None:
-                self._health.succeeded += 1
-                self._text, self._collected_at = text, ended
-            else:
-                self._health.failed += 1
-        if failure is not None:
-            # Once per outage: an exporter beside a stopped cluster must not fill the log.
-            level = logging.WARNING if was_up or self._health.failed == 1 else logging.DEBUG
-            logger.log(level, "Collection failed: %s; retrying in %g s.", failure.message, self._interval_seconds)
-        elif not was_up and self._health.failed:
-            logger.info("Collections succeed again.")
-        return failure
+            self._health.is_up, self._health.seconds = True, seconds
+            self._health.succeeded += 1
+            self._text, self._collected_at = text, ended
+
+    def _count_failure(self, _: HeadraceError, seconds: float) -> None:
+        with self._lock:
+            self._health.is_up, self._health.seconds = False, seconds
+            self._health.failed += 1
 
     def page(self) -> str:
         """Return the text of `/metrics`."""
@@ -112,6 +99,4 @@ class Collector:
 
     def close(self) -> None:
         """Close the connections."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            admin.close()
+        self._loop.close()
