@@ -8,7 +8,8 @@ import pytest
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.client_settings import parse_properties
-from headrace.client.configuration import SETTINGS, ClientConfiguration, check_streams_protocol
+from headrace.client.configuration import SETTINGS, ClientConfiguration
+from headrace.client.membership.streams_protocol import parse_group_protocol
 from headrace.client.membership.topology import Topology
 from headrace.client.streams_member import StreamsMember
 from headrace.errors import ConfigError
@@ -106,20 +107,23 @@ def test_properties_as_java_reads_them() -> None:
     }
 
 
-@pytest.mark.parametrize("given", [None, "streams", "STREAMS"])
-def test_a_streams_member_accepts_its_own_protocol(given: str | None) -> None:
-    settings = ClientConfiguration({} if given is None else {"group.protocol": given}, environment={})
-    check_streams_protocol(settings.group_protocol, member="a StreamsMember")
+@pytest.mark.parametrize("given", ["auto", "streams", "STREAMS", " Classic "])
+def test_a_streams_member_accepts_the_protocols_that_run_streams(given: str) -> None:
+    settings = ClientConfiguration({"group.protocol": given}, environment={})
+    assert settings.group_protocol is not None
+    chosen = parse_group_protocol(settings.group_protocol, member="a StreamsMember")
+    assert chosen == checked_config({"group.protocol": given})["group.protocol"] == given.strip().lower()
 
 
-@pytest.mark.parametrize("given", ["classic", "consumer", "stream", ""])
+@pytest.mark.parametrize("given", ["consumer", "stream", ""])
 def test_a_streams_member_refuses_other_protocols(given: str) -> None:
-    with pytest.raises(ConfigError, match="expected streams") as caught:
-        StreamsMember("app", Topology(), config={"group.protocol": given}, bootstrap_servers="127.0.0.1:1")
-    assert (caught.value.code, caught.value.facts["key"]) == ("bad-value", "group.protocol")
-    with pytest.raises(ConfigError, match="expected streams"):
+    if given:
+        with pytest.raises(ConfigError, match="expected auto, streams, classic") as caught:
+            StreamsMember("app", Topology(), config={"group.protocol": given}, bootstrap_servers="127.0.0.1:1")
+        assert (caught.value.code, caught.value.facts["key"]) == ("bad-value", "group.protocol")
+    with pytest.raises(ConfigError, match="expected auto, streams, classic"):
         checked_config({"group.protocol": given})
 
 
-def test_an_application_accepts_its_own_protocol() -> None:
-    assert "group.protocol" not in checked_config({"group.protocol": "streams"})
+def test_an_application_chooses_its_protocol_by_the_cluster() -> None:
+    assert checked_config({})["group.protocol"] == "auto"

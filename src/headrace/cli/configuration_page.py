@@ -64,9 +64,9 @@ on this broker: \
 
 _APPLICATION = """\
 Settings of `StreamsApp` ([run an application](../how-to/run.md)). `bootstrap.servers` is the argument
-`bootstrap_servers=` or `headrace run --bootstrap-server`. Settings that streams groups take from the broker
-(`session.timeout.ms`, `num.standby.replicas`) are ignored, with a warning that names the
-setting of the [group](#group).
+`bootstrap_servers=` or `headrace run --bootstrap-server`. In a streams group the
+[group's own settings](#group) replace `session.timeout.ms`, `heartbeat.interval.ms` and `num.standby.replicas`, and a
+warning names them; a [classic group](../how-to/any-kafka.md) has none of its own, so there the application's count.
 """
 _CONSUMER = """\
 Settings of `Consumer` and `AsyncConsumer` ([consumer](../how-to/consumer.md)): in `config` (a mapping, or the path of a
@@ -75,8 +75,8 @@ underscores. A name that only the Java client or
 librdkafka knows is logged and ignored. [Security](#security-of-clients) is the same for all clients.
 """
 _MEMBER = """\
-Settings of `StreamsMember` ([members](../how-to/members.md)). Commands read `client.id`, the two timeouts and the
-security settings of their `--command-config`.
+Settings of `StreamsMember` ([members](../how-to/members.md)), and `group.protocol`: streams (the default), classic or
+auto. Commands read `client.id`, the two timeouts of requests and the security settings of their `--command-config`.
 
 {table}
 
@@ -102,6 +102,9 @@ MEMBER_SETTINGS: Final = (
     "client.rack",
     "group.instance.id",
     "application.server",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "num.standby.replicas",
     "rebalance.timeout.ms",
     "request.timeout.ms",
     "default.api.timeout.ms",

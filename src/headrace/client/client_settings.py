@@ -138,6 +138,23 @@ _ROWS: Final = (
         "",
         "one id per instance: its tasks wait for its restart (brokers from 4.4; empty: none)",
     ),
+    _text(
+        "group.protocol",
+        None,
+        "auto",
+        "streams, classic, or auto: streams groups where the group's coordinator offers them, else a classic group",
+        choices=("auto", "streams", "classic"),
+    ),
+    _int(
+        "session.timeout.ms",
+        45_000,
+        1,
+        45_000,
+        "in a classic group: time without heartbeats after which a member is removed",
+    ),
+    # An application sends heartbeats more often than Kafka's default: they are how a member learns of a rebalance.
+    _int("heartbeat.interval.ms", 3_000, 1, 500, "in a classic group: time between heartbeats"),
+    _int("num.standby.replicas", 0, 0, 0, "in a classic group: copies of each stateful task on other instances"),
     _text("application.server", "", meaning="host:port for interactive queries; passed to every member"),
     # The application's value is shorter: its runtime can end a micro-batch within seconds, and a member that hangs
     # should not hold up a rebalance for five minutes.

@@ -3,8 +3,8 @@
 Sources, highest first: keyword arguments (`bootstrap_servers`), the `config` mapping in Kafka's spelling, environment
 variables (`HEADRACE_` and the key in upper case), a properties file (`config="client.properties"` or
 `HEADRACE_CONFIG`), defaults. An unknown key is refused with the most similar known one. Keys that only the Java client,
-librdkafka or the classic protocol use are ignored, with one log line; so are those that `group.protocol=streams`
-ignores (KIP-1071), with the group setting that replaces each.
+librdkafka use are ignored, with one log line; so are those that streams groups ignore (KIP-1071), with the group
+setting that replaces each. `CLASSIC_ONLY` are used in classic groups.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headrace.errors import ConfigError
 from headrace.suggestions import nearest
 
 __all__ = [
+    "CLASSIC_ONLY",
     "IGNORED_UNDER_STREAMS",
     "SETTINGS",
     "ClientConfiguration",
-    "check_streams_protocol",
     "warn_if_ignored",
     "without_client_settings",
 ]
@@ -52,33 +52,13 @@ IGNORED_UNDER_STREAMS: Final = MappingProxyType(
 )
 """Client setting → setting of the group; None: nothing replaces it, the coordinator decides alone."""
 
+CLASSIC_ONLY: Final = ("session.timeout.ms", "heartbeat.interval.ms", "num.standby.replicas")
+"""Settings that members have in classic groups and that streams groups ignore."""
+
 _SINCE_4_4: Final = frozenset({"streams.rack.aware.assignment.tags", "streams.assignor.name"})
 
 # Once per process: an application makes a dozen clients from one configuration.
 _warned: set[str] = set()
-
-
-def check_streams_protocol(protocol: str | None, *, member: str) -> None:
-    """Accept `group.protocol=streams`, in any case as Kafka does, and no setting at all.
-
-    Args:
-        protocol: The given value of `group.protocol`; None if it is not set.
-        member: The object that was configured, for the message: "a StreamsMember".
-
-    Raises:
-        ConfigError: `bad-value` for every other protocol.
-    """
-    if protocol is None or protocol.strip().lower() == "streams":
-        return
-    known = protocol.strip().lower() in ("classic", "consumer")
-    raise ConfigError(
-        "bad-value",
-        f"Invalid group.protocol '{protocol}': expected streams, the only protocol of {member}.",
-        "Remove the setting, or use headrace.Consumer for consumer and classic groups."
-        if known
-        else "Remove the setting, or set it to streams.",
-        key="group.protocol",
-    )
 
 
 def warn_if_ignored(name: str) -> bool:
@@ -145,7 +125,7 @@ class ClientConfiguration(Mapping[str, Any]):
     """Effective values by Kafka's key, and the source of each. Immutable.
 
     `group_protocol` is the given `group.protocol`, None if there is none. A plain client does not use it, so that it
-    can share files with members; a member checks it (`check_streams_protocol`).
+    can share files with members; a member checks it (`parse_group_protocol`).
     """
 
     group_protocol: str | None = None

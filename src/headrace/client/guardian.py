@@ -118,6 +118,9 @@ class Guardian:
             endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
             early_look=settings.early_look,
             keeps_member_id=settings.keeps_member_id,
+            group_protocol=settings.group_protocol,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            num_standby_replicas=settings.num_standby_replicas,
         )
 
     def run(self, already_read: bytes) -> None:

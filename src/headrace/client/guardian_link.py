@@ -13,14 +13,13 @@ import queue
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from headrace.child_process import ChildProcess, python_module
 from headrace.client.guardian_messages import GuardianSettings, read_event, write_settings
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, TaskId
 from headrace.client.membership.events import MemberEvent
-from headrace.client.membership.streams_heartbeat import TaskId
 
 __all__ = ["GuardianDied", "GuardianEvent", "GuardianLink", "GuardianSettings"]
 
@@ -201,6 +200,10 @@ class GuardianLink:
         # member id within the session keeps them.
         self._process.kill()
         self._process.close()
+        # In a classic group the coordinator gave out the id. Under another one the former member would keep its tasks
+        # until its session ends.
+        if self.settings.group_protocol == "classic":
+            self.settings = replace(self.settings, member_id=self._assignment.member_id)
         self._launch()
         for pid in self._watched:
             self._process.send({"do": "watch", "pid": pid})

@@ -16,6 +16,7 @@ from headrace import errors
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
+from headrace.client.membership.streams_protocol import StreamsProtocol
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
@@ -25,7 +26,10 @@ __all__ = ["GuardianSettings", "read_event", "read_settings", "write_event", "wr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardianSettings:
-    """Settings of a guardian. Keep `member_id` and `process_id` for the life of the driver's process."""
+    """Settings of a guardian. Keep `member_id` and `process_id` for the life of the driver's process.
+
+    `group_protocol="classic"`: `member_id` is empty at first, because the coordinator gives out ids.
+    """
 
     bootstrap_servers: str
     group_id: str
@@ -37,6 +41,9 @@ class GuardianSettings:
     max_poll_interval_ms: int = 300_000
     session_timeout_ms: int = 45_000
     heartbeat_max_interval_ms: int = 500
+    group_protocol: StreamsProtocol = "streams"
+    heartbeat_interval_ms: int = 3_000  # in a classic group
+    num_standby_replicas: int = 0  # in a classic group
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
     rack_id: str | None = None
@@ -91,6 +98,7 @@ class _SnapshotDocument(TypedDict):
     warmup: Mapping[str, list[int]]
     status: list[tuple[int, str]]
     version: int
+    held_since: list[tuple[str, int, int]] | None
 
 
 _ErrorDocument = TypedDict(
@@ -107,12 +115,15 @@ def write_event(event: e.MemberEvent, snapshot: AssignmentSnapshot) -> str:
         value = getattr(event, each.name)
         if isinstance(value, HeadraceError):
             value = _error_to_json(value)
-        elif isinstance(value, AssignmentSnapshot | TargetAssignment):
+        elif isinstance(value, AssignmentSnapshot):
+            value = _snapshot_to_json(value)
+        elif isinstance(value, TargetAssignment):
             value = asdict(value)
         elif each.name == "endpoints":
             value = [[point.host, point.port, asdict(partitions)] for point, partitions in value.items()]
         body[each.name] = value
-    return json.dumps({"event": type(event).__name__, "body": body, "assignment": asdict(snapshot)}, default=str)
+    document = {"event": type(event).__name__, "body": body, "assignment": _snapshot_to_json(snapshot)}
+    return json.dumps(document, default=str)
 
 
 def read_event(line: str | bytes) -> tuple[e.MemberEvent, AssignmentSnapshot]:
@@ -154,7 +165,24 @@ def _from_json(name: str, value: Any) -> object:  # the shape of the value follo
             return value
 
 
+def _snapshot_to_json(snapshot: AssignmentSnapshot) -> dict[str, object]:
+    held = snapshot.held_since
+    # JSON has no tuples as keys.
+    listed = None if held is None else [(name, number, since) for (name, number), since in held.items()]
+    return {
+        "member_id": snapshot.member_id,
+        "member_epoch": snapshot.member_epoch,
+        "active": snapshot.active,
+        "standby": snapshot.standby,
+        "warmup": snapshot.warmup,
+        "status": snapshot.status,
+        "version": snapshot.version,
+        "held_since": listed,
+    }
+
+
 def _snapshot(document: _SnapshotDocument) -> AssignmentSnapshot:
+    held = document["held_since"]
     return AssignmentSnapshot(
         member_id=document["member_id"],
         member_epoch=document["member_epoch"],
@@ -163,6 +191,7 @@ def _snapshot(document: _SnapshotDocument) -> AssignmentSnapshot:
         warmup=_tasks(document["warmup"]),
         status=_status(document["status"]),
         version=document["version"],
+        held_since=None if held is None else {(name, number): since for name, number, since in held},
     )
 
 

@@ -1,7 +1,8 @@
-"""Runs the pure streams membership on a thread of its own with a blocking client, for the guardian and `StreamsMember`.
+"""Runs a pure membership on a thread of its own with a client, for the guardian and `StreamsMember`.
 
-The thread sleeps until the membership's next deadline or a command. It waits for an answer no longer than until the
-membership's next poll is due, so that a silent broker cannot hide the end of the lease.
+The thread waits for the answer, for commands and for the membership's next deadline at the same time: a join of a
+classic group is parked at the coordinator for up to the rebalance timeout, and a leave must not wait for it. A silent
+broker cannot hide the end of the lease either.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from headrace.client.connection import ConnectionLost
+from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import lease_clock_ms
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, TaskId
+from headrace.client.membership.classic_streams_membership import ClassicStreamsMembership
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import MemberEvent, SettingIgnored
 from headrace.client.membership.member_core import MemberState
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
-from headrace.client.membership.streams_heartbeat import TaskId, fatal_error
+from headrace.client.membership.streams_heartbeat import fatal_error
 from headrace.client.membership.streams_membership import StreamsMembership
+from headrace.client.membership.streams_protocol import StreamsProtocol
 from headrace.client.membership.topology import Topology
 from headrace.client.network_client import NetworkClient
+from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol.error_codes import ErrorCode
+from headrace.protocol.framing import MalformedResponse
 
 __all__ = ["MemberRunner"]
 
@@ -33,6 +38,7 @@ log = logging.getLogger("headrace.client")
 
 # Without a broker the program should end about as fast as with one.
 LEAVE_PATIENCE_MS = 1_500
+LONGEST_WAIT_S = 1.0  # a suspended machine's timers do not count the time it slept, the lease does
 
 Listener = Callable[[MemberEvent, AssignmentSnapshot], None]
 
@@ -57,36 +63,68 @@ class MemberRunner:
         endpoint: Endpoint | None = None,
         early_look: bool = False,
         keeps_member_id: bool = False,
+        group_protocol: StreamsProtocol = "streams",
+        heartbeat_interval_ms: int = 3_000,
+        num_standby_replicas: int = 0,
     ) -> None:
         """Args:
         client: A client that only this runner uses.
-        group_id: The streams group.
-        member_id: A UUID that the member generated.
+        group_id: The group.
+        member_id: A UUID that the member generated. In a classic group, where the coordinator gives out ids: that of
+            the member which this one continues, or empty.
         process_id: Identifies the process.
         topology: The application's topology.
         listener: Called on the thread, once per event.
         rebalance_timeout_ms: See `MemberCore`; likewise the other arguments.
+        group_protocol: Kind of the group.
+        heartbeat_interval_ms: Classic groups: `heartbeat.interval.ms`.
+        num_standby_replicas: Classic groups: standby tasks of each stateful task, where this member is the leader.
         """
         self._client = client
         self._group_id = group_id
         self._listener = listener
-        self._membership = StreamsMembership(
-            group_id,
-            member_id,
-            process_id,
-            topology,
-            chance=random.random,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_max_interval_ms=heartbeat_max_interval_ms,
-            rack_id=rack_id,
-            instance_id=instance_id,
-            endpoint=endpoint,
-            early_look=early_look,
-            keeps_member_id=keeps_member_id,
-        )
+        self._membership: StreamsMembership | ClassicStreamsMembership
+        if group_protocol == "classic":
+            # Imported here: only the leader of a classic group needs the rules of the coordinator.
+            from headrace.client.membership.classic_task_protocol import ClassicTaskProtocol
+
+            self._membership = ClassicStreamsMembership(
+                group_id,
+                ClassicTaskProtocol(
+                    topology=topology,
+                    process_id=process_id,
+                    endpoint=endpoint,
+                    num_standby_replicas=num_standby_replicas,
+                ),
+                topology,
+                chance=random.random,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                rack_id=rack_id,
+                instance_id=instance_id,
+                member_id=member_id,
+            )
+        else:
+            self._membership = StreamsMembership(
+                group_id,
+                member_id,
+                process_id,
+                topology,
+                chance=random.random,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_max_interval_ms=heartbeat_max_interval_ms,
+                rack_id=rack_id,
+                instance_id=instance_id,
+                endpoint=endpoint,
+                early_look=early_look,
+                keeps_member_id=keeps_member_id,
+            )
         self._changed = threading.Condition()
         self._commands: list[Callable[[int], None]] = []
+        self._wake = WakeupSignal()
+        self._pending: PendingReply | None = None
         self._stopping = False
         self._ever_answered = False
         self._lost_since_ms: int | None = None  # since when no request has been answered
@@ -150,14 +188,15 @@ class MemberRunner:
         """End the thread without a message to the coordinator, and close the client."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+        self._wake.set()
         self._thread.join(timeout=5)
         self._client.close()
+        self._wake.close()
 
     def _command(self, command: Callable[[int], None]) -> None:
         with self._changed:
             self._commands.append(command)
-            self._changed.notify_all()
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
@@ -168,45 +207,67 @@ class MemberRunner:
                 for command in self._commands:
                     command(now_ms)
                 self._commands.clear()
-                # Commands and `poll` under one lock: a command that comes during an exchange is applied before the next
-                # request is built.
+                # Commands and `poll` under one lock: `wait_left` sees either a command that waits, or its effect.
                 result = self._membership.poll(now_ms)
-            self._log_events()
+                self._changed.notify_all()
+            self._publish_events()
             for outgoing in result.requests:
-                self._exchange(outgoing, result.next_poll_ms)
-                self._log_events()
-            if not result.requests:
-                self._sleep_until(result.next_poll_ms)
+                self._begin(outgoing, result.next_poll_ms)
+            self._await(result.next_poll_ms)
+            self._publish_events()
 
-    def _sleep_until(self, until_ms: int) -> None:
-        with self._changed:
-            self._changed.notify_all()  # `wait_left` reads the state
-            if self._commands or self._stopping:
-                return
-            # At most a second: a suspended machine's timers do not count the time it slept, the lease does.
-            wait_s = 1.0 if until_ms == NEVER_MS else min(max(0, until_ms - lease_clock_ms()) / 1000, 1.0)
-            self._changed.wait(wait_s)
-
-    def _exchange(self, outgoing: Outgoing, ask_again_ms: int) -> None:
-        now_ms = lease_clock_ms()
-        # Not longer than until the next deadline of the membership: a broker that accepts and does not answer must not
-        # hide the end of the lease.
-        timeout_ms = None if ask_again_ms == NEVER_MS else max(1, ask_again_ms - now_ms)
+    def _begin(self, outgoing: Outgoing, until_ms: int) -> None:
+        # A request replaces the one in flight. Only the leave of a classic group does so: its join may be parked.
+        self._give_up()
+        timeout_ms = self._client.request_timeout_ms if until_ms == NEVER_MS else max(1, until_ms - lease_clock_ms())
+        # Streams memberships set no time for a request; classic ones do, because a join may take minutes.
+        if isinstance(self._membership, StreamsMembership):
+            timeout_ms = min(timeout_ms, self._client.request_timeout_ms)
         try:
-            response = self._client.attempt(outgoing.request, node=outgoing.node, timeout_ms=timeout_ms)
+            self._pending = self._client.start(outgoing.request, node=outgoing.node, timeout_ms=timeout_ms)
         except ConnectionLost as error:
-            log.debug("member of %s: %s", self._group_id, error)
-            if self._lost_since_ms is None:
-                self._lost_since_ms = lease_clock_ms()
-            self._membership.on_failure(lease_clock_ms())
-            # After `on_failure`: an error ends the membership, and nothing may change its state behind that.
-            self._give_up_a_wrong_address(error)
-        except BrokerError as error:
+            self._fail(error)
+        except (BrokerError, CannotConnect) as error:
             self._membership.stop(self._translated(error))
+
+    def _await(self, until_ms: int) -> None:
+        """Wait for the answer, a command, or the next deadline."""
+        pending = self._pending
+        wait_s = min(max(0, until_ms - lease_clock_ms()) / 1000, LONGEST_WAIT_S)
+        if pending is not None:
+            wait_s = min(wait_s, pending.deadline.remaining_s)
+        ready = wait_for([] if pending is None else [pending], self._wake, wait_s)
+        if pending is None:
+            return
+        if not ready:
+            if pending.deadline.passed or lease_clock_ms() >= until_ms:
+                self._give_up()
+                self._fail(ConnectionLost(pending.connection.address, "no answer in time"))
+            return
+        self._pending = None
+        try:
+            response = self._client.finish(pending)
+        except (ConnectionLost, MalformedResponse) as error:
+            self._fail(error)
         else:
             self._ever_answered = True
             self._lost_since_ms = None
             self._membership.on_response(response, lease_clock_ms())
+
+    def _give_up(self) -> None:
+        """Abandon the exchange in flight. Its connection is closed with it, because answers arrive in order."""
+        if self._pending is not None:
+            self._pending.connection.close()
+            self._pending = None
+
+    def _fail(self, error: Exception) -> None:
+        log.debug("member of %s: %s", self._group_id, error)
+        if self._lost_since_ms is None:
+            self._lost_since_ms = lease_clock_ms()
+        self._membership.on_failure(lease_clock_ms())
+        # After `on_failure`: an error ends the membership, and nothing may change its state behind that.
+        if isinstance(error, ConnectionLost):
+            self._give_up_a_wrong_address(error)
 
     def _give_up_a_wrong_address(self, error: ConnectionLost) -> None:
         """Stop a member that never reached a broker within the API timeout; one that reached one before retries for
@@ -224,12 +285,12 @@ class MemberRunner:
                 )
             )
 
-    def _translated(self, error: BrokerError) -> HeadraceError:
-        if error.code == "unsupported-api":
+    def _translated(self, error: HeadraceError) -> HeadraceError:
+        if error.code == "unsupported-api" and isinstance(self._membership, StreamsMembership):
             return fatal_error(ErrorCode.unsupported_version, str(error), group_id=self._group_id, joining=True)
         return error
 
-    def _log_events(self) -> None:
+    def _publish_events(self) -> None:
         for event in self._membership.take_events():
             if isinstance(event, SettingIgnored):
                 log.warning("%s: %s; %s", self._group_id, event.message, event.fix)

@@ -1,4 +1,4 @@
-"""`StreamsMember`: a member of a streams group for runtimes other than Spark. The membership does the work.
+"""`StreamsMember`: a member of a group that runs streams, for runtimes other than Spark. The membership does the work.
 
 Heartbeats have a thread of their own and go on while the caller's code hangs. A program whose death must be noticed at
 once uses the guardian (`GuardianLink`).
@@ -9,19 +9,21 @@ from __future__ import annotations
 import os
 import queue
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Self
 
 from headrace.checked_api import checked_api
-from headrace.client.configuration import ClientConfiguration, check_streams_protocol
+from headrace.client.configuration import CLASSIC_ONLY, ClientConfiguration, warn_if_ignored
 from headrace.client.member_runner import MemberRunner
-from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.assignment import AssignmentSnapshot, TaskId
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, owner_of
 from headrace.client.membership.events import Assigned, AssignmentChanged, EndpointsChanged, MemberEvent
-from headrace.client.membership.streams_heartbeat import TaskId
+from headrace.client.membership.streams_protocol import GroupProtocol, ProtocolChoice, parse_group_protocol
+from headrace.client.membership.task_ownership import commit_generation
 from headrace.client.membership.topology import Topology
+from headrace.client.protocol_choice import find_group_protocol
 from headrace.errors import ConfigError
 from headrace.protocol.partitioner import partition_for_key
 
@@ -51,9 +53,12 @@ class StreamsMember:
         group_instance_id: str | None = None,
         endpoint: str | None = None,
         early_look: bool = False,
+        group_protocol: GroupProtocol | None = None,
         rebalance_timeout_ms: int | None = None,
-        session_timeout_ms: int = 45_000,
+        session_timeout_ms: int | None = None,
+        heartbeat_interval_ms: int | None = None,
         heartbeat_max_interval_ms: int | None = None,
+        num_standby_replicas: int | None = None,
         request_timeout_ms: int | None = None,
         api_timeout_ms: int | None = None,
         config: Mapping[str, object] | str | os.PathLike[str] | None = None,
@@ -62,11 +67,16 @@ class StreamsMember:
         default.
 
         Args:
-            session_timeout_ms: The group's session timeout, set on the broker: after this time without an answer the
-                member gives up its tasks by itself.
+            group_protocol: "streams" (the default), "classic", or "auto": streams groups where the cluster offers them,
+                else a classic group. Commits of a classic group need `commit_generation`.
+            session_timeout_ms: In a streams group its session timeout, set on the broker: after this time without an
+                answer the member gives up its tasks by itself. In a classic group the member sets it.
+            heartbeat_interval_ms: In a classic group: time between heartbeats.
+            num_standby_replicas: In a classic group: standby tasks of each stateful task.
 
         Raises:
             ConfigError: `unknown-setting`, `bad-value`.
+            CannotConnect, BrokerError: With "auto", if the group's coordinator cannot be asked.
         """
         settings = ClientConfiguration(
             config,
@@ -75,14 +85,28 @@ class StreamsMember:
             group_instance_id=group_instance_id,
             application_server=endpoint,
             rebalance_timeout_ms=rebalance_timeout_ms,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            num_standby_replicas=num_standby_replicas,
             request_timeout_ms=request_timeout_ms,
             default_api_timeout_ms=api_timeout_ms,
             headrace_heartbeat_max_interval_ms=heartbeat_max_interval_ms,
         )
-        check_streams_protocol(settings.group_protocol, member="a StreamsMember")
-        # The member makes its id itself and keeps it over rejoins (KIP-1082), so that sticky assignment finds its tasks
-        # again.
-        member = member_id or _random_id()
+        wanted = parse_group_protocol(group_protocol or settings.group_protocol or "streams", member="a StreamsMember")
+        # For lookups on the caller's thread, which must not delay heartbeats.
+        self._topics = settings.network_client()
+        try:
+            self._protocol = find_group_protocol(self._topics, group_id, wanted)
+        except BaseException:
+            self._topics.close()
+            raise
+        if self._protocol.protocol == "streams":
+            for name in CLASSIC_ONLY:
+                if settings.source(name) != "default" and name != "session.timeout.ms":
+                    warn_if_ignored(name)
+        # In a streams group the member makes its id itself and keeps it over rejoins (KIP-1082), so that sticky
+        # assignment finds its tasks again. In a classic group the coordinator gives out ids.
+        member = (member_id or _random_id()) if self._protocol.protocol == "streams" else ""
         self._queue: queue.SimpleQueue[tuple[MemberEvent, AssignmentSnapshot]] = queue.SimpleQueue()
         self._newest = AssignmentSnapshot(member_id=member)
         # The version of the newest snapshot that the caller has seen: what a plain mapping passed to `acknowledge`
@@ -90,7 +114,6 @@ class StreamsMember:
         self._told_version = 0
         self._endpoints: EndpointMap = MappingProxyType({})
         self._closed = False
-        self._topics = settings.network_client()  # for lookups on the caller's thread, which must not delay heartbeats
         self._runner = MemberRunner(
             settings.network_client(),
             group_id=group_id,
@@ -99,12 +122,15 @@ class StreamsMember:
             topology=topology,
             listener=self._on_event,
             rebalance_timeout_ms=settings["rebalance.timeout.ms"],
-            session_timeout_ms=session_timeout_ms,
+            session_timeout_ms=settings["session.timeout.ms"],
             heartbeat_max_interval_ms=settings["headrace.heartbeat.max.interval.ms"],
             rack_id=settings["client.rack"] or None,
             instance_id=settings["group.instance.id"] or None,
             endpoint=_endpoint(settings["application.server"]),
             early_look=early_look,
+            group_protocol=self._protocol.protocol,
+            heartbeat_interval_ms=settings["heartbeat.interval.ms"],
+            num_standby_replicas=settings["num.standby.replicas"],
         )
         self._runner.start()
 
@@ -120,8 +146,30 @@ class StreamsMember:
         return self._newest.member_id
 
     @property
+    def group_protocol(self) -> ProtocolChoice:
+        """The protocol of the group, and why it was chosen."""
+        return self._protocol
+
+    def commit_generation(self, planned: AssignmentSnapshot, tasks: Iterable[TaskId]) -> int | None:
+        """Return the member epoch with which to commit work on tasks, None if it must not be committed.
+
+        In a streams group that is the epoch of the snapshot that the work was planned with, and the coordinator fences
+        it. In a classic group it is the newest generation, if the member has held the tasks since: the coordinator
+        compares generations and knows nothing of tasks.
+
+        Args:
+            planned: The snapshot that the work was planned with.
+            tasks: (subtopology id, partition) of the tasks.
+        """
+        if self._protocol.protocol == "streams":
+            return planned.member_epoch
+        return commit_generation(
+            self._newest, member_id=planned.member_id, planned_generation=planned.member_epoch, tasks=tasks
+        )
+
+    @property
     def assignment(self) -> AssignmentSnapshot:
-        """The newest snapshot; commit offsets with the epoch of the snapshot that the work was planned with."""
+        """The newest snapshot; commit with `commit_generation` of the snapshot that the work was planned with."""
         snapshot = self._newest
         self._told_version = max(self._told_version, snapshot.version)
         return snapshot

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.client.client_settings import CLIENT_SETTINGS, SECURITY_SETTINGS, ClientSetting, parsed
-from headrace.client.configuration import ClientConfiguration, check_streams_protocol, warn_if_ignored
+from headrace.client.configuration import CLASSIC_ONLY, ClientConfiguration, warn_if_ignored
+from headrace.client.membership.streams_protocol import parse_group_protocol
 from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
 from headrace.suggestions import nearest
 
-__all__ = ["SETTINGS", "checked_config", "connection_settings"]
+__all__ = ["SETTINGS", "checked_config", "connection_settings", "warn_of_classic_settings"]
 
 SETTINGS: Mapping[str, ClientSetting] = {
     name: setting for name, setting in CLIENT_SETTINGS.items() if setting.in_application is not None
@@ -30,7 +31,7 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
         if name in SECURITY_SETTINGS:
             continue
         if name == "group.protocol":
-            check_streams_protocol(str(value), member="a StreamsApp")
+            values[name] = parse_group_protocol(str(value), member="a StreamsApp")
             continue
         if name not in SETTINGS:
             if warn_if_ignored(str(name)):
@@ -40,6 +41,13 @@ def checked_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
             raise ConfigError("unknown-setting", f'no setting "{name}"{hint}', f"known: {', '.join(SETTINGS)}")
         values[name] = parsed(SETTINGS[name], value)
     return values
+
+
+def warn_of_classic_settings(config: Mapping[str, object]) -> None:
+    """Log the settings of classic groups that have another value than their default, for a streams group."""
+    for name in CLASSIC_ONLY:
+        if config[name] != SETTINGS[name].in_application:
+            warn_if_ignored(name)
 
 
 def connection_settings(

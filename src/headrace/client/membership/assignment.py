@@ -11,6 +11,7 @@ __all__ = [
     "AssignmentSnapshot",
     "OwnedTasks",
     "StatusCode",
+    "TaskId",
     "Tasks",
     "difference",
     "is_subset",
@@ -25,6 +26,9 @@ __all__ = [
 
 Tasks = Mapping[str, tuple[int, ...]]
 """Subtopology id → partitions, both sorted, no empty entries. Treat as immutable."""
+
+TaskId = tuple[str, int]
+"""(subtopology id, partition)."""
 
 
 class StatusCode(IntEnum):
@@ -121,6 +125,9 @@ class AssignmentSnapshot:
 
     Commit offsets with this `member_epoch`, captured when a batch is planned, never with a later one: KIP-1071 fences
     epochs, not tasks. `version` counts the changes of tasks since the process started; an acknowledgement names it.
+
+    In a classic group `member_epoch` is the generation, and `held_since` has the generation since which each active
+    task is held; `commit_generation` derives from it the generation for a commit. None in a streams group.
     """
 
     member_id: str
@@ -130,6 +137,7 @@ class AssignmentSnapshot:
     warmup: Tasks = field(default_factory=dict)
     status: tuple[tuple[int, str], ...] = ()
     version: int = 0
+    held_since: Mapping[TaskId, int] | None = None
 
     @property
     def tasks(self) -> OwnedTasks:

@@ -37,6 +37,7 @@ from headrace.client.membership import events as e
 from headrace.client.membership.assignment import (
     AssignmentSnapshot,
     OwnedTasks,
+    TaskId,
     difference,
     task_ids,
     tasks_from,
@@ -64,7 +65,6 @@ from headrace.client.membership.request_manager import (
     partition_counts,
     topics_request,
 )
-from headrace.client.membership.streams_heartbeat import TaskId
 from headrace.client.membership.task_ownership import TaskOwnership
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.errors import BrokerError, HeadraceError
@@ -169,6 +169,7 @@ class ClassicStreamsMembership:
         probing_rebalance_interval_ms: int = 600_000,
         rack_id: str | None = None,
         instance_id: str | None = None,
+        member_id: str = "",
     ) -> None:
         """Args:
         group_id: The classic group.
@@ -182,6 +183,8 @@ class ClassicStreamsMembership:
         probing_rebalance_interval_ms: Time until the rebalance that an assignment announces (`follow_up`).
         rack_id: The member's rack.
         instance_id: `group.instance.id` of a static member (KIP-345).
+        member_id: Id of a member that this one continues: it joins under it, and claims nothing. Empty: the
+            coordinator gives out an id.
         """
         self._group_id = group_id
         self._protocol = protocol
@@ -201,8 +204,8 @@ class ClassicStreamsMembership:
         self._events: list[e.MemberEvent] = []
         self._state = MemberState.UNSUBSCRIBED
         self._phase = _Phase.IDLE
-        self._identity = GroupIdentity(instance_id=instance_id)
-        self._assignment = AssignmentSnapshot(member_id="")
+        self._identity = GroupIdentity(member_id=member_id, instance_id=instance_id)
+        self._assignment = AssignmentSnapshot(member_id=member_id)
         self._assigned_partitions: frozenset[TopicPartition] = frozenset()
         self._claimed: frozenset[TaskId] = frozenset()
         self._assigned_once = False
@@ -626,6 +629,7 @@ class ClassicStreamsMembership:
             warmup=before.warmup,
             status=before.status,
             version=before.version,
+            held_since=self._ownership.held_since,
         )
         if self._assigned_once and before.member_epoch != self._assignment.member_epoch:
             self._events.append(_change(before.tasks, self._assignment))
@@ -721,6 +725,7 @@ class ClassicStreamsMembership:
             warmup=tasks_of(tasks.warmup),
             status=assigned.status,
             version=before.version + 1 if tasks_changed else before.version,
+            held_since=self._ownership.held_since,
         )
         if not self._assigned_once:
             self._assigned_once = True
@@ -816,8 +821,34 @@ class ClassicStreamsMembership:
             return
         if code == ErrorCode.fenced_instance_id and self._assigned_once:
             self._events.append(e.Fenced(kafka_name=kafka_name(code), message=message))
+        self.stop(self._refusal(code, message))
+
+    def _refusal(self, code: ErrorCode, message: str) -> HeadraceError:
+        """Return the error for a final code; those of consumers would name their settings."""
+        facts = {"kafka_code": int(code), "kafka_name": kafka_name(code), "kafka_message": message, "retriable": False}
+        match code:
+            case ErrorCode.inconsistent_group_protocol:
+                return BrokerError(
+                    "group-kind",
+                    f"The group {self._group_id} has members of another kind: consumers, or members of a streams group",
+                    "Use another name for the application, or stop these members first.",
+                    **facts,
+                    api="JoinGroup",
+                    group_id=self._group_id,
+                )
+            case ErrorCode.invalid_session_timeout:
+                return BrokerError(
+                    "heartbeat-refused",
+                    f"The coordinator of {self._group_id} refused session.timeout.ms={self._session_timeout_ms} "
+                    "(INVALID_SESSION_TIMEOUT)",
+                    "Set session.timeout.ms between group.min.session.timeout.ms and group.max.session.timeout.ms of "
+                    "the brokers, by default 6,000 to 1,800,000.",
+                    **facts,
+                    api="JoinGroup",
+                    group_id=self._group_id,
+                )
         instance_id = self._identity.instance_id
-        self.stop(group_error(code, message, group_id=self._group_id, api="JoinGroup", instance_id=instance_id))
+        return group_error(code, message, group_id=self._group_id, api="JoinGroup", instance_id=instance_id)
 
     @property
     def _will_return(self) -> bool:

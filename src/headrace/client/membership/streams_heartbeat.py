@@ -18,7 +18,7 @@ from types import MappingProxyType
 from kio.schema.types import GroupId
 from kio.static.primitive import i32, i64, u16
 
-from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_of
+from headrace.client.membership.assignment import OwnedTasks, TaskId, Tasks, tasks_of
 from headrace.client.membership.endpoints import NO_ENDPOINT_EPOCH, Endpoint
 from headrace.client.membership.events import SettingIgnored
 from headrace.client.membership.topology import Topology
@@ -106,9 +106,6 @@ class OwnedReport:
         self.is_due = False
         return self._acknowledged.union(self._maybe_opened)
 
-
-TaskId = tuple[str, int]
-"""(subtopology id, partition)."""
 
 TaskOffset = m.streams_group_heartbeat_request.TaskOffset
 # Kafka's default of group.streams.task.offset.interval.ms, until the coordinator returns its own.

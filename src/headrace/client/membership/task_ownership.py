@@ -18,12 +18,10 @@ it has held every task of the batch without a break since g. This is safe:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
-from headrace.client.membership.assignment import Tasks, task_ids, tasks_from
-from headrace.client.membership.streams_heartbeat import TaskId
+from headrace.client.membership.assignment import AssignmentSnapshot, TaskId, Tasks, task_ids, tasks_from
 
-__all__ = ["TaskOwnership"]
+__all__ = ["TaskOwnership", "commit_generation"]
 
 
 class TaskOwnership:
@@ -40,8 +38,8 @@ class TaskOwnership:
 
     @property
     def held_since(self) -> Mapping[TaskId, int]:
-        """Held task → generation since which the member holds it."""
-        return MappingProxyType(self._since)
+        """Held task → generation since which the member holds it. A copy, which snapshots keep."""
+        return dict(self._since)
 
     @property
     def tasks(self) -> Tasks:
@@ -76,8 +74,34 @@ class TaskOwnership:
             planned_generation: The generation of the snapshot that the batch was planned with.
             tasks: The active tasks of the batch.
         """
-        for task in tasks:
-            since = self._since.get(task)
-            if since is None or since > planned_generation:
-                return None
-        return self._generation
+        return _commit_generation(self._since, self._generation, planned_generation, tasks)
+
+
+def commit_generation(
+    newest: AssignmentSnapshot | None, *, member_id: str, planned_generation: int, tasks: Iterable[TaskId]
+) -> int | None:
+    """Return the generation with which to commit a batch, None if it must be aborted. For the process that commits.
+
+    Args:
+        newest: The newest snapshot of a member of a classic group; None without an assignment.
+        member_id: The member id of the snapshot that the batch was planned with.
+        planned_generation: Its generation.
+        tasks: The active tasks of the batch.
+    """
+    # Another member id: the member was removed in between, and its tasks may have had other owners.
+    if newest is None or newest.member_id != member_id:
+        return None
+    return _commit_generation(newest.held_since or {}, newest.member_epoch, planned_generation, tasks)
+
+
+def _commit_generation(
+    held_since: Mapping[TaskId, int], generation: int | None, planned_generation: int, tasks: Iterable[TaskId]
+) -> int | None:
+    # A lower generation than the planned one: the coordinator lost its data, and with it what members claimed.
+    if generation is None or generation < planned_generation:
+        return None
+    for task in tasks:
+        since = held_since.get(task)
+        if since is None or since > planned_generation:
+            return None
+    return generation
