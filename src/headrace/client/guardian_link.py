@@ -83,6 +83,11 @@ class GuardianLink:
         self._told_version = max(self._told_version, snapshot.version)
         return snapshot
 
+    @property
+    def newest(self) -> AssignmentSnapshot:
+        """The newest snapshot that arrived, for commits. It does not count as seen by the driver. Any thread."""
+        return self._assignment
+
     def events(self, timeout: float | None = 0.0) -> list[GuardianEvent]:
         """Return the events since the last call; wait up to `timeout` seconds (None: without end) for the first one."""
         happened: list[GuardianEvent] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kio.schema.types import GroupId
 
 from headrace.client.membership.streams_protocol import (
+    OUR_PROTOCOLS,
     CoordinatorOffer,
     GroupProtocol,
     ProtocolChoice,
@@ -16,7 +17,7 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
 
-__all__ = ["find_group_protocol"]
+__all__ = ["find_group_protocol", "has_classic_members"]
 
 _NEEDED = (ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE)
 
@@ -35,6 +36,12 @@ def find_group_protocol(client: NetworkClient, group_id: str, wanted: GroupProto
     """
     offer = CoordinatorOffer(has_heartbeat=True) if wanted != "auto" else _ask(client, group_id)
     return choose_protocol(wanted, offer, group_id=group_id)
+
+
+def has_classic_members(client: NetworkClient, group_id: str) -> bool:
+    """Return whether a classic group has members that run streams. Raises CannotConnect, BrokerError."""
+    members, protocol = _classic_group(client, group_id)
+    return members > 0 and protocol in OUR_PROTOCOLS
 
 
 def _ask(client: NetworkClient, group_id: str) -> CoordinatorOffer:

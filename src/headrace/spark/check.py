@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import unknown_topic_error
 from headrace.client.cluster_metadata import TopicMetadata
+from headrace.client.membership.streams_protocol import parse_group_protocol
 from headrace.client.network_client import NetworkClient
+from headrace.client.protocol_choice import find_group_protocol, has_classic_members
 from headrace.errors import HeadraceError, SinkError
-from headrace.protocol.api_keys import ApiKey
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.findings import Finding
 from headrace.spark.internal_topics import unsafe_internal_topics
@@ -57,7 +58,7 @@ def _cluster(app: ApplicationDeclaration, compiled: CompiledTopology, client: Ne
     known = admin.list_topics()
     yield Finding(level="ok", code="reachable", message=f"{app.bootstrap_servers} answers; {len(known)} topics")
     # Each check on its own: a missing right for one of them must not hide the others.
-    yield from _guarded(lambda: _protocol(client, app.bootstrap_servers))
+    yield from _guarded(lambda: _protocol(app, client))
     yield from _guarded(lambda: _group(app, admin))
     yield from _guarded(lambda: _stored_state(app, compiled, client))
     sources = [source for part in compiled.subtopologies for source in part.sources if isinstance(source, TopicSource)]
@@ -80,16 +81,21 @@ def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield _problem(error)
 
 
-def _protocol(client: NetworkClient, servers: str) -> Iterator[Finding]:
-    offered = client.supported_range(ApiKey.STREAMS_GROUP_HEARTBEAT)
-    if offered is None:
+def _protocol(app: ApplicationDeclaration, client: NetworkClient) -> Iterator[Finding]:
+    """Yield the group protocol of the application on this cluster, and why."""
+    wanted = parse_group_protocol(str(app.config["group.protocol"]), member="a StreamsApp")
+    offered = find_group_protocol(client, app.name)
+    if wanted == "streams" and offered.protocol == "classic":
         yield Finding(
             level="problem",
             code="streams-protocol-off",
-            message=f"the cluster at {servers} does not offer streams groups: StreamsGroupHeartbeat is missing",
-            fix="Kafka 4.2 or later with  kafka-features upgrade --feature streams.version=1 ; "
-            "until then: headrace broker",
+            message=f"the application is set to streams groups on {app.bootstrap_servers}, and {offered.reason}",
+            fix='group_protocol="auto", which shares the tasks in a classic group; or Kafka 4.2 or later with  '
+            "kafka-features upgrade --feature streams.version=1",
         )
+    elif wanted == "classic" or offered.protocol == "classic":
+        reason = "group.protocol is classic" if wanted == "classic" else offered.reason
+        yield Finding(level="ok", code="classic-protocol", message=f"tasks will be shared in a classic group: {reason}")
     else:
         yield Finding(level="ok", code="streams-protocol", message="streams groups are offered (KIP-1071)")
 
@@ -98,19 +104,26 @@ def _group(app: ApplicationDeclaration, admin: Admin) -> Iterator[Finding]:
     listed = next((group for group in admin.list_groups() if group.group_id == app.name), None)
     if listed is None:
         yield Finding(level="ok", code="group", message=f'no group "{app.name}" yet; it will be created')
-    elif listed.group_type.lower() == "streams" or (listed.group_type.lower(), listed.state) == ("classic", "Empty"):
-        yield Finding(
-            level="ok", code="group", message=f'group "{app.name}" is a {listed.group_type} group, {listed.state}'
-        )
+        return
+    # Brokers before Apache Kafka 3.8 name no type: all of their groups are classic ones.
+    kind = listed.group_type.lower() or "classic"
+    wanted = parse_group_protocol(str(app.config["group.protocol"]), member="a StreamsApp")
+    chosen = find_group_protocol(admin.client, app.name, wanted).protocol
+    is_empty = listed.state == "Empty"
+    is_ours = kind == "streams" or (kind == "classic" and has_classic_members(admin.client, app.name))
+    # A group without members changes its kind with the first join; its offsets stay.
+    if (is_empty and kind in {"streams", "classic"}) or (is_ours and kind == chosen):
+        yield Finding(level="ok", code="group", message=f'group "{app.name}" is a {kind} group, {listed.state}')
+        return
+    if is_ours:
+        fix = f'stop all instances first, or group_protocol="{kind}"'
+        message = f'"{app.name}" is a {kind} group with running members, and this application is set to {chosen} groups'
     else:
-        yield Finding(
-            level="problem",
-            code="group-kind",
-            message=f'"{app.name}" is already a {listed.group_type} group ({listed.state}); '
-            "a streams group needs a name of its own",
-            fix=f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty'
-            + (f", then:  headrace upgrade {app.name}" if listed.group_type.lower() == "consumer" else ""),
+        message = f'"{app.name}" is already a {kind} group ({listed.state}); an application needs a name of its own'
+        fix = f'another name: StreamsApp("{app.name}-app"); or stop its consumers, wait until it is empty' + (
+            f", then:  headrace upgrade {app.name}" if kind == "consumer" else ""
         )
+    yield Finding(level="problem", code="group-kind", message=message, fix=fix)
 
 
 def _stored_state(app: ApplicationDeclaration, compiled: CompiledTopology, client: NetworkClient) -> Iterator[Finding]:

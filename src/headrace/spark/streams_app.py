@@ -50,7 +50,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 @checked_api(unchecked=("value", "topics", "schema", "listener"))
 class StreamsApp(ApplicationDeclaration):
-    """One member of a Kafka streams group, and the topology that the group runs.
+    """One member of a group that shares the tasks of a topology, and that topology.
 
     Example:
         app = StreamsApp("delays", bootstrap_servers="localhost:9092")
@@ -65,6 +65,7 @@ class StreamsApp(ApplicationDeclaration):
         spark: SparkSession | None = None,
         bootstrap_servers: str | Sequence[str] | None = None,
         processing_guarantee: Literal["at_least_once", "exactly_once_v2"] | None = None,
+        group_protocol: Literal["auto", "streams", "classic"] | None = None,
         auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest",
         state_dir: str | os.PathLike[str] | None = None,
         trigger_interval_ms: int = 0,
@@ -79,6 +80,8 @@ class StreamsApp(ApplicationDeclaration):
             bootstrap_servers: None takes HEADRACE_BOOTSTRAP_SERVERS, else localhost:9092.
             processing_guarantee: "exactly_once_v2" or "at_least_once", as in Kafka Streams; None takes
                 `processing.guarantee` of `config`, by default exactly_once_v2.
+            group_protocol: "streams" (KIP-1071), "classic" for clusters without streams groups, or "auto", which takes
+                streams groups where the cluster offers them; None takes `group.protocol` of `config`, by default auto.
             auto_offset_reset: Start position of partitions without a committed offset: "earliest" or "latest".
             state_dir: None takes HEADRACE_STATE_DIR, else `<user's state directory>/headrace/<name>`.
             trigger_interval_ms: Time between micro-batches; 0 starts the next one as soon as there is data.
@@ -101,6 +104,8 @@ class StreamsApp(ApplicationDeclaration):
             )
         if processing_guarantee is not None:
             _check_choice("processing_guarantee", processing_guarantee, ("exactly_once_v2", "at_least_once"))
+        if group_protocol is not None:
+            _check_choice("group_protocol", group_protocol, ("auto", "streams", "classic"))
         _check_choice("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none"))
         if isinstance(trigger_interval_ms, bool) or not isinstance(trigger_interval_ms, int) or trigger_interval_ms < 0:
             raise ConfigError(
@@ -110,6 +115,8 @@ class StreamsApp(ApplicationDeclaration):
             )
         servers, security = connection_settings(bootstrap_servers, config)
         checked = checked_config(config)
+        if group_protocol is not None:
+            checked["group.protocol"] = group_protocol
         super().__init__(
             name,
             spark=check_session(spark if spark is not None else session(name)),

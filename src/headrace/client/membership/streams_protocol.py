@@ -11,6 +11,7 @@ from headrace.errors import ConfigError
 from headrace.protocol.error_codes import ErrorCode
 
 __all__ = [
+    "OUR_PROTOCOLS",
     "CoordinatorOffer",
     "GroupProtocol",
     "ProtocolChoice",
@@ -23,8 +24,8 @@ StreamsProtocol = Literal["streams", "classic"]
 GroupProtocol = Literal["auto", "streams", "classic"]
 
 _CHOICES: Final[tuple[GroupProtocol, ...]] = get_args(GroupProtocol)
-# What a group of ours without a completed rebalance has as its protocol is the empty text.
-_OURS: Final = frozenset({PROTOCOL_NAME, ""})
+OUR_PROTOCOLS: Final = frozenset({PROTOCOL_NAME, ""})
+"""Protocols of a classic group with members that run streams; a group that rebalances has the empty one."""
 _NOT_THERE: Final = frozenset({ErrorCode.none, ErrorCode.group_id_not_found})
 
 
@@ -101,7 +102,7 @@ def choose_protocol(wanted: GroupProtocol, offer: CoordinatorOffer, *, group_id:
         )
     # Instances that run since before an upgrade of the brokers are members of a classic group. A streams heartbeat into
     # a classic group with members is refused, so an instance that is restarted now joins the same group.
-    if offer.classic_members and offer.classic_protocol in _OURS:
+    if offer.classic_members and offer.classic_protocol in OUR_PROTOCOLS:
         reason = f"the classic group {group_id} has {offer.classic_members} running members"
         return ProtocolChoice(protocol="classic", reason=reason)
     return ProtocolChoice(protocol="streams", reason="the group's coordinator offers streams groups (KIP-1071)")

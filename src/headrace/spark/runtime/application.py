@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.admin import Admin
@@ -22,11 +23,14 @@ from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSe
 from headrace.client.membership import events as member_events
 from headrace.client.membership.assignment import AssignmentSnapshot, StatusCode, tasks_text
 from headrace.client.membership.streams_heartbeat import HeartbeatVersion
+from headrace.client.membership.streams_protocol import parse_group_protocol
+from headrace.client.protocol_choice import find_group_protocol
 from headrace.errors import HeadraceError, MaxPollExceeded
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
 from headrace.spark.runtime.batches.batch_runner import SubtopologyRunner
+from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs, HeldGeneration
 from headrace.spark.runtime.batches.job_runner import JobRunner
 from headrace.spark.runtime.chains import build_chains, output_topics
 from headrace.spark.runtime.instance import RunningInstance
@@ -39,6 +43,7 @@ from headrace.spark.runtime.stores.state_coordinator import StateCoordinator
 from headrace.spark.runtime.stores.store import BatchKey
 from headrace.spark.runtime.transaction_journal import TransactionJournal
 from headrace.spark.runtime.user_topics import check_topics, most_tasks
+from headrace.spark.settings import warn_of_classic_settings
 from headrace.spark.spark_session import cores_of
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
@@ -92,6 +97,7 @@ class ApplicationRuntime(RunningInstance):
                     execution=str(self.settings.config["headrace.execution"]),
                     transaction_timeout_ms=self.plan_factory.transaction_timeout_ms,
                 )
+            self._choose_protocol()
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
@@ -184,24 +190,52 @@ class ApplicationRuntime(RunningInstance):
         self.plan_factory.note_chains(subtopology.subtopology_id, 1)
         return start_cluster_runner(self, subtopology, slots)
 
+    def _choose_protocol(self) -> None:
+        wanted = parse_group_protocol(str(self.settings.config["group.protocol"]), member="a StreamsApp")
+        choice = find_group_protocol(self._client, self.group_id, wanted)
+        self.group_protocol = choice.protocol
+        if choice.protocol == "classic":
+            log.info("%s shares its tasks in a classic group: %s", self.group_id, choice.reason)
+        else:
+            warn_of_classic_settings(self.settings.config)
+
+    @property
+    def commit_epochs(self) -> CommitEpochs:
+        """The member epochs that micro-batches are committed with."""
+        if self.group_protocol == "streams":
+            return PLANNED_EPOCH
+        # The newest snapshot that arrived, which this process may not have acted on yet: it only makes the answer
+        # stricter, or names the generation that the coordinator accepts.
+        return HeldGeneration(lambda: None if self._link is None else self._link.newest)
+
     def _join(self) -> None:
-        keeps_member_id = self.instance_id is not None and not self._takes_static_members()
+        is_classic, config = self.group_protocol == "classic", self.settings.config
+        keeps_member_id = not is_classic and self.instance_id is not None and not self._takes_static_members()
+        member_id = self.directory.member_id if keeps_member_id else str(uuid.uuid4())
         settings = GuardianSettings(
             bootstrap_servers=self.bootstrap_servers,
             group_id=self.group_id,
             topology=self.compiled.description(),
-            member_id=self.directory.member_id if keeps_member_id else str(uuid.uuid4()),
+            member_id="" if is_classic else member_id,
             process_id=self.directory.process_id,
             client_id=self.client_id,
-            rebalance_timeout_ms=int(self.settings.config["rebalance.timeout.ms"]),
+            rebalance_timeout_ms=int(config["rebalance.timeout.ms"]),
             max_poll_interval_ms=self._max_poll_ms,
-            heartbeat_max_interval_ms=int(self.settings.config["headrace.heartbeat.max.interval.ms"]),
+            heartbeat_max_interval_ms=int(config["headrace.heartbeat.max.interval.ms"]),
+            group_protocol=self.group_protocol,
             instance_id=self.instance_id,
             early_look=self.state.uses_target,
             keeps_member_id=keeps_member_id,
             task_offsets=self.state.found_offsets(),
             security=self.security.to_settings(),
         )
+        if is_classic:
+            settings = replace(
+                settings,
+                session_timeout_ms=int(config["session.timeout.ms"]),
+                heartbeat_interval_ms=int(config["heartbeat.interval.ms"]),
+                num_standby_replicas=int(config["num.standby.replicas"]),
+            )
         self._link = GuardianLink.start(settings)
         self._link.watch_process(self._jvm.pid)
         if self.state.replicas is not None:

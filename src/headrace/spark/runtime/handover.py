@@ -71,6 +71,10 @@ class Handover:
         self._closed = False
         self._thread: threading.Thread | None = None
 
+    def disable(self) -> None:
+        """Release all tasks at once from now on: members of a classic group do not know who gets a task."""
+        self._possible = False
+
     def delay(self, revoked: Iterable[Task]) -> frozenset[Task]:
         """Return the revoked tasks to keep running for now. Call it with all revoked tasks at each change."""
         with self._lock:

@@ -19,9 +19,11 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.streams_protocol import StreamsProtocol
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.spark.application_settings import ApplicationSettings
+from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs
 from headrace.spark.runtime.batches.plan_factory import PlanFactory
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult
@@ -147,6 +149,7 @@ class RunningInstance:
         self.started_at = time.time()
         self.error: HeadraceError | None = None
         self.is_stopped = threading.Event()
+        self.group_protocol: StreamsProtocol = "streams"
         self.snapshot: AssignmentSnapshot | None = None
         self.not_ready: tuple[tuple[int, str], ...] = ()
         self.metrics_url: str | None = None
@@ -168,6 +171,11 @@ class RunningInstance:
     def runners(self) -> Mapping[str, RunnerView]:
         """The runners by the names of their subtopologies."""
         raise NotImplementedError
+
+    @property
+    def commit_epochs(self) -> CommitEpochs:
+        """The member epochs that micro-batches are committed with."""
+        return PLANNED_EPOCH
 
     def announce_transactions(self, transactional_ids: list[str]) -> None:
         """Register transactional ids before their first use, so that the guardian or the next process can end them."""

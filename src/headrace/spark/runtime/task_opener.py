@@ -28,6 +28,7 @@ from headrace.errors import BrokerError, HeadraceError
 from headrace.spark.machine.batch_outcome import is_retriable
 from headrace.spark.machine.commands import Open
 from headrace.spark.machine.events import OpenFailed
+from headrace.spark.runtime.batches.commit_epochs import is_of_another_generation
 from headrace.spark.runtime.chains import input_topics
 from headrace.spark.runtime.stores.store_restorer import StoreRestorer
 from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
@@ -40,6 +41,7 @@ __all__ = ["OpeningHost", "TaskOpener"]
 
 log = logging.getLogger("headrace.spark")
 CLOSE_WAIT = 2.0
+COMMIT_PAUSE_S = 0.05  # until a commit that a rebalance refused is sent again
 STABLE_WAIT_MS = 2000  # then the attempt fails, and is repeated if the tasks are still assigned
 
 
@@ -219,14 +221,34 @@ class TaskOpener:
         """
         missing = {at: start for at, start in starts.items() if at not in committed or committed[at].offset < 0}
         if missing:
+            self._commit(request, missing)
+
+    def _commit(self, request: Open, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets as the member that the tasks are assigned to.
+
+        A classic group refuses commits of another generation, and during a rebalance all of them: such a commit is sent
+        again with the newest assignment, until STABLE_WAIT_MS are over.
+        """
+        until = time.monotonic() + STABLE_WAIT_MS / 1000
+        while True:
             member = self._host.newest_assignment(request)
-            commit_offsets(
-                self._client,
-                self._group_id,
-                missing,
-                member_id=member.member_id,
-                member_epoch=member.member_epoch,
-            )
+            try:
+                commit_offsets(
+                    self._client,
+                    self._group_id,
+                    offsets,
+                    member_id=member.member_id,
+                    member_epoch=member.member_epoch,
+                )
+            except BrokerError as error:
+                if not is_of_another_generation(error):
+                    raise
+                if time.monotonic() >= until:
+                    error.facts["retriable"] = True
+                    raise
+                self._closing.wait(COMMIT_PAUSE_S)
+            else:
+                return
 
     def _reset_offsets(
         self,
@@ -246,8 +268,7 @@ class TaskOpener:
         # Committed at once, with the member's epoch: "latest" of the next owner would be a later one, and the records
         # in between would be lost.
         ends = _offsets(admin.list_offsets(dict.fromkeys(fresh, "latest"), isolation_level="read_committed"))
-        member = self._host.newest_assignment(request)
-        commit_offsets(self._client, self._group_id, ends, member_id=member.member_id, member_epoch=member.member_epoch)
+        self._commit(request, ends)
         return ends
 
     def _inside(self, where: TopicPartition, committed: int, first: int) -> int:

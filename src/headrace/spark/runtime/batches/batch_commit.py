@@ -13,6 +13,7 @@ from headrace.client.admin_results import CommittedOffset
 from headrace.client.group_offsets import commit_offsets, fetch_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs, is_of_another_generation
 from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan, TaskPlan, TaskReport
 from headrace.spark.runtime.slots.slot_transactions import SlotTransactions
 from headrace.spark.runtime.table_sinks import metadata_of
@@ -54,8 +55,8 @@ class BatchCommit(Protocol):
 class AtLeastOnce:
     """At-least-once delivery by OffsetCommit. Output of failed batches stays and is repeated."""
 
-    def __init__(self, client: NetworkClient, group_id: str) -> None:
-        self._client, self._group_id = client, group_id
+    def __init__(self, client: NetworkClient, group_id: str, epochs: CommitEpochs = PLANNED_EPOCH) -> None:
+        self._client, self._group_id, self._epochs = client, group_id, epochs
 
     def begin(self, slots: tuple[SlotPlan, ...]) -> tuple[SlotPlan, ...]:
         return slots
@@ -64,16 +65,22 @@ class AtLeastOnce:
         offsets = {where: at for task in plan.tasks for where, at in reached_offsets(task, reports).items()}
         # One OffsetCommit for all slots: it is atomic for one group, so all slots share its outcome.
         outcome: HeadraceError | None = None
-        try:
-            commit_offsets(
-                self._client,
-                self._group_id,
-                {where: CommittedOffset(offset=at, metadata=metadata_of(plan)) for where, at in offsets.items()},
-                member_id=plan.member_id,
-                member_epoch=plan.member_epoch,
-            )
-        except (BrokerError, CannotConnect) as error:
-            outcome = error
+        for epoch in self._epochs.of(plan):
+            try:
+                commit_offsets(
+                    self._client,
+                    self._group_id,
+                    {where: CommittedOffset(offset=at, metadata=metadata_of(plan)) for where, at in offsets.items()},
+                    member_id=plan.member_id,
+                    member_epoch=epoch,
+                )
+            except (BrokerError, CannotConnect) as error:
+                outcome = error
+                if is_of_another_generation(error):
+                    continue
+                break
+            return dict.fromkeys(slot.slot for slot in plan.slots)
+        outcome = self._epochs.final_error(plan, outcome)
         return {slot.slot: outcome for slot in plan.slots}
 
     def read_offsets(self, plan: MicroBatchPlan, slots: tuple[int, ...]) -> dict[TopicPartition, int]:

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace.client.membership.assignment import AssignmentSnapshot
-from headrace.errors import CannotConnect, HeadraceError
+from headrace.errors import CannotConnect, Fenced, HeadraceError
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.commands import Command, Work
 from headrace.spark.machine.events import Event
@@ -94,7 +94,11 @@ class SubtopologyRunner:
             self.progress,
             inputs=BrokerInputs(client, runtime.network_client(), internal),
             commit=runtime.plan_factory.batch_commit(
-                subtopology, client, announce=runtime.announce_transactions, forget=runtime.forget_transactions
+                subtopology,
+                client,
+                announce=runtime.announce_transactions,
+                forget=runtime.forget_transactions,
+                epochs=runtime.commit_epochs,
             ),
             limits=runtime.plan_factory.batch_limits(self.name),
         )
@@ -186,9 +190,22 @@ class SubtopologyRunner:
             return self._machine.is_opening(request.number)
 
     def newest_assignment(self, request: commands.Open) -> AssignmentSnapshot:
-        """Return the latest assignment, which is the one of `request` or a later one."""
+        """Return the latest assignment, which is the one of `request` or a later one.
+
+        Raises:
+            Fenced: A task of the request is not assigned any more. A commit with the epoch of the assignment that
+                revoked it could overwrite offsets of its next owner.
+        """
         with self._lock:
-            return self._machine.assignment or request.assignment
+            newest = self._machine.assignment
+            waits = self._machine.is_opening(request.number)
+        if newest is None or not waits or not set(request.partitions) <= set(newest.active.get(self.name, ())):
+            raise Fenced(
+                "member-fenced",
+                f"Tasks of {self.name} were revoked while they were opened",
+                "No action needed: their next owner opens them.",
+            )
+        return newest
 
     def take_opened(self, request: commands.Open, tasks: list[RunningTask]) -> None:
         """Run these tasks from the next micro-batch on, if they are still assigned."""

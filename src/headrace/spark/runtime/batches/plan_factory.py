@@ -14,6 +14,7 @@ from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.network_client import NetworkClient
 from headrace.spark.runtime.batches.batch_commit import AtLeastOnce, BatchCommit, ExactlyOnce
 from headrace.spark.runtime.batches.batch_limits import BatchLimits
+from headrace.spark.runtime.batches.commit_epochs import CommitEpochs
 from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
 from headrace.spark.runtime.chains import output_topics, shared_topics
 from headrace.spark.runtime.slots.slot_transactions import SlotTransactions
@@ -114,10 +115,11 @@ class PlanFactory:
         *,
         announce: Callable[[list[str]], None],
         forget: Callable[[list[str]], None],
+        epochs: CommitEpochs,
     ) -> BatchCommit:
-        """Return the delivery guarantee for one subtopology. `announce` and `forget` as in `SlotTransactions`."""
+        """Return the delivery guarantee for one subtopology; `SlotTransactions` explains the other arguments."""
         if not self.exactly_once:
-            return AtLeastOnce(client, self._settings.name)
+            return AtLeastOnce(client, self._settings.name, epochs)
         transactions = SlotTransactions(
             client,
             group_id=self._settings.name,
@@ -127,6 +129,7 @@ class PlanFactory:
             timeout_ms=self.transaction_timeout_ms,
             announce=announce,
             forget=forget,
+            epochs=epochs,
         )
         self._transactions[subtopology.subtopology_id] = transactions
         return ExactlyOnce(client, self._settings.name, transactions)

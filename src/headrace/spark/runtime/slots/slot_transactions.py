@@ -31,6 +31,7 @@ from headrace.client.transaction_resolution import resolve_transactions
 from headrace.client.transactions import Transactions, transaction_version
 from headrace.errors import HeadraceError
 from headrace.spark.machine.batch_outcome import is_retriable
+from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs, is_of_another_generation
 from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
 
 __all__ = ["SlotTransactions"]
@@ -57,6 +58,7 @@ class SlotTransactions:
         timeout_ms: int,
         announce: Callable[[list[str]], None],
         forget: Callable[[list[str]], None],
+        epochs: CommitEpochs = PLANNED_EPOCH,
     ) -> None:
         """Create the transactions without contacting the coordinator.
 
@@ -69,11 +71,12 @@ class SlotTransactions:
             timeout_ms: Transaction timeout.
             announce: Called with transactional ids before their first use, so that they are ended if the driver dies.
             forget: Called with those that are no longer used.
+            epochs: The member epochs to commit with.
         """
         self._client, self._topics = client, topics
         self._group_id, self._subtopology_id, self._timeout_ms = group_id, subtopology_id, timeout_ms
         self._prefix = f"{group_id}-{incarnation}-{subtopology_id}-"
-        self._announce, self._forget = announce, forget
+        self._announce, self._forget, self._epochs = announce, forget, epochs
         self._transactions: Transactions | None = None
         self._identities: dict[str, TransactionalIdentity] = {}
         self._ids: dict[int, deque[str]] = {}  # of each slot, the next one first
@@ -148,7 +151,8 @@ class SlotTransactions:
     ) -> dict[int, HeadraceError | None]:
         """Send TxnOffsetCommit and EndTxn for the slots of `offsets`.
 
-        Offsets are committed with the member epoch of the plan. A slot whose TxnOffsetCommit is refused is not ended.
+        Offsets are committed with the member epoch of the plan, or in a classic group with the newest generation
+        (`commit_epochs`). A slot whose TxnOffsetCommit is refused is not ended.
 
         Returns:
             By slot: None if it is committed, else the error.
@@ -157,14 +161,18 @@ class SlotTransactions:
         slots = {slot.transactional_id: slot for slot in plan.slots if slot.slot in offsets}
         identities = {tid: _identity(slot) for tid, slot in slots.items()}
         # 1. Offsets of all slots in parallel, with the member id and epoch of the plan. The coordinator fences an
-        #    outdated epoch (KIP-1071) here, before anything is committed.
-        accepted = ends.commit_offsets(
-            self._group_id,
-            {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()},
-            member_id=plan.member_id,
-            member_epoch=plan.member_epoch,
-            metadata=metadata,
-        )
+        #    outdated epoch (KIP-1071) here, before anything is committed. A slot that a classic group refuses for its
+        #    generation alone is sent again with the next one: nothing of it has taken effect.
+        accepted: dict[str, HeadraceError | None] = {}
+        waiting = {identities[tid]: offsets[slot.slot] for tid, slot in slots.items()}
+        for epoch in self._epochs.of(plan):
+            accepted |= ends.commit_offsets(
+                self._group_id, waiting, member_id=plan.member_id, member_epoch=epoch, metadata=metadata
+            )
+            waiting = {key: at for key, at in waiting.items() if is_of_another_generation(accepted[_id_of(key)])}
+            if not waiting:
+                break
+        accepted |= {_id_of(key): self._epochs.final_error(plan, accepted.get(_id_of(key))) for key in waiting}
         # 2. EndTxn only for slots whose offsets were accepted: without them the output would count and the input be
         #    repeated.
         ready = [identities[tid] for tid, outcome in accepted.items() if outcome is None]
@@ -296,6 +304,10 @@ class SlotTransactions:
                 log.info("the cluster's transaction.version is %d: an older, slower way of transactions", version)
             self._transactions = Transactions(self._client, transaction_timeout_ms=self._timeout_ms, version=version)
         return self._transactions
+
+
+def _id_of(identity: TransactionalIdentity) -> str:
+    return identity.transactional_id
 
 
 def _identity(slot: SlotPlan) -> TransactionalIdentity:

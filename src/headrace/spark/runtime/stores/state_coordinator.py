@@ -107,6 +107,8 @@ class StateCoordinator:
 
     def start(self) -> None:
         """Start the replica process. Not on a cluster, where stores are on the executors' disks."""
+        if self._runtime.group_protocol == "classic":
+            self._handover.disable()
         if not self._stores or is_cluster(str(self._runtime.spark.sparkContext.master)):
             return
         self.replicas = Replicas(
@@ -124,7 +126,7 @@ class StateCoordinator:
     @property
     def uses_target(self) -> bool:
         """Whether the target assignment is used: for copies, or for delayed revocation."""
-        return self.replicas is not None
+        return self.replicas is not None and self._runtime.group_protocol == "streams"
 
     def begin_close(self) -> None:
         """Let the replica process end while the member leaves."""
@@ -282,7 +284,8 @@ class StateCoordinator:
         self._dormant |= {task: copy.position for task, copy in copies.items() if task not in in_use}
         if self._dormant:
             ends = {task: copy.end for task, copy in copies.items() if task in self._dormant}
-            link.report_offsets(self._dormant, ends, at_once=news)
+            # In a classic group every join carries the offsets, and each report of its own would be a rebalance.
+            link.report_offsets(self._dormant, ends, at_once=news and self._runtime.group_protocol == "streams")
 
     def _moved_away(self, in_use: set[Task]) -> dict[Task, int]:
         """Return the positions of stores whose tasks have just moved away. Requested now, available on a later call."""
