@@ -41,5 +41,12 @@ def test_events_travel_between_processes_unchanged(event: e.MemberEvent) -> None
     assert read_event(write_event(event, snapshot)) == (event, snapshot)
 
 
+def test_the_generations_of_held_tasks_travel_with_the_snapshot() -> None:
+    held = {("a", 1): 4, ("a", 2): 2}
+    snapshot = AssignmentSnapshot(member_id="m", member_epoch=4, active={"a": (1, 2)}, version=3, held_since=held)
+    event = e.Assigned(assignment=snapshot)
+    assert read_event(write_event(event, snapshot)) == (event, snapshot)
+
+
 def test_every_event_is_known_on_both_sides() -> None:
     assert {kind.__name__ for kind in typing.get_args(e.MemberEvent)} == set(_EVENTS)
