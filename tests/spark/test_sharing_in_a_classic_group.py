@@ -1,0 +1,65 @@
+"""Two applications on a broker without streams groups share their tasks in a classic group; one is killed."""
+
+from __future__ import annotations
+
+import runpy
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
+from tests.harness.polling import wait_until
+from tests.spark.application.judgement import wrongly_counted
+from tests.spark.application.processes import PROGRAMS, Application, Feed
+
+from headrace import StreamsApp
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.admin import Admin
+from headrace.client.protocol_choice import has_classic_members
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
+
+GROUP = "each-flight"
+TASKS = 8  # 4 that read flights, 4 that read the repartition topic
+
+broker = broker_fixture(
+    {"flights": 4},
+    config={**CLASSIC_GROUPS_WITHOUT_DELAYS, "group.coordinator.rebalance.protocols": "classic,consumer"},
+)
+
+
+def test_two_applications_share_and_one_is_killed(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del spark  # the program takes the active session
+    servers, sink = broker.bootstrap_servers, f"{GROUP}-counted"
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", servers)
+    monkeypatch.setenv("HEADRACE_STATE_DIR", str(tmp_path / "a"))
+    app: StreamsApp = runpy.run_path(str(PROGRAMS / "each_flight.py"))["app"]
+    findings = {finding.code: finding for finding in app.check()}
+    assert "turned off" in findings["classic-protocol"].message
+    assert findings["group"].level == "ok"
+
+    other = Application("each_flight.py", servers, tmp_path / "b")
+    with Admin(servers) as admin, Feed(servers, 4) as feed, app.start() as running:
+        try:
+            feed.run(300)
+            other.start()
+            # The feed goes on: batches of tasks that stay are committed across the generations of a move.
+            wait_until(lambda: len(running.tasks) == other.open_tasks == TASKS // 2, "shared", other, timeout_s=240)
+            assert has_classic_members(admin.client, GROUP)
+            assert {finding.code: finding.level for finding in app.check()}["group"] == "ok"
+            killed_s = time.monotonic()
+            other.kill()
+            wait_until(lambda: len(running.tasks) == TASKS, "all tasks at the survivor", other, timeout_s=240)
+            moved_s = time.monotonic() - killed_s
+            print(f"\nall tasks open at the survivor {moved_s:.2f} s after the kill")
+            assert moved_s < 20, "the guardian told the group; nobody waited for the session timeout of 45 s"
+            sent = feed.stop()
+            running.processAllAvailable()
+        finally:
+            other.end()
+    assert wrongly_counted(servers, sink, range(sent)) == []
+    verdict = app.verify()
+    assert (verdict.status, verdict.records) == ("equal", sent)
