@@ -33,6 +33,7 @@ __all__ = [
     "WriteRecord",
     "abort_batch",
     "commit_batch",
+    "commit_once",
     "plan_task",
 ]
 
@@ -46,12 +47,14 @@ class Batch:
         run_id: Spark's id of this start of the query.
         batch_id: Number of the batch, from 0.
         rewrite: The option `rewriteBatchId`.
+        is_recorded: Whether the decision is recorded: not for a batch query, which nothing runs again.
     """
 
     query_id: str
     run_id: str
     batch_id: int
     rewrite: int | None = None
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class TaskReport:
     """Result of one task.
 
     Attributes:
-        batch: The batch; None if the task had no row and asked nothing.
+        batch: The batch.
         incarnation: The number of the run, as the task read it.
         transaction: None if it wrote nothing.
         skipped: The batch was decided by an earlier run.
@@ -67,7 +70,7 @@ class TaskReport:
         records: How many records it wrote.
     """
 
-    batch: Batch | None = None
+    batch: Batch
     incarnation: int = 0
     transaction: TaskTransaction | None = None
     skipped: bool = False
@@ -184,13 +187,7 @@ def commit_batch(batch: Batch, reports: Sequence[TaskReport]) -> Steps:
     # The last look before the decision: a transaction that timed out, or whose attempt was replaced, must not be named.
     found = yield FindOpen(incarnation, batch.run_id, tasks)
     if lost := [each for each in tasks if each not in found]:
-        raise SinkError(
-            "sink-failed",
-            f"Batch {batch.batch_id} is not committed: the transactions of task {name_tasks(lost)} are not open any "
-            "more. They time out after kafka.transaction.timeout.ms.",
-            "Raise kafka.transaction.timeout.ms above the time of a batch, or make batches smaller.",
-            batch_id=batch.batch_id,
-        )
+        raise _timed_out(f"Batch {batch.batch_id} is not committed", lost)
     decided = CommitRecord(
         batch_id=batch.batch_id,
         run_id=batch.run_id,
@@ -205,6 +202,33 @@ def commit_batch(batch: Batch, reports: Sequence[TaskReport]) -> Steps:
     yield AbortLeftovers(incarnation)
 
 
+def commit_once(batch: Batch, reports: Sequence[TaskReport]) -> Steps:
+    """Commit what a batch query has written: nothing is recorded, as nothing runs the query again.
+
+    Args:
+        batch: The write.
+        reports: One per task.
+
+    Raises:
+        SinkError: `sink-failed`, `batch-undecided`.
+    """
+    tasks = tuple(sorted(each.transaction for each in reports if each.transaction is not None))
+    if not tasks:
+        return
+    found = yield FindOpen(0, batch.run_id, tasks)
+    if lost := [each for each in tasks if each not in found]:
+        raise _timed_out("The write is not committed", lost)
+    ended: Mapping[TaskTransaction, bool] = yield EndTransactions(0, batch.run_id, tasks, commit=True)
+    if not all(ended.values()):
+        lost = [task for task, committed in ended.items() if not committed]
+        raise SinkError(
+            "batch-undecided",
+            f"The write is committed in part: the transactions of task {name_tasks(lost)} timed out.",
+            "Write the rows of these Spark partitions again. Raise kafka.transaction.timeout.ms.",
+        )
+    yield AbortLeftovers(0, only_run=batch.run_id)
+
+
 def abort_batch(batch: Batch, reports: Iterable[TaskReport]) -> Steps:
     """Abort the transactions of a batch that failed. Spark calls this after a failed commit too: a decision stays.
 
@@ -215,12 +239,13 @@ def abort_batch(batch: Batch, reports: Iterable[TaskReport]) -> Steps:
     written = [each for each in reports if each.transaction is not None]
     if not written:
         return
-    # 1. With the lock, a decision of this run either is in the record or can no longer be written.
-    yield TakeLock()
-    record: CommitRecord | None = yield ReadRecord()
-    # 2. Decided: the next run ends the transactions.
-    if record is not None and (record.batch_id, record.run_id) == (batch.batch_id, batch.run_id):
-        return
+    if batch.is_recorded:
+        # 1. With the lock, a decision of this run either is in the record or can no longer be written.
+        yield TakeLock()
+        record: CommitRecord | None = yield ReadRecord()
+        # 2. Decided: the next run ends the transactions.
+        if record is not None and (record.batch_id, record.run_id) == (batch.batch_id, batch.run_id):
+            return
     # 3. Tasks read the record one after another, and it may have changed in between.
     for incarnation in sorted({each.incarnation for each in written}):
         tasks = (each.transaction for each in written if each.incarnation == incarnation)
@@ -256,6 +281,15 @@ def _finish(batch: Batch, record: CommitRecord) -> Steps:
         "is in the topic.",
         f"{_RESTART} It writes the batch. To have more time for a restart, raise kafka.transaction.timeout.ms.",
         batch_id=batch.batch_id,
+    )
+
+
+def _timed_out(what: str, lost: Iterable[TaskTransaction]) -> SinkError:
+    return SinkError(
+        "sink-failed",
+        f"{what}: the transactions of task {name_tasks(lost)} are not open any more. They time out after "
+        "kafka.transaction.timeout.ms.",
+        "Raise kafka.transaction.timeout.ms above the time of a batch, or make batches smaller.",
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -19,7 +19,20 @@ from headrace.client.security import ClientSecurity
 from headrace.errors import ConfigError
 from headrace.suggestions import nearest
 
-__all__ = ["EARLIEST", "LATEST", "ClientOptions", "Position", "SourceOptions", "TopicChoice"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ClientOptions",
+    "Position",
+    "SourceOptions",
+    "TopicChoice",
+    "bad_option",
+    "boolean_option",
+    "client_options",
+    "known_options",
+    "number_option",
+    "refuse_options",
+]
 
 TopicPartition = tuple[str, int]
 
@@ -92,7 +105,6 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "topic": ("it is an option of Kafka sinks", "Set subscribe."),
     }
 )
-_PROPER: Final = {name.lower(): name for name in (*OPTIONS, *_REFUSED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,27 +178,27 @@ class SourceOptions:
         Raises:
             ConfigError: `unknown-setting`, `bad-value`, `not-supported-here`.
         """
-        given = _known({name.lower(): str(value) for name, value in options.items()})
+        given = known_options(options, OPTIONS, _REFUSED)
         group_id = _group_id(given)
         starting = _position(given, "starting")
         if starting is not None and starting.kind == "committed" and not group_id:
-            raise _bad("startingOffsets", "committed", "the option group.id beside it", "Set group.id.")
+            raise bad_option("startingOffsets", "committed", "the option group.id beside it", "Set group.id.")
         if _STRATEGY in given and not {"startingTimestamp", "startingOffsetsByTimestamp"} & given.keys():
-            raise _bad(_STRATEGY, given[_STRATEGY], "a starting time beside it", f"Leave {_STRATEGY} out.")
-        most = _number(given, "maxOffsetsPerTrigger", 0)
-        least = _number(given, "minOffsetsPerTrigger", 0)
+            raise bad_option(_STRATEGY, given[_STRATEGY], "a starting time beside it", f"Leave {_STRATEGY} out.")
+        most = number_option(given, "maxOffsetsPerTrigger", 0)
+        least = number_option(given, "minOffsetsPerTrigger", 0)
         if most and least > most:
-            raise _bad("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger ({most})", "Lower it.")
+            raise bad_option("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger ({most})", "Lower it.")
         return cls(
-            client=_client(given),
+            client=client_options(given),
             topics=_topics(given),
             group_id=group_id,
             starting=starting,
             ending=_position(given, "ending"),
-            fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
-            include_headers=_boolean(given, "includeHeaders", False),
-            min_partitions=_number(given, "minPartitions", 0),
-            max_records_per_partition=_number(given, "maxRecordsPerPartition", 0),
+            fail_on_data_loss=boolean_option(given, "failOnDataLoss", True),
+            include_headers=boolean_option(given, "includeHeaders", False),
+            min_partitions=number_option(given, "minPartitions", 0),
+            max_records_per_partition=number_option(given, "maxRecordsPerPartition", 0),
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", 900_000),
@@ -199,48 +211,81 @@ class SourceOptions:
         Raises:
             ConfigError: `bad-value`.
         """
-        for name in names:
-            if name in self.given:
-                raise ConfigError("bad-value", f"{name} has no meaning in {query}.", f"Leave {name} out.", key=name)
+        refuse_options(self.given, names, query)
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by Spark's spelling."""
+def known_options(
+    options: Mapping[str, str], names: Iterable[str], refused: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
+    """Return options by their spelling in `names`, which Spark does not keep.
+
+    Args:
+        options: As Spark passes them.
+        names: The options that have an effect.
+        refused: Those that a user may expect to have one: the reason and the fix by name.
+
+    Raises:
+        ConfigError: `unknown-setting`, `not-supported-here`.
+    """
+    own = tuple(names)
+    spelling = {name.lower(): name for name in (*own, *refused)}
     given = {}
-    for name, value in options.items():
-        proper = _PROPER.get(name)
+    for option, value in options.items():
+        proper = spelling.get(option.lower())
         if proper is None:
-            raise _unknown(name)
-        if proper in _REFUSED:
-            why, fix = _REFUSED[proper]
+            raise _unknown(option.lower(), spelling, [name for name in own if not name.startswith("kafka.")])
+        if proper in refused:
+            why, fix = refused[proper]
             raise ConfigError("not-supported-here", f"The option {proper} is not supported: {why}.", fix, key=proper)
-        given[proper] = value
+        given[proper] = str(value)
     return given
 
 
-def _unknown(name: str) -> ConfigError:
-    near = nearest(name, _PROPER.keys())
+def refuse_options(given: Iterable[str], names: Iterable[str], query: str) -> None:
+    """Refuse options that have no meaning in a query of this kind.
+
+    Args:
+        given: The options that were set.
+        names: Those to refuse.
+        query: The kind of query, for the message.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
+    for name in names:
+        if name in given:
+            raise ConfigError("bad-value", f"{name} has no meaning in {query}.", f"Leave {name} out.", key=name)
+
+
+def _unknown(name: str, spelling: Mapping[str, str], plain: Iterable[str]) -> ConfigError:
+    near = nearest(name, spelling)
     if near is not None:
-        fix = f"Did you mean {_PROPER[near]}?"
+        fix = f"Did you mean {spelling[near]}?"
     elif name.startswith("kafka."):
-        fix = "Leave it out: settings of Kafka's Java consumer that are not listed have no effect here."
+        fix = "Leave it out: settings of Kafka's Java clients that are not listed have no effect here."
     else:
-        fix = f"Known options: {', '.join(_BOTH)}."
+        fix = f"Known options: {', '.join(plain)}."
     return ConfigError("unknown-setting", f'Unknown option "{name}" of format("headrace").', fix, key=name)
 
 
-def _bad(name: str, value: object, expected: str, fix: str) -> ConfigError:
+def bad_option(name: str, value: object, expected: str, fix: str) -> ConfigError:
+    """Return the error for a value of an option."""
     return ConfigError("bad-value", f"Invalid {name} {str(value)!r}: expected {expected}.", fix, key=name)
 
 
 def _group_id(given: Mapping[str, str]) -> str:
     plain, kafka = given.get("group.id", "").strip(), given.get("kafka.group.id", "").strip()
     if plain and kafka and plain != kafka:
-        raise _bad("group.id", plain, f"the same group as kafka.group.id ({kafka})", "Set one of the two.")
+        raise bad_option("group.id", plain, f"the same group as kafka.group.id ({kafka})", "Set one of the two.")
     return plain or kafka
 
 
-def _client(given: Mapping[str, str]) -> ClientOptions:
+def client_options(given: Mapping[str, str]) -> ClientOptions:
+    """Return the settings of clients among known options.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
     kafka = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
     servers = kafka.get("bootstrap.servers", "")
     if not servers.strip():
@@ -285,20 +330,20 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
     if name == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
         if not topics:
-            raise _bad(name, value, "names of topics, separated by commas", "Name a topic.")
+            raise bad_option(name, value, "names of topics, separated by commas", "Name a topic.")
         return TopicChoice(names=topics)
     if name == "subscribePattern":
         try:
             re.compile(value)
         except re.error as error:
-            raise _bad(name, value, f"a regular expression ({error})", "Correct the pattern.") from error
+            raise bad_option(name, value, f"a regular expression ({error})", "Correct the pattern.") from error
         if not value:
-            raise _bad(name, value, "a regular expression", "Set a pattern.")
+            raise bad_option(name, value, "a regular expression", "Set a pattern.")
         return TopicChoice(pattern=value)
     example = '{"orders":[0,1]}'
     assigned = _json(name, value, example)
     if not all(isinstance(n, list) and n and all(_is_index(i) for i in n) for n in assigned.values()):
-        raise _bad(name, value, f"JSON such as {example}", "Name the partitions of each topic.")
+        raise bad_option(name, value, f"JSON such as {example}", "Name the partitions of each topic.")
     partitions = {(topic, number) for topic, numbers in assigned.items() for number in numbers}
     return TopicChoice(partitions=tuple(sorted(partitions)))
 
@@ -308,7 +353,7 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
     or_latest = side == "ending" or _strategy(given)
     at, by_time, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if at in given:
-        time_ms = _number(given, at, 0, lowest=0)
+        time_ms = number_option(given, at, 0, lowest=0)
         return Position(kind="timestamp", timestamp_ms=time_ms, or_latest=or_latest, option=at)
     if by_time in given:
         times = _by_partition(by_time, given[by_time], lowest=0)
@@ -320,7 +365,7 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
     if value.lower() in words:
         return Position(kind=value.lower(), option=offsets)  # type: ignore[arg-type]
     if not value.startswith("{"):
-        raise _bad(offsets, value, f"{', '.join(words)} or JSON", f"Set {words[0]}, or offsets as JSON.")
+        raise bad_option(offsets, value, f"{', '.join(words)} or JSON", f"Set {words[0]}, or offsets as JSON.")
     found = _by_partition(offsets, value, lowest=EARLIEST_OFFSET if side == "starting" else LATEST_OFFSET)
     return Position(kind="offsets", by_partition=found, option=offsets)
 
@@ -328,7 +373,7 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
 def _strategy(given: Mapping[str, str]) -> bool:
     value = given.get(_STRATEGY, "error").strip().lower()
     if value not in ("error", "latest"):
-        raise _bad(_STRATEGY, value, "error or latest", "Set error or latest.")
+        raise bad_option(_STRATEGY, value, "error or latest", "Set error or latest.")
     return value == "latest"
 
 
@@ -337,11 +382,11 @@ def _by_partition(name: str, value: str, *, lowest: int) -> dict[TopicPartition,
     found = {}
     for topic, numbers in _json(name, value, example).items():
         if not isinstance(numbers, dict) or not numbers:
-            raise _bad(name, value, f"JSON such as {example}", "Name the partitions of each topic.")
+            raise bad_option(name, value, f"JSON such as {example}", "Name the partitions of each topic.")
         for partition, number in numbers.items():
             if not partition.isdecimal() or type(number) is not int or number < lowest:
                 expected = f"JSON such as {example}, with numbers from {lowest} on"
-                raise _bad(name, value, expected, f"Correct {topic}-{partition}.")
+                raise bad_option(name, value, expected, f"Correct {topic}-{partition}.")
             found[topic, int(partition)] = number
     return found
 
@@ -356,9 +401,9 @@ def _json(name: str, value: str, example: str) -> dict[str, Any]:
     try:
         found = json.loads(value, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise _bad(name, value, f"JSON such as {example} ({error})", "Correct the JSON.") from error
+        raise bad_option(name, value, f"JSON such as {example} ({error})", "Correct the JSON.") from error
     if not isinstance(found, dict) or not found:
-        raise _bad(name, value, f"JSON such as {example}", "Name a topic.")
+        raise bad_option(name, value, f"JSON such as {example}", "Name a topic.")
     return found
 
 
@@ -366,19 +411,21 @@ def _is_index(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+def boolean_option(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return true or false among known options. Raises ConfigError: `bad-value`."""
     value = given.get(name, str(default)).strip().lower()
     if value not in ("true", "false"):
-        raise _bad(name, given[name], "true or false", "Set true or false.")
+        raise bad_option(name, given[name], "true or false", "Set true or false.")
     return value == "true"
 
 
-def _number(given: Mapping[str, str], name: str, default: int, *, lowest: int = 1) -> int:
+def number_option(given: Mapping[str, str], name: str, default: int, *, lowest: int = 1) -> int:
+    """Return a number among known options. Raises ConfigError: `bad-value`."""
     if name not in given:
         return default
     value = given[name].strip()
     if not re.fullmatch(r"[0-9]{1,19}", value) or not lowest <= int(value) < 1 << 63:
-        raise _bad(name, value, f"a number from {lowest} on", "Correct the number.")
+        raise bad_option(name, value, f"a number from {lowest} on", "Correct the number.")
     return int(value)
 
 
@@ -391,5 +438,5 @@ def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
     # Without a unit, Spark reads milliseconds (`JavaUtils.timeStringAsMs`).
     found = re.fullmatch(r"([0-9]{1,12})(ms|s|m|min|h|d)?", given[name].strip().lower())
     if found is None:
-        raise _bad(name, given[name], "a time such as 30s or 15m", "Correct the time.")
+        raise bad_option(name, given[name], "a time such as 30s or 15m", "Correct the time.")
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]

@@ -1,13 +1,21 @@
-"""The data source that Spark registers, and its batch reader; `stream_reader` has that of streams."""
+"""The data source that Spark registers, and its batch reader; other readers and writers have modules of their own."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,6 +30,9 @@ from headrace.errors import ConfigError
 from headrace.spark.data_source.log_positions import opened
 from headrace.spark.data_source.offset_ranges import Narrowing, OffsetRange, narrowing_of, split_ranges
 from headrace.spark.data_source.options import BATCH_ONLY, EARLIEST, LATEST, STREAM_ONLY, Position, SourceOptions
+from headrace.spark.data_source.sink_options import BATCH_ONLY as SINK_BATCH_ONLY
+from headrace.spark.data_source.sink_options import STREAM_ONLY as SINK_STREAM_ONLY
+from headrace.spark.data_source.sink_options import SinkOptions, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,13 +85,40 @@ class HeadraceDataSource(DataSource):
             ) from error
         return TopicsStreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """Refuse to write."""
-        raise _no_writer("write")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query."""
+        from headrace.spark.data_source.batch_writer import TopicsWriter
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse to write."""
-        raise _no_writer("writeStream")
+        options = self._sink_options(schema, overwrite=overwrite)
+        options.refuse(SINK_STREAM_ONLY, "a batch query")
+        return TopicsWriter(options, write_id=str(uuid.uuid4()))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query."""
+        options = self._sink_options(schema, overwrite=overwrite)
+        options.refuse(SINK_BATCH_ONLY, "a streaming query")
+        try:
+            # Imported here: writers of Arrow batches in streams came with Spark 4.1.
+            from headrace.spark.data_source.stream_writer import TopicsStreamWriter
+        except ImportError as error:
+            raise ConfigError(
+                "not-supported-here",
+                f'writeStream.format("headrace") needs PySpark 4.1 or later, and this is {pyspark.__version__}.',
+                'Update PySpark, or write with format("kafka"), at least once.',
+            ) from error
+        return TopicsStreamWriter(options)
+
+    def _sink_options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
+        # Mode overwrite of a batch query, or output mode complete of a streaming query.
+        if overwrite:
+            raise ConfigError(
+                "not-supported-here",
+                "Records of a topic cannot be overwritten.",
+                'Write with mode("append"), or outputMode("append") and a watermark.',
+            )
+        options = SinkOptions.parse(self.options)
+        check_columns(schema, options.topic)
+        return options
 
     def _parsed(self) -> SourceOptions:
         # Not in the constructor: Spark creates the source for writing as well.
@@ -215,11 +253,3 @@ def _check_order(options: SourceOptions, starts: dict[Any, int], ends: dict[Any,
                 "Set an ending offset that is not below the starting offset.",
                 key="endingOffsets",
             )
-
-
-def _no_writer(method: str) -> ConfigError:
-    return ConfigError(
-        "not-supported-here",
-        f'{method}.format("headrace") is not supported yet.',
-        'Write with format("kafka"), at least once; or declare a StreamsApp, whose to_topic writes exactly once.',
-    )
