@@ -163,8 +163,8 @@ class SlotGone(HeadraceError):
 
 
 class SinkError(HeadraceError):
-    """sink-failed, sink-refused, sink-undecided, disk-full: a table could not take what belongs into it; `facts` holds
-    its name.
+    """sink-failed, sink-refused, sink-undecided, batch-undecided, disk-full: a table or a topic could not take what
+    belongs into it; `facts` holds the name of a table.
     """
 
 

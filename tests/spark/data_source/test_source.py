@@ -207,7 +207,7 @@ def test_spark_reports_a_refusal_at_the_users_line(spark: SparkSession, orders: 
     activate(spark)  # a write looks its format up in the active session, and other tests leave sessions of their own
     with pytest.raises(AnalysisException, match="Did you mean startingOffsets"):
         read(spark, orders, subscribe="orders", startingOffset="earliest")
-    with pytest.raises(AnalysisException, match="not supported yet"):
+    with pytest.raises(AnalysisException, match=r"kafka\.bootstrap\.servers is missing"):
         spark.range(1).selectExpr("cast('x' as binary) AS value").write.format("headrace").mode("append").save()
 
 

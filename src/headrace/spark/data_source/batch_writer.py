@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["TopicsWriter"]
+
+KILL_S: Final = 1.0
 
 
 class TopicsWriter(DataSourceArrowWriter):
@@ -62,13 +65,17 @@ class TopicsWriter(DataSourceArrowWriter):
         self._run(reports, commit=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of the tasks that succeeded."""
-        self._run(read_reports(messages), commit=False)
+        """Abort the transactions of all tasks. Nothing runs after this that could."""
+        reports = read_reports(messages)
+        self._run(reports, commit=False)
+        # Spark kills the tasks of a failed job without waiting for them, and one may just have begun.
+        time.sleep(KILL_S)
+        self._run(reports, commit=False)
 
     def _run(self, reports: list[TaskReport], *, commit: bool) -> None:
         from headrace.spark.data_source.sink_transactions import SinkTransactions
 
-        if not any(each.transaction for each in reports):
+        if commit and not any(each.transaction for each in reports):
             return
         topics = {topic for each in reports for topic in each.topics}
         with open_client(self._options.client) as client:

@@ -237,9 +237,13 @@ def abort_batch(batch: Batch, reports: Iterable[TaskReport]) -> Steps:
         reports: Those of the tasks that succeeded.
     """
     written = [each for each in reports if each.transaction is not None]
-    if not written:
+    if not batch.is_recorded:
+        tasks = tuple(sorted(each.transaction for each in reports if each.transaction is not None))
+        yield EndTransactions(0, batch.run_id, tasks, commit=False)
+        # Tasks without a report may have written as well.
+        yield AbortLeftovers(0, only_run=batch.run_id)
         return
-    if batch.is_recorded:
+    if written:
         # 1. With the lock, a decision of this run either is in the record or can no longer be written.
         yield TakeLock()
         record: CommitRecord | None = yield ReadRecord()
@@ -248,8 +252,8 @@ def abort_batch(batch: Batch, reports: Iterable[TaskReport]) -> Steps:
             return
     # 3. Tasks read the record one after another, and it may have changed in between.
     for incarnation in sorted({each.incarnation for each in written}):
-        tasks = (each.transaction for each in written if each.incarnation == incarnation)
-        mine = tuple(sorted(each for each in tasks if each is not None))
+        found = (each.transaction for each in written if each.incarnation == incarnation)
+        mine = tuple(sorted(each for each in found if each is not None))
         yield EndTransactions(incarnation, batch.run_id, mine, commit=False)
         yield AbortLeftovers(incarnation, only_run=batch.run_id)
 
@@ -324,8 +328,7 @@ def _behind(record: CommitRecord, batch: Batch) -> Fenced:
         "query-replaced",
         f"Batch {batch.batch_id} of query {batch.query_id} is not written: batch {record.batch_id} is committed "
         "already. Another run of the query is ahead, or the checkpoint was set back.",
-        "Stop the other run. After setting a checkpoint back, copy it to a new location without its file `metadata`, "
-        "so that the query has a new id; rows since then are written once more.",
+        "Stop the other run. A checkpoint that was set back cannot be used: start with a new checkpointLocation.",
         batch_id=batch.batch_id,
     )
 
