@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructField, StructType
 from tests.harness.polling import wait_until
+from tests.spark.data_source.sink_queries import Crash, Query, open_ids, options_of, rows
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, ConfigError, Fenced, HeadraceError, RecordError, SinkError
-from headrace.spark.data_source.commit_record import group_of, transactional_id_prefix
-from headrace.spark.data_source.commit_steps import Batch, Effect, TaskReport, abort_batch, commit_batch, commit_once
+from headrace.spark.data_source.commit_record import group_of
+from headrace.spark.data_source.commit_steps import Batch, abort_batch, commit_batch, commit_once
 from headrace.spark.data_source.row_writer import write_task
 from headrace.spark.data_source.sink_options import OPTIONS, SinkOptions, check_columns
 from headrace.spark.data_source.sink_transactions import SinkTransactions, open_transactions, read_record
@@ -32,77 +32,20 @@ def running() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def options_of(broker: EmbeddedBroker, **more: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"} | more
-    return SinkOptions.parse({name: value for name, value in given.items() if value})
-
-
-def rows(*values: Any, **columns: pa.Array) -> list[pa.RecordBatch]:
-    return [pa.RecordBatch.from_pydict({"value": pa.array(values, pa.string()), **columns})]
-
-
-class Crash(Exception):
-    """The driver died."""
-
-
-class DyingTransactions(SinkTransactions):
-    """A driver that dies before its n-th request, or behind it."""
-
-    def __init__(self, *given: Any, effects: int, applied: bool) -> None:
-        super().__init__(*given)
-        self.left, self.applied = effects, applied
-
-    def _apply(self, effect: Effect) -> Any:
-        self.left -= 1
-        if self.left == 0:
-            if self.applied:
-                super()._apply(effect)
-            raise Crash
-        return super()._apply(effect)
-
-
-class Query:
-    """One start of a query: its tasks and its driver, without Spark."""
-
-    def __init__(self, broker: EmbeddedBroker, run: str, **options: str) -> None:
-        self.broker, self.run = broker, run
-        self.options = options_of(broker, **options)
-
-    def batch(self, number: int) -> Batch:
-        return Batch(query_id=QUERY, run_id=self.run, batch_id=number, rewrite=self.options.rewrite_batch_id)
-
-    def write(self, number: int, *tasks: Sequence[str], attempt: int = 0) -> list[TaskReport]:
-        reports = [
-            write_task(rows(*values), self.options, self.batch(number), task=at, attempt=attempt)
-            for at, values in enumerate(tasks)
-        ]
-        return pickle.loads(pickle.dumps(reports))  # type: ignore[no-any-return]
-
-    def commit(self, number: int, reports: list[TaskReport], *, effects: int = 0, applied: bool = False) -> None:
-        topics = {topic for each in reports for topic in each.topics}
-        with NetworkClient(self.broker.bootstrap_servers) as client:
-            cluster = DyingTransactions(
-                client, self.options, self.batch(number), topics, effects=effects, applied=applied
-            )
-            cluster.run(commit_batch(self.batch(number), reports))
-
-    def abort(self, number: int, reports: list[TaskReport]) -> None:
-        with NetworkClient(self.broker.bootstrap_servers) as client:
-            cluster = SinkTransactions(client, self.options, self.batch(number), ())
-            cluster.run(abort_batch(self.batch(number), reports))
+def query_on(broker: EmbeddedBroker, run: str, **options: str) -> Query:
+    return Query(broker.bootstrap_servers, run, query_id=QUERY, **options)
 
 
 def read(broker: EmbeddedBroker, topic: str = "orders") -> list[str]:
     return sorted(each.value.decode() for each in broker.records(topic) if each.value is not None)
 
 
-def open_ids(broker: EmbeddedBroker) -> list[str]:
-    with NetworkClient(broker.bootstrap_servers) as client:
-        return open_transactions(client, transactional_id_prefix(QUERY))
+def ids_open_on(broker: EmbeddedBroker) -> list[str]:
+    return open_ids(broker.bootstrap_servers, QUERY)
 
 
 def test_rows_are_visible_when_the_batch_is_committed(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1")
+    query = query_on(running, "run1")
     reports = query.write(0, ["a", "b"], [], ["c"])
     assert [each.records for each in reports] == [2, 0, 1]
     assert read(running) == []
@@ -118,7 +61,7 @@ def test_rows_are_visible_when_the_batch_is_committed(running: EmbeddedBroker) -
 
 
 def test_a_batch_without_rows_leaves_no_trace_except_the_first(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1")
+    query = query_on(running, "run1")
     query.commit(0, query.write(0, [], []))
     query.commit(1, query.write(1, []))
     # Without the record of batch 0, batch 2 could not be told from one whose record has expired.
@@ -131,49 +74,49 @@ def test_a_batch_without_rows_leaves_no_trace_except_the_first(running: Embedded
 def test_a_driver_that_died_at_any_request_commits_each_row_once(
     running: EmbeddedBroker, effects: int, applied: bool
 ) -> None:
-    first = Query(running, "run1")
+    first = query_on(running, "run1")
     first.commit(0, first.write(0, ["a"], ["b"]))
     with pytest.raises(Crash):
         first.commit(1, first.write(1, ["c"], ["d"]), effects=effects, applied=applied)
-    second = Query(running, "run2")
+    second = query_on(running, "run2")
     # The second run has the same rows, in other tasks.
     second.commit(1, second.write(1, ["d"], [], ["c"]))
     assert read(running) == ["a", "b", "c", "d"]
-    third = Query(running, "run3")
+    third = query_on(running, "run3")
     third.commit(2, third.write(2, ["e"]))
     assert read(running) == ["a", "b", "c", "d", "e"]
-    assert open_ids(running) == []
+    assert ids_open_on(running) == []
 
 
 def test_transactions_of_failed_attempts_and_runs_are_aborted(running: EmbeddedBroker) -> None:
-    dead = Query(running, "run1")
+    dead = query_on(running, "run1")
     dead.write(0, ["a"], ["b"])
-    query = Query(running, "run2")
+    query = query_on(running, "run2")
     query.write(0, ["a"])
     reports = query.write(0, ["a"], attempt=1) + query.write(0, [], ["b"])[1:]
-    assert len(open_ids(running)) == 5
+    assert len(ids_open_on(running)) == 5
     query.commit(0, reports)
-    assert open_ids(running) == []
+    assert ids_open_on(running) == []
     assert read(running) == ["a", "b"]
 
 
 def test_a_failed_batch_is_aborted_and_a_decided_one_is_not(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1")
+    query = query_on(running, "run1")
     reports = query.write(0, ["a"], ["b"])
     query.abort(0, reports[:1])
-    assert open_ids(running) == []
+    assert ids_open_on(running) == []
     reports = query.write(0, ["a"], ["b"])
     with pytest.raises(Crash):
         query.commit(0, reports, effects=5, applied=True)  # the record is written
     query.abort(0, reports)
-    assert len(open_ids(running)) == 2
-    again = Query(running, "run2")
+    assert len(ids_open_on(running)) == 2
+    again = query_on(running, "run2")
     again.commit(0, again.write(0, ["a"], ["b"]))
     assert read(running) == ["a", "b"]
 
 
 def test_a_run_that_was_overtaken_is_refused(running: EmbeddedBroker) -> None:
-    slow, fast = Query(running, "slow"), Query(running, "fast")
+    slow, fast = query_on(running, "slow"), query_on(running, "fast")
     late = slow.write(0, ["a"])
     fast.commit(0, fast.write(0, ["a"]))
     with pytest.raises(Fenced, match="another run has decided") as caught:
@@ -193,7 +136,7 @@ def test_a_lock_that_was_taken_writes_no_record(running: EmbeddedBroker) -> None
             with pytest.raises(Crash):
                 other.commit(0, reports_of_other, effects=5, applied=True)  # the record is written
 
-    query, other = Query(running, "run1"), Query(running, "run2")
+    query, other = query_on(running, "run1"), query_on(running, "run2")
     reports, reports_of_other = query.write(0, ["a"]), other.write(0, ["other"])
 
     class Late(Overtaken):
@@ -204,22 +147,22 @@ def test_a_lock_that_was_taken_writes_no_record(running: EmbeddedBroker) -> None
         cluster = Late(client, query.options, query.batch(0), ["orders"])
         with pytest.raises(Fenced, match="another run"):
             cluster.run(commit_batch(query.batch(0), reports))
-    last = Query(running, "run3")
+    last = query_on(running, "run3")
     last.commit(0, last.write(0, ["last"]))
     assert read(running) == ["other"]
 
 
 def test_a_decided_batch_whose_transactions_timed_out_is_written_again(running: EmbeddedBroker) -> None:
     quick = {"kafka.transaction.timeout.ms": "1000"}
-    query = Query(running, "run1", **quick)
+    query = query_on(running, "run1", **quick)
     with pytest.raises(Crash):
         query.commit(0, query.write(0, ["a"], ["b"]), effects=5, applied=True)
-    wait_until(lambda: not open_ids(running), "the time-out", timeout_s=30)
-    second = Query(running, "run2", **quick)
+    wait_until(lambda: not ids_open_on(running), "the time-out", timeout_s=30)
+    second = query_on(running, "run2", **quick)
     with pytest.raises(SinkError, match="No row of it is in the topic") as caught:
         second.commit(0, second.write(0, ["a"], ["b"]))
     assert caught.value.code == "sink-failed"
-    third = Query(running, "run3", **quick)
+    third = query_on(running, "run3", **quick)
     third.commit(0, third.write(0, ["a"], ["b"]))
     assert read(running) == ["a", "b"]
 
@@ -231,27 +174,27 @@ def test_a_batch_that_timed_out_in_part_is_refused_until_it_is_named(running: Em
             raise Crash
 
     quick = {"kafka.transaction.timeout.ms": "1000"}
-    query = Query(running, "run1", **quick)
+    query = query_on(running, "run1", **quick)
     reports = query.write(0, ["a"], ["b"])
     with NetworkClient(running.bootstrap_servers) as client, pytest.raises(Crash):
         Half(client, query.options, query.batch(0), ["orders"]).run(commit_batch(query.batch(0), reports))
-    wait_until(lambda: not open_ids(running), "the time-out", timeout_s=30)
+    wait_until(lambda: not ids_open_on(running), "the time-out", timeout_s=30)
     for run in ("run2", "run3"):
-        again = Query(running, run, **quick)
+        again = query_on(running, run, **quick)
         with pytest.raises(SinkError, match="1 of 2 transactions") as caught:
             again.commit(0, again.write(0, ["a"], ["b"]))
         assert caught.value.code == "batch-undecided"
         assert 'rewriteBatchId", "0"' in caught.value.fix
     for run in ("run4", "run5"):  # the second one skips what the first has written
-        named = Query(running, run, rewriteBatchId="0", **quick)
+        named = query_on(running, run, rewriteBatchId="0", **quick)
         named.commit(0, named.write(0, ["a"], ["b"]))
     assert read(running) == ["a", "a", "b"]
 
 
 def test_a_batch_that_took_too_long_is_refused_before_anything_is_committed(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1", **{"kafka.transaction.timeout.ms": "1000"})
+    query = query_on(running, "run1", **{"kafka.transaction.timeout.ms": "1000"})
     reports = query.write(0, ["a"], ["b"])
-    wait_until(lambda: not open_ids(running), "the time-out", timeout_s=30)
+    wait_until(lambda: not ids_open_on(running), "the time-out", timeout_s=30)
     with pytest.raises(SinkError, match=r"task 0, 1 are not open any more") as caught:
         query.commit(0, reports)
     assert "kafka.transaction.timeout.ms" in caught.value.fix
@@ -260,7 +203,7 @@ def test_a_batch_that_took_too_long_is_refused_before_anything_is_committed(runn
 
 
 def test_a_lost_answer_to_an_end_is_asked_for_again(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1")
+    query = query_on(running, "run1")
     reports = query.write(0, ["a"], ["b"])
     with running.faults.disconnect("EndTxn", handled=True, times=2) as lost:
         query.commit(0, reports)
@@ -269,13 +212,13 @@ def test_a_lost_answer_to_an_end_is_asked_for_again(running: EmbeddedBroker) -> 
 
 
 def test_a_record_that_expired_is_refused_until_the_batch_is_named(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1")
+    query = query_on(running, "run1")
     query.commit(0, query.write(0, ["a"]))
     with Admin(running.bootstrap_servers) as admin:
         admin.delete_groups([group_of(QUERY)])
     with pytest.raises(SinkError, match=r"offsets\.retention\.minutes"):
         query.write(1, ["b"])
-    named = Query(running, "run2", rewriteBatchId="1")
+    named = query_on(running, "run2", rewriteBatchId="1")
     named.commit(1, named.write(1, ["b"]))
     assert read(running) == ["a", "b"]
 
@@ -295,10 +238,10 @@ def test_columns_become_the_parts_of_records(running: EmbeddedBroker) -> None:
         partition=pa.array([3, None, 0], pa.int32()),
         timestamp=when,
     )
-    options, batch = options_of(running), Query(running, "run1").batch(0)
+    options, batch = options_of(running.bootstrap_servers), query_on(running, "run1").batch(0)
     before = int(time.time() * 1000)
     report = write_task(table, options, batch, task=0, attempt=0)
-    Query(running, "run1").commit(0, [report])
+    query_on(running, "run1").commit(0, [report])
     found = {each.value: each for each in running.records("orders")}
     assert (found[b"a"].partition, found[b"a"].key, found[b"a"].timestamp_ms) == (3, b"k", 1_700_000_000_123)
     assert found[b"a"].headers == (("h", b"1"), ("h", None))
@@ -313,7 +256,7 @@ def test_columns_become_the_parts_of_records(running: EmbeddedBroker) -> None:
 def test_a_column_names_topics_unless_an_option_does(running: EmbeddedBroker) -> None:
     running.create_topics({"invoices": 1})
     topics = pa.array(["orders", "invoices", "orders"])
-    query = Query(running, "run1", topic="")
+    query = query_on(running, "run1", topic="")
     report = write_task(rows("a", "b", "c", topic=topics), query.options, query.batch(0), task=0, attempt=0)
     assert report.topics == ("invoices", "orders")
     query.commit(0, [report])
@@ -322,7 +265,7 @@ def test_a_column_names_topics_unless_an_option_does(running: EmbeddedBroker) ->
     query.commit(
         1, [write_task(rows("d", topic=pa.array(["orders"])), query.options, query.batch(1), task=0, attempt=0)]
     )
-    all_one = Query(running, "run2")
+    all_one = query_on(running, "run2")
     report = write_task(rows("e", topic=pa.array(["invoices"])), all_one.options, all_one.batch(2), task=0, attempt=0)
     all_one.commit(2, [report])
     assert read(running) == ["a", "c", "d", "e"]
@@ -347,38 +290,44 @@ def test_rows_that_are_no_records_are_refused(
     running: EmbeddedBroker, columns: dict[str, pa.Array], message: str
 ) -> None:
     with pytest.raises(RecordError, match=message):
-        write_task(rows("a", **columns), options_of(running), Query(running, "run1").batch(0), task=0, attempt=0)
-    assert open_ids(running) == []
+        write_task(
+            rows("a", **columns),
+            options_of(running.bootstrap_servers),
+            query_on(running, "run1").batch(0),
+            task=0,
+            attempt=0,
+        )
+    assert ids_open_on(running) == []
 
 
 def test_a_row_without_a_topic_is_refused(running: EmbeddedBroker) -> None:
-    query = Query(running, "run1", topic="")
+    query = query_on(running, "run1", topic="")
     with pytest.raises(RecordError, match="null in the column topic"):
         write_task(rows("a", topic=pa.array([None], pa.string())), query.options, query.batch(0), task=0, attempt=0)
 
 
 def test_a_missing_topic_and_a_record_that_is_too_large_are_refused(running: EmbeddedBroker) -> None:
     with pytest.raises(BrokerError, match="missing") as caught:
-        Query(running, "run1", topic="missing").write(0, ["a"])
+        query_on(running, "run1", topic="missing").write(0, ["a"])
     assert caught.value.code == "topic-missing"
     with pytest.raises(BrokerError) as caught:
-        Query(running, "run1").write(0, ["x" * 2_000_000])
+        query_on(running, "run1").write(0, ["x" * 2_000_000])
     assert caught.value.code == "record-too-large"
-    assert open_ids(running) == []
+    assert ids_open_on(running) == []
 
 
 def test_a_time_out_that_the_broker_does_not_allow_is_refused() -> None:
     with EmbeddedBroker({"orders": 1}, config={"transaction.max.timeout.ms": "5000"}) as broker:
         with pytest.raises(ConfigError, match=r"the brokers allow less") as caught:
-            Query(broker, "run1").write(0, ["a"])
+            query_on(broker, "run1").write(0, ["a"])
         assert "transaction.max.timeout.ms" in caught.value.fix
-        query = Query(broker, "run1", **{"kafka.transaction.timeout.ms": "5000"})
+        query = query_on(broker, "run1", **{"kafka.transaction.timeout.ms": "5000"})
         query.commit(0, query.write(0, ["a"]))
         assert read(broker) == ["a"]
 
 
 def test_a_batch_query_is_committed_as_a_whole(running: EmbeddedBroker) -> None:
-    options = options_of(running)
+    options = options_of(running.bootstrap_servers)
     batch = Batch(query_id="w", run_id="w", batch_id=0, is_recorded=False)
     reports = [write_task(rows(value), options, batch, task=at, attempt=0) for at, value in enumerate("ab")]
     assert read(running) == []

@@ -7,10 +7,11 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final
 
 from headrace.client.connection import ConnectionLost
+from headrace.client.deadline import Backoff, Deadline
 from headrace.client.group_offsets import fetch_offsets_and_metadata
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import TransactionalIdentity
-from headrace.client.transaction_markers import MarkerCheck
+from headrace.client.transaction_markers import UNDER_WAY, MarkerCheck
 from headrace.client.transaction_resolution import resolve_transactions
 from headrace.client.transactions import TransactionDescription, Transactions, transaction_version
 from headrace.errors import Fenced, HeadraceError, SinkError
@@ -208,13 +209,35 @@ class SinkTransactions:
         done = [ids[task].transactional_id for task, was in committed.items() if was]
         markers.end(done)
         # 4. Readers of committed records see the batch before Spark's commit log has it.
-        reason = None
-        if done:
+        if markers.unchecked:
             coordinators = self._transactions.coordinators(done)
             reason = markers.check(coordinators, needed=done, timeout_ms=MARKER_WAIT_MS)
-        if reason is not None:
-            self._resolve(done, reason)
+            if reason is not None:
+                self._resolve(done, reason)
+        else:  # a single broker, whose markers need no check
+            self._await_markers(done)
         return committed
+
+    def _await_markers(self, tids: Iterable[str]) -> None:
+        deadline, backoff = Deadline.after_ms(MARKER_WAIT_MS), Backoff(first_ms=2, highest_ms=200)
+        left = list(tids)
+        while left:
+            described = self._transactions.describe(left)
+            # An id that another run uses meanwhile has its markers as well.
+            left = [
+                tid
+                for tid, found in described.items()
+                if isinstance(found, TransactionDescription) and found.state in UNDER_WAY
+            ]
+            if left and deadline.passed:
+                raise SinkError(
+                    "sink-failed",
+                    f"Batch {self._batch.batch_id} is decided, but the markers of {len(left)} transactions are not "
+                    f"written after {MARKER_WAIT_MS // 1000} s.",
+                    "Check that all partitions have a leader, and start the query again from its checkpoint.",
+                )
+            if left:
+                backoff.pause(deadline)
 
     def _resolve(self, tids: list[str], reason: str) -> None:
         _log.warning("Batch %d may be open in a partition: %s; resolving.", self._batch.batch_id, reason)
