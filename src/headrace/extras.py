@@ -27,6 +27,8 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "deltalake": "delta",
         "pyiceberg": "iceberg",
         "sqlalchemy": "iceberg",
+        "adbc_driver_postgresql": "postgres",
+        "adbc_driver_manager": "postgres",
         "starlette": "ui",
         "uvicorn": "ui",
     }

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError, SinkError
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.findings import Finding
 from headrace.spark.internal_topics import unsafe_internal_topics
+from headrace.spark.sinks.database import DatabaseSink
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.sinks.parquet import ParquetSink
@@ -250,7 +251,11 @@ def _state_directory(app: ApplicationDeclaration) -> Iterator[Finding]:
 
 def _tables(compiled: CompiledTopology) -> Iterator[Finding]:
     for branch in (branch for part in compiled.subtopologies for branch in part.branches):
-        if not isinstance(branch.sink, TableSink) or not isinstance(branch.sink.sink, ParquetSink):
+        if not isinstance(branch.sink, TableSink):
+            continue
+        if isinstance(branch.sink.sink, DatabaseSink):
+            yield from _existing_table(branch.sink.sink, branch.sink.where)
+        if not isinstance(branch.sink.sink, ParquetSink):
             continue
         directory = Path(branch.sink.sink.path)
         existing = next((path for path in (directory, *directory.parents) if path.exists()), directory)
@@ -268,7 +273,7 @@ def _tables(compiled: CompiledTopology) -> Iterator[Finding]:
             yield from _existing_table(branch.sink.sink, branch.sink.where)
 
 
-def _existing_table(sink: DeltaSink | IcebergSink, where: str) -> Iterator[Finding]:
+def _existing_table(sink: DatabaseSink | DeltaSink | IcebergSink, where: str) -> Iterator[Finding]:
     try:
         sink.check()
     except SinkError as error:
@@ -276,6 +281,9 @@ def _existing_table(sink: DeltaSink | IcebergSink, where: str) -> Iterator[Findi
     except OSError as error:
         message = f"the table {sink.name} cannot be read: {error}"
         yield Finding(level="problem", code="table", message=message, fix="look at its log", where=shown(where))
+    else:
+        if isinstance(sink, DatabaseSink):
+            yield Finding(level="ok", code="table", message=f"{sink.name} can take the rows")
 
 
 def _writable(directory: Path) -> bool:

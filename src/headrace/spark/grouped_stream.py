@@ -428,7 +428,7 @@ class GroupedStream:
             )
 
 
-@checked_api(unchecked=("join.other", "unionByName.other", "path", "sink"))
+@checked_api(unchecked=("join.other", "unionByName.other", "path", "sink", "to_postgres.url"))
 class StreamTable(KeyedTable):
     """The newest row per key. `select`, `withColumn`, `where` and `drop` may follow, then `to_topic` or `foreachBatch`.
 
@@ -536,6 +536,18 @@ class StreamTable(KeyedTable):
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,
         )
+
+    def to_postgres(self, table: str, *, url: str, name: str | None = None) -> Any:
+        """As `Stream.to_postgres`; of windows that close, the rows of closed ones."""
+        if self._aggregate.closing is None:
+            return super().to_postgres(table, url=url, name=name)
+        return self._closed_rows("to_postgres").to_postgres(table, url=url, name=name)
+
+    def to_sqlite(self, path: str | os.PathLike[str], table: str, *, name: str | None = None) -> Any:
+        """As `Stream.to_sqlite`; of windows that close, the rows of closed ones."""
+        if self._aggregate.closing is None:
+            return super().to_sqlite(path, table, name=name)
+        return self._closed_rows("to_sqlite").to_sqlite(path, table, name=name)
 
     def to_sink(self, sink: Sink, *, name: str | None = None) -> Any:
         """As `Stream.to_sink`. A sink that takes no updates gets the rows of closed windows."""

@@ -159,6 +159,8 @@ class RankedStream(StreamBase):
     to_parquet = refusing_method("to_parquet", REFUSED_RANKED_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_RANKED_METHODS["to_delta"])
     to_iceberg = refusing_method("to_iceberg", REFUSED_RANKED_METHODS["to_iceberg"])
+    to_postgres = refusing_method("to_postgres", REFUSED_RANKED_METHODS["to_postgres"])
+    to_sqlite = refusing_method("to_sqlite", REFUSED_RANKED_METHODS["to_sqlite"])
     to_sink = refusing_method("to_sink", REFUSED_RANKED_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_RANKED_METHODS["foreachBatch"])
 
@@ -219,6 +221,8 @@ class RankedTable(KeyedTable):
     to_parquet = refusing_method("to_parquet", REFUSED_RANKED_TABLE_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_RANKED_TABLE_METHODS["to_delta"])
     to_iceberg = refusing_method("to_iceberg", REFUSED_RANKED_TABLE_METHODS["to_iceberg"])
+    to_postgres = refusing_method("to_postgres", REFUSED_RANKED_TABLE_METHODS["to_postgres"])
+    to_sqlite = refusing_method("to_sqlite", REFUSED_RANKED_TABLE_METHODS["to_sqlite"])
     to_sink = refusing_method("to_sink", REFUSED_RANKED_TABLE_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_RANKED_TABLE_METHODS["foreachBatch"])
 

@@ -158,7 +158,18 @@ _UNITED = (
     "two tables may hold the same key, and then their rows would replace each other",
     "group them: groupBy(..).agg(..)",
 )
-_UNITED_LEAVE = ("unionByName", "join", "to_topic", "to_parquet", "to_delta", "to_iceberg", "to_sink", "foreachBatch")
+_UNITED_LEAVE = (
+    "unionByName",
+    "join",
+    "to_topic",
+    "to_parquet",
+    "to_delta",
+    "to_iceberg",
+    "to_postgres",
+    "to_sqlite",
+    "to_sink",
+    "foreachBatch",
+)
 REFUSED_UNION_METHODS = dict.fromkeys(_UNITED_LEAVE, ("not-supported-here", *_UNITED))
 """Methods that a stream has and a union of tables has not."""
 
@@ -174,6 +185,8 @@ _RANKS_CHANGE = {
         "to_parquet": _RANK_FILTER,
         "to_delta": _RANK_FILTER,
         "to_iceberg": _RANK_FILTER,
+        "to_postgres": _RANK_FILTER,
+        "to_sqlite": _RANK_FILTER,
         "to_sink": _RANK_FILTER,
         "foreachBatch": _RANK_FILTER,
     }.items()
@@ -199,6 +212,8 @@ _RANKED_TABLES = {
     "to_parquet": _RANKED_ONLY_TOPIC,
     "to_delta": _RANKED_ONLY_TOPIC,
     "to_iceberg": _RANKED_ONLY_TOPIC,
+    "to_postgres": _RANKED_ONLY_TOPIC,
+    "to_sqlite": _RANKED_ONLY_TOPIC,
     "to_sink": _RANKED_ONLY_TOPIC,
     "foreachBatch": _RANKED_ONLY_TOPIC,
 }

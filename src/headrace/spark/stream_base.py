@@ -28,6 +28,8 @@ from headrace.spark.sinks.declaration import (
     foreach_batch_sink,
     iceberg_sink,
     parquet_sink,
+    postgres_sink,
+    sqlite_sink,
     table_sink,
     topic_sink,
 )
@@ -86,7 +88,7 @@ class Application(Protocol):
         """Add an output."""
 
 
-@checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink"))
+@checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink", "to_postgres.url"))
 class StreamBase:
     """Common base of `Stream` and `StreamTable`: a template, and the calls that are the same on both."""
 
@@ -477,6 +479,48 @@ class StreamBase:
             where=call_site(),
         )
         self._app._leave(self, sink)
+        return self
+
+    def to_postgres(self, table: str, *, url: str, name: str | None = None) -> Self:
+        """Write each row exactly once to a table of a PostgreSQL database that exists, and return the stream.
+
+        The rows of an aggregate replace each other by its grouping columns, which need a primary key or a unique
+        constraint. Needs the extra `postgres`.
+
+        Args:
+            table: "schema.table", or "table" in the search path of the user; as the database writes it.
+            url: `postgresql://user@host:port/database`, with the parameters of libpq, such as `?sslmode=verify-full`.
+                A password in it is in no name, log and message; `~/.pgpass` keeps it out of the program.
+            name: Name of the sink; unique within the application.
+
+        Raises:
+            TopologyError: if there is no such table, it cannot take the rows, or the database cannot be used.
+            MissingExtra: if the driver is not installed.
+
+        Example:
+            `flights.to_postgres("public.flights", url="postgresql://etl@db.example.com/warehouse")`
+        """
+        self._app._leave(self, postgres_sink(self, table, url=url, name=name, where=call_site()))
+        return self
+
+    def to_sqlite(self, path: str | os.PathLike[str], table: str, *, name: str | None = None) -> Self:
+        """Write each row exactly once to a table of an SQLite file that exists, and return the stream.
+
+        The rows of an aggregate replace each other by its grouping columns, which need a primary key or a unique
+        constraint.
+
+        Args:
+            path: A file on a local file system: all instances run on its host.
+            table: Name of the table.
+            name: Name of the sink; unique within the application.
+
+        Raises:
+            TopologyError: if there is no such table, it cannot take the rows, or the file cannot be used.
+
+        Example:
+            `flights.to_sqlite("/data/flights.db", "flights")`
+        """
+        self._app._leave(self, sqlite_sink(self, path, table, name=name, where=call_site()))
         return self
 
     def to_sink(self, sink: Sink, *, name: str | None = None) -> Self:

@@ -42,6 +42,8 @@ class UnitedTables(StreamBase):
     to_parquet = refusing_method("to_parquet", REFUSED_UNION_METHODS["to_parquet"])
     to_delta = refusing_method("to_delta", REFUSED_UNION_METHODS["to_delta"])
     to_iceberg = refusing_method("to_iceberg", REFUSED_UNION_METHODS["to_iceberg"])
+    to_postgres = refusing_method("to_postgres", REFUSED_UNION_METHODS["to_postgres"])
+    to_sqlite = refusing_method("to_sqlite", REFUSED_UNION_METHODS["to_sqlite"])
     to_sink = refusing_method("to_sink", REFUSED_UNION_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_UNION_METHODS["foreachBatch"])
 

@@ -1,8 +1,9 @@
 """Sinks: the checks made when a sink is declared, and sinks other than topics.
 
 `interface` is the interface of custom sinks, `parquet` the Parquet sink, `delta` the Delta sink, `iceberg` the
-Iceberg sink, `part_resolution` the rule that decides which parts of a table count. Importing this package loads neither
-PySpark nor Arrow.
+Iceberg sink. `database` has the steps of sinks in databases, `postgres` and `sqlite` the two of them.
+`part_resolution` is the rule that decides which parts of a table count. Importing this package loads neither PySpark
+nor Arrow.
 """
 
 from __future__ import annotations
@@ -11,5 +12,18 @@ from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.sinks.interface import RollingSink, Sink, SinkPart, SinkTask, SinkWriter
 from headrace.spark.sinks.parquet import ParquetSink
+from headrace.spark.sinks.postgres import PostgresSink
+from headrace.spark.sinks.sqlite import SqliteSink
 
-__all__ = ["DeltaSink", "IcebergSink", "ParquetSink", "RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
+__all__ = [
+    "DeltaSink",
+    "IcebergSink",
+    "ParquetSink",
+    "PostgresSink",
+    "RollingSink",
+    "Sink",
+    "SinkPart",
+    "SinkTask",
+    "SinkWriter",
+    "SqliteSink",
+]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -263,6 +264,80 @@ def iceberg_sink(
         **settings,
     )
     return table_sink(rows, sink, name, where)
+
+
+def postgres_sink(rows: SinkRows, table: object, *, url: object, name: str | None, where: str) -> TableSink:
+    """Return the output for `to_postgres`. Raises TopologyError for arguments or a table that do not fit the rows, and
+    ModuleNotFoundError without the driver.
+    """
+    import adbc_driver_postgresql  # noqa: F401  missing: reported at the user's line, and not by the first micro-batch
+
+    from headrace.spark.sinks import postgres
+
+    if not isinstance(table, str):
+        raise refusal("bad-value", f"{table!r} is no name of a table", '"schema.table", as "public.flights"', where)
+    key = _database_key(rows, where)
+    with _refused_database(where):
+        sink = postgres.open_sink(url, table, rows.schema.json(), key)
+    return table_sink(rows, sink, name, where)
+
+
+def sqlite_sink(rows: SinkRows, path: object, table: object, *, name: str | None, where: str) -> TableSink:
+    """Return the output for `to_sqlite`. Raises TopologyError for arguments or a table that do not fit the rows."""
+    from headrace.spark.sinks import sqlite
+
+    if not isinstance(path, (str, os.PathLike)) or "://" in str(path) or str(path) == ":memory:":
+        raise refusal("bad-value", f"{path!r} is no path of an SQLite file", "a local file, as /data/flights.db", where)
+    if not isinstance(table, str):
+        raise refusal("bad-value", f"{table!r} is no name of a table", '"flights"', where)
+    key = _database_key(rows, where)
+    with _refused_database(where):
+        sink = sqlite.open_sink(str(Path(path).absolute()), table, rows.schema.json(), key)
+    return table_sink(rows, sink, name, where)
+
+
+def _database_key(rows: SinkRows, where: str) -> tuple[str, ...]:
+    """Return the columns by which rows replace each other; none for rows that are final."""
+    _check_expresses_deletions(rows, where)
+    _check_types(rows, where)
+    if not rows._row_for_row:
+        return ()
+    key = rows._default_key_columns()
+    missing = [name for name in key if name not in rows.columns]
+    if missing:
+        raise refusal(
+            "not-supported-here",
+            f'rows replace each other by "{missing[0]}", which they lack',
+            "keep the grouping columns under their names",
+            where,
+        )
+    rows._check_key(list(key), where)
+    return key
+
+
+@contextlib.contextmanager
+def _refused_database(where: str) -> Iterator[None]:
+    """Raise errors of a database at the user's line."""
+    try:
+        yield
+    except SinkError as error:
+        raise refusal(error.code, error.message, error.fix, where) from error
+    except ValueError as error:
+        message, _, fix = str(error).partition(": ")
+        raise refusal("bad-value", message, fix, where) from None
+    except OSError as error:
+        raise refusal(*_unreachable(error), where) from error
+
+
+def _unreachable(error: OSError) -> tuple[str, str, str]:
+    """Return code, message and fix for a database that refused the connection, or did not answer."""
+    text = str(error.strerror or error)
+    # libpq gives no code for failed connections. FATAL comes from the server itself; its text may be in any language.
+    if "FATAL" in text or "no password supplied" in text:
+        fix = "check user, password and database: url=, ~/.pgpass on every instance, and pg_hba.conf of the server"
+        return "database-login-failed", f"the database refused the login: {text}", fix
+    fix = "start the server, and check host, port or path; every instance and executor must reach it"
+    return "database-unreachable", f"the database cannot be reached: {text}", fix
 
 
 def _check_delta_names(columns: DataType, where: str) -> None:

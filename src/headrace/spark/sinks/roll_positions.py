@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import SinkError
+from headrace.spark.sinks.interface import SinkPart
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
 
 __all__ = ["application_of", "contradiction", "decide", "ranges_of", "roll_ranges"]
@@ -25,7 +26,7 @@ def application_of(directory: Path) -> str:
     return f"headrace/{directory.parent.name}/{directory.name}"
 
 
-def ranges_of(parts: Sequence[CommittedPart]) -> dict[str, tuple[int, int]]:
+def ranges_of(parts: Sequence[CommittedPart | SinkPart]) -> dict[str, tuple[int, int]]:
     """Return (start, end) of each input that the parts moved."""
     # An input that stood still in a part may have been set back there: only parts that moved it count.
     moved = [(name, part.starts[name], at) for part in parts for name, at in part.ends.items()]
