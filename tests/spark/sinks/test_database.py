@@ -316,7 +316,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(place, monkeypatch, kind)
         run(whole, [])
     assert counted.calls > 50
     # A connection of PostgreSQL takes longer than everything else here.
-    for at in range(0, counted.calls, 1 if LONG or place.server is None else 5):
+    for at in range(0, counted.calls, 1 if LONG or place.server is None else 8):
         sink = place.sink()
         log = []
         with monkeypatch.context() as patch:

@@ -103,6 +103,9 @@ class IdleConnections:
                 connection.execute("SELECT 1")
             except OSError:
                 connection.close()
+            except BaseException:
+                connection.close()
+                raise
             else:
                 return connection
 
