@@ -51,7 +51,7 @@ class PostgresServer:
         self.port = find_free_port()
         # Not below pytest's own directory: the server runs as another user, who may not enter it.
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
 
     def url(self, database: str = "postgres", *, user: str = USER, password: str = IN_URL, more: str = "") -> str:
         return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}{more}"

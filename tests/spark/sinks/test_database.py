@@ -27,6 +27,7 @@ from tests.longer import LONG, longer
 from headrace.errors import SinkError
 from headrace.spark.sinks import database, postgres, sqlite
 from headrace.spark.sinks.database import idle_connections
+from headrace.spark.sinks.interface import SinkPart
 
 SCHEMA = schema_json([("n", "long"), ("origin", "string")])
 NAMES = itertools.count()
@@ -192,7 +193,7 @@ def test_owners_that_commit_at_the_same_time(place):
     sink = started(place.sink())
     for number in range(5):
         part = written(sink, number)
-        errors = []
+        errors: list[Exception] = []
 
         def commit(part=part, errors=errors):
             try:
@@ -211,7 +212,7 @@ def test_owners_that_commit_at_the_same_time(place):
 
 def test_instances_that_create_the_tables_at_the_same_time(place):
     sinks = [place.sink() for _ in range(4)]
-    errors = []
+    errors: list[Exception] = []
 
     def begin(sink):
         try:
@@ -263,7 +264,8 @@ def test_random_histories_of_postgres_against_a_plain_log(server, tmp_path, faul
 def check_history(place, faults, batches, replaces):
     """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
     sink = place.sink("n bigint NOT NULL PRIMARY KEY, origin text", key=("n",)) if replaces else place.sink()
-    log, own = [], {}
+    log: list[SinkPart] = []
+    own: dict[int, SinkPart] = {}
     with pytest.MonkeyPatch.context() as patch:
         faulty(patch, sink, Faults(faults))
         until_done(lambda: owner_resolves(sink, log))
@@ -318,7 +320,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(place, monkeypatch, kind)
     # A connection of PostgreSQL takes longer than everything else here.
     for at in range(0, counted.calls, 1 if LONG or place.server is None else 8):
         sink = place.sink()
-        log = []
+        log: list[SinkPart] = []
         with monkeypatch.context() as patch:
             faulty(patch, sink, Faults([(at, kind)]))
             try:

@@ -15,6 +15,7 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tests.harness.sink_stories import Died
 from tests.harness.values import raising
 from tests.longer import LONG, longer
 
@@ -144,10 +145,6 @@ def test_a_journal_of_another_time_is_refused(sink):
         sink.roll([TASK], LATER)
     assert raised.value.code == "sink-refused"
     assert numbers(sink) == wanted(0)
-
-
-class Died(BaseException):
-    """The process."""
 
 
 class Commits:

@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
+from tests.harness.sink_stories import Died
 from tests.longer import LONG
 
 from headrace.errors import SinkError
@@ -151,10 +152,6 @@ def test_a_lost_race_is_not_repeated_without_the_positions(sink):
         iceberg.append_rows(second, [directory / "x.0.0"], reached, "two")
     assert numbers(sink) == wanted(0)
     assert "commit.retry.num-retries" not in table_of(sink).properties
-
-
-class Died(BaseException):
-    """The process."""
 
 
 class Commits:

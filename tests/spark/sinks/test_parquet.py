@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.harness.sink_stories import Died
 
 from headrace.spark.sinks import parquet_journal
 from headrace.spark.sinks.interface import SinkPart, SinkTask
@@ -168,10 +169,6 @@ def test_a_topic_that_was_created_again_is_another_input(sink):
     sink.commit([replace(part, ends={"flights-3@other": 10})])
     sink.roll([TASK], LATER)
     assert (len(seen(sink)), numbers(sink).total()) == (2, 6)
-
-
-class Died(BaseException):
-    """The process, at a step of a file system."""
 
 
 class Steps:

@@ -185,7 +185,7 @@ class DatabaseSink(ABC):
     @property
     @abstractmethod
     def _locks(self) -> str:
-        """What follows a SELECT whose rows are locked."""
+        """Suffix of a SELECT that locks its rows."""
 
     @property
     @abstractmethod

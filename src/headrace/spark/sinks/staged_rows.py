@@ -1,4 +1,4 @@
-"""Rules of sinks in databases: what a task's record holds, and whether staged rows are still to be added. Pure.
+"""Rules of sinks in databases: the record of a task, and whether staged rows are still to be added. Pure.
 
 A worker stages the rows of a part in a table of the same database. One transaction of the driver copies them to the
 target, deletes them, and moves the positions in the task's record, which it has locked. A part that is staged has

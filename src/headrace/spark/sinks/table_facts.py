@@ -1,4 +1,4 @@
-"""What a database says about a table, and whether the table can take an application's rows. Pure.
+"""Facts of a table in a database, and whether the table can take an application's rows. Pure.
 
 Rows are committed in the group before they reach the table. A row that the table refuses then would wait for ever, so a
 table with conditions that only some rows meet (CHECK, foreign keys, other unique columns) is refused before.
