@@ -1,17 +1,33 @@
-"""Commits of `writeStream.format("headrace")` on Apache Kafka: runs that die at any request, time-outs, leftovers."""
+"""`format("headrace")` on Apache Kafka: runs that die at any request, time-outs, leftovers, reading what they wrote."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.test_transactions_like_kafka import set_transaction_version
 from tests.spark.data_source.sink_queries import Crash, Query, open_ids, read_committed
+from tests.spark.data_source.test_stream_writer import PROGRAM, longer
+from tests.spark.runtime.test_clusters import spark_home
 
 from headrace.client.admin import Admin
+from headrace.client.group_offsets import fetch_offsets
+from headrace.client.network_client import NetworkClient
+from headrace.client.producer import Producer
 from headrace.errors import BrokerError, Fenced, SinkError
+from headrace.spark.data_source.sink_transactions import open_transactions
+from headrace.spark.data_source.source import HeadraceDataSource
+from headrace.spark.data_source.stream_reader import TopicsStreamReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -41,6 +57,17 @@ def sink(kafka: KafkaBroker) -> Iterator[Sink]:
         admin.delete_topics([made.topic])
 
 
+@pytest.fixture(params=[2, 0])
+def transaction_version(request: pytest.FixtureRequest, kafka: KafkaBroker) -> Iterator[int]:
+    """The feature `transaction.version`: at 2 as by default, and at 0 as in clusters that were upgraded from 3.x."""
+    if request.param != 2:
+        set_transaction_version(kafka.port, request.param)
+    yield request.param
+    if request.param != 2:
+        set_transaction_version(kafka.port, 2)
+
+
+@pytest.mark.usefixtures("transaction_version")
 def test_a_driver_that_died_at_any_request_commits_each_row_once(sink: Sink) -> None:
     query = sink.start("run0")
     query.commit(0, query.write(0, ["0"]))
@@ -104,3 +131,70 @@ def test_what_the_broker_refuses_is_an_error_of_the_task(sink: Sink) -> None:
         sink.start("run1", topic="missing").write(0, ["a"])
     assert caught.value.code == "topic-missing"
     assert sink.open_ids() == []
+
+
+def test_readers_see_what_is_committed(sink: Sink) -> None:
+    query = sink.start("run1")
+    query.commit(0, query.write(0, [f"{n}" for n in range(50)], ["x", "y"]))
+    query.abort(1, query.write(1, ["aborted"]))
+    given = {
+        "kafka.bootstrap.servers": sink.servers,
+        "subscribe": sink.topic,
+        "kafka.isolation.level": "read_committed",
+    }
+
+    def read_batch(**options: str) -> list[str]:
+        source = HeadraceDataSource(given | options)
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        reader = source.reader(schema)
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return sorted(v.decode() for batch in batches for v in batch.column("value").to_pylist())  # type: ignore[union-attr]
+
+    expected = sorted([f"{n}" for n in range(50)] + ["x", "y"])
+    assert read_batch() == read_batch(minPartitions="9") == expected
+    assert "aborted" in read_batch(**{"kafka.isolation.level": "read_uncommitted"})
+
+    # A stream with commits to a group, in batches.
+    source = HeadraceDataSource(
+        given | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20", "group.id": sink.topic}
+    )
+    schema = source.schema()
+    assert isinstance(schema, StructType)
+    reader = source.streamReader(schema)
+    assert isinstance(reader, TopicsStreamReader)
+    start, found = reader.initialOffset(), []
+    for _ in range(6):
+        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+        for part in reader.partitions(start, end):
+            found += [v.decode() for batch in reader.read(part) for v in batch.column("value").to_pylist()]
+        start = end
+    reader.stop()
+    assert sorted(found) == expected
+    with NetworkClient(sink.servers) as client:
+        committed = fetch_offsets(client, sink.topic, None)
+    assert committed == {
+        (topic, int(number)): offset for topic, by in start["offsets"].items() for number, offset in by.items()
+    }
+
+
+@longer
+@pytest.mark.spark
+def test_a_query_on_a_cluster_copies_each_row_once(kafka: KafkaBroker, tmp_path: Path) -> None:
+    with Admin(kafka.bootstrap_servers) as admin:
+        admin.create_topics({"orders": 2, "copies": 3})
+    expected = [f"{n:04}" for n in range(60)]
+    with NetworkClient(kafka.bootstrap_servers) as client, Producer(client) as producer:
+        for partition in (0, 1):
+            producer.send("orders", partition, None, pa.array(expected[partition::2]))
+    options = {"servers": kafka.bootstrap_servers, "directory": str(tmp_path), "incidents": ["raise", "kill"]}
+    options["master"] = "local-cluster[2,1,1024]"
+    subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps(options)],
+        env=os.environ | {"SPARK_HOME": str(spark_home(tmp_path))},
+        check=True,
+        timeout=600,
+    )
+    assert read_committed(kafka.bootstrap_servers, "copies") == expected
+    with NetworkClient(kafka.bootstrap_servers) as client:
+        assert open_transactions(client, "headrace-") == []

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.harness.polling import wait_until
+from tests.spark.runtime.test_clusters import spark_home
 
 import headrace.spark
 from headrace.broker.embedded import EmbeddedBroker
@@ -17,6 +25,22 @@ from headrace.spark.data_source.sink_transactions import open_transactions
 from headrace.spark.spark_internals import activate
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "spark-sink.md"
+
+PROGRAM = Path(__file__).with_name("copy_program.py")
+longer = pytest.mark.skipif(not os.environ.get("HEADRACE_LONG"), reason="minutes: HEADRACE_LONG=1")
+# Requests at which the application is killed: before the broker has it, or behind that, without an answer.
+KILLS = (
+    ("before", "Produce", 0),
+    ("behind", "Produce", 0),
+    ("before", "TxnOffsetCommit", 0),
+    ("behind", "TxnOffsetCommit", 0),
+    ("before", "EndTxn", 0),  # of the record
+    ("behind", "EndTxn", 0),
+    ("before", "EndTxn", 1),  # of the first task
+    ("before", "EndTxn", 2),  # of the second task
+    ("behind", "EndTxn", 2),  # all are committed, Spark's commit log is not written
+    ("before", "ListTransactions", 0),
+)
 
 
 @pytest.fixture
@@ -81,3 +105,59 @@ def test_the_program_of_the_page_runs(spark: SparkSession, capsys: pytest.Captur
     printed = capsys.readouterr().out
     assert "JFK" in printed
     assert "EWR" not in printed
+
+
+def command(broker: EmbeddedBroker, directory: Path, master: str, **more: Any) -> list[str]:
+    options = {"servers": broker.bootstrap_servers, "directory": str(directory), "master": master} | more
+    return [sys.executable, str(PROGRAM), json.dumps(options)]
+
+
+@longer
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_query_that_is_killed_at_any_request_writes_each_row_once(running: EmbeddedBroker, tmp_path: Path) -> None:
+    written: list[str] = []
+    for moment, api, after in KILLS:
+        more = [f"{len(written) + n:04}" for n in range(20)]
+        for partition in (0, 1):
+            running.produce("orders", more[partition::2], partition=partition)
+        written += more
+        fault = (
+            running.faults.delay(api, 600.0, after=after, times=1)
+            if moment == "before"
+            else running.faults.drop(api, after=after, times=1)
+        )
+        with subprocess.Popen(command(running, tmp_path, "local[2]"), start_new_session=True) as driver:
+            try:
+                wait_until(lambda: fault.hits or driver.poll() is not None, f"{moment} {api}", timeout_s=300)  # noqa: B023
+                assert driver.poll() is None, f"{moment} {api} {after}: the application ended"
+            finally:
+                os.killpg(driver.pid, signal.SIGKILL)
+        # A request that waited takes effect although its sender is dead.
+        running.faults.clear()
+        found = values(running)
+        assert len(set(found)) == len(found), f"{moment} {api} {after}"
+    subprocess.run(command(running, tmp_path, "local[2]"), check=True, timeout=600)
+    assert values(running) == written
+    with NetworkClient(running.bootstrap_servers) as client:
+        assert open_transactions(client, "headrace-") == []
+
+
+@longer
+@pytest.mark.spark
+@pytest.mark.slow
+def test_tasks_that_run_again_on_a_cluster_write_each_row_once(running: EmbeddedBroker, tmp_path: Path) -> None:
+    expected = [f"{n:04}" for n in range(60)]
+    for partition in (0, 1):
+        running.produce("orders", expected[partition::2], partition=partition)
+    subprocess.run(
+        command(running, tmp_path, "local-cluster[2,1,1024]", incidents=["raise", "kill"]),
+        env=os.environ | {"SPARK_HOME": str(spark_home(tmp_path))},
+        check=True,
+        timeout=600,
+    )
+    assert (tmp_path / "raise").exists()
+    assert (tmp_path / "kill").exists()
+    assert values(running) == expected
+    with NetworkClient(running.bootstrap_servers) as client:
+        assert open_transactions(client, "headrace-") == []

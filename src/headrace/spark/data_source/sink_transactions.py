@@ -42,8 +42,9 @@ from headrace.spark.data_source.sink_options import SinkOptions
 __all__ = ["SinkTransactions", "read_record"]
 
 _log = logging.getLogger(__name__)
-# The transaction that writes the record is open for two requests.
-LOCK_TIMEOUT_MS: Final = 60_000
+# The transaction that writes the record is open for two requests. If the driver dies between them, the tasks of the
+# next run wait until the broker aborts it.
+LOCK_TIMEOUT_MS: Final = 15_000
 MARKER_WAIT_MS: Final = 30_000
 _DECISIONS: Final[Mapping[str, bool]] = {
     "PrepareCommit": True,

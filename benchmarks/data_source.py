@@ -1,0 +1,174 @@
+"""`format("headrace")` beside Spark's JVM Kafka connector: the same queries, one broker, one run.
+
+    python benchmarks/data_source.py [--records 2000000] [--json] [--broker kafka]
+
+  read      `spark.read`: values are counted and their lengths summed up by Spark SQL
+  stream    `readStream` with availableNow into Spark's sink `noop`
+  write     `writeStream` from Parquet files; ours exactly once, the connector at least once
+
+The connector runs with Spark 4.0.0, with its defaults and tuned (`TUNED`). Each way runs once untimed; then the ways
+take turns. Both sides have a plain session with two cores. Seconds of streams are the sum of their micro-batches
+(`triggerExecution`), as Spark reports them. Figures are medians; the machine is noisy, quote the ratio. The broker
+runs on the same cores: ours, or Apache Kafka 4.3.1 with `--broker kafka`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+from peers.spark_400 import BUILD, SparkPeer
+from spark_source import BROKERS, VALUE_BYTES, cluster, loaded
+
+MASTER = "local[2]"
+TUNED = {
+    # Without the first, the connector waits half a second at the end of each partition.
+    "read": {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "10000"}
+    | {"kafka.max.partition.fetch.bytes": "8388608"},
+    "write": {"kafka.batch.size": "1000000", "kafka.linger.ms": "20", "kafka.buffer.memory": "134217728"},
+}
+TUNED["stream"] = TUNED["read"]
+WAYS = ("read", "stream", "write")
+
+
+class OurDataSource(SparkPeer):
+    """Our side: the same script with our PySpark."""
+
+    def installed(self) -> tuple[str, list[Path], Path]:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        return sys.executable, [], BUILD / "data-source.log"
+
+
+def count_committed(bootstrap: str, topic: str) -> int:
+    """The committed records of a topic."""
+    from headrace.client.admin import Admin
+    from headrace.client.fetcher import Fetcher
+    from headrace.client.network_client import NetworkClient
+
+    with NetworkClient(bootstrap) as client:
+        partitions = [(topic, number) for number in client.known_topics([topic], refresh=True).topics[topic].partitions]
+        ends = Admin(client).list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+        ranges = {key: (0, found.offset) for key, found in ends.items() if found.offset > 0}
+        fetched = Fetcher(client, isolation_level="read_committed").fetch_ranges(ranges, columns=("offset",))
+        return sum(each.table.num_rows for each in fetched)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    from headrace.client.admin import Admin
+
+    records = options.records // options.partitions * options.partitions
+    spent: dict[str, dict[str, list[float]]] = {way: {} for way in options.ways}
+    versions = {}
+    with ExitStack() as stack:
+        bootstrap = stack.enter_context(cluster(None, options.broker))
+        print(f"loading {records:,} records …", file=sys.stderr)
+        topic = next(iter(stack.enter_context(loaded(bootstrap, records, options.partitions))))[0]
+        files = stack.enter_context(tempfile.TemporaryDirectory(prefix="data-source-"))
+        peers: dict[str, SparkPeer] = {}
+        for name, kind in (("headrace", OurDataSource), ("kafka", SparkPeer)):
+            if name == "kafka" and options.without_connector:
+                continue
+            given = ["--format", name, "--bootstrap-server", bootstrap, "--master", MASTER]
+            peers[name] = stack.enter_context(kind("data_source_queries.py", given))
+            versions[name] = peers[name].version
+        prepared = {"path": files, "records": records, "bytes": VALUE_BYTES, "files": 4}
+        peers["headrace"].ask({"way": "prepare"} | prepared)
+        admin = stack.enter_context(Admin(bootstrap))
+
+        def run(name: str, way: str, tuning: dict[str, str]) -> float:
+            if way != "write":
+                answer = peers[name].ask({"way": way, "topic": topic, "options": tuning})
+            else:
+                target = f"headrace-benchmark-{secrets.token_hex(4)}"
+                admin.create_topics({target: options.partitions})
+                answer = peers[name].ask({"way": way, "topic": target, "path": files, "options": tuning})
+                if (found := count_committed(bootstrap, target)) != records:
+                    raise SystemExit(f"{name} wrote {found} records of {records}")
+                admin.delete_topics([target])
+            if answer["records"] != records:
+                raise SystemExit(f"{name} {way}: {answer}, and not {records} records")
+            return float(answer["seconds"])
+
+        sides: list[tuple[str, str, Callable[[str], dict[str, str]]]] = [("headrace", "headrace", lambda _: {})]
+        if not options.without_connector:
+            sides += [("connector", "kafka", lambda _: {}), ("connector tuned", "kafka", TUNED.__getitem__)]
+        for number in range(options.runs + 1):
+            for way in options.ways:
+                for label, name, tuning in sides:
+                    seconds = run(name, way, tuning(way))
+                    print(f"run {number} of {options.runs}: {way} {label} {seconds:.2f} s", file=sys.stderr)
+                    if number:
+                        spent[way].setdefault(label, []).append(seconds)
+    return {
+        "benchmark": "data_source",
+        "records": records,
+        "partitions": options.partitions,
+        "value_bytes": VALUE_BYTES,
+        "runs": options.runs,
+        "broker": BROKERS[options.broker],
+        "master": MASTER,
+        "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "spark": versions,
+        "tuned": TUNED,
+        "results": {way: summed_up(found, records) for way, found in spent.items()},
+    }
+
+
+def summed_up(spent: dict[str, list[float]], records: int) -> dict[str, dict[str, float]]:
+    ours = statistics.median(spent["headrace"])
+    return {
+        label: {
+            "records_per_second": round(records / statistics.median(seconds)),
+            "seconds": round(statistics.median(seconds), 3),
+            "seconds_fastest": round(min(seconds), 3),
+            "seconds_slowest": round(max(seconds), 3),
+            "headrace_is_faster": round(statistics.median(seconds) / ours, 2),
+        }
+        for label, seconds in spent.items()
+    }
+
+
+def table(facts: dict[str, Any]) -> str:
+    what = f"{facts['records']:,} values of {VALUE_BYTES} bytes, {facts['partitions']} partitions of {facts['broker']}"
+    lines = [
+        f"{what}, {MASTER}; Spark {facts['spark']}; median of {facts['runs']} runs, alternating",
+        f"{'':28}{'records/s':>11}{'seconds':>9}{'(min – max)':>18}{'headrace ×':>12}",
+    ]
+    for way, rows in facts["results"].items():
+        for label, row in rows.items():
+            spread = f"({row['seconds_fastest']:.2f} – {row['seconds_slowest']:.2f})"
+            lines.append(
+                f"{way:8}{label:20}{row['records_per_second']:>11,}{row['seconds']:>9.2f}{spread:>18}"
+                f"{row['headrace_is_faster']:>12.2f}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser.add_argument("--without-connector", action="store_true", help="our side alone; nothing is downloaded")
+    parser.add_argument("--broker", choices=BROKERS, default="headrace")
+    options = parser.parse_args()
+    facts = measure(options)
+    print(json.dumps(facts, indent=2) if options.json else table(facts))
+
+
+if __name__ == "__main__":
+    main()
