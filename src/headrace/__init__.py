@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.client.consumer.consumer import Consumer
     from headrace.client.parallel.parallel_consumer import ParallelConsumer
     from headrace.client.parallel.work import Retry
+    from headrace.client.state_query import StateQuery
     from headrace.errors import HeadraceError
     from headrace.formats import Avro, Protobuf, SchemaRegistry
     from headrace.spark.grouped_stream import GroupedStream, StreamTable
@@ -39,6 +40,7 @@ __all__ = [
     "Protobuf",
     "Retry",
     "SchemaRegistry",
+    "StateQuery",
     "Stream",
     "StreamTable",
     "StreamsApp",
@@ -61,6 +63,7 @@ _MODULES = {
     "HeadraceError": "headrace.errors",
     "Retry": "headrace.client.parallel.work",
     "SchemaRegistry": "headrace.formats",
+    "StateQuery": "headrace.client.state_query",
     "Stream": "headrace.spark.stream",
     "StreamTable": "headrace.spark.grouped_stream",
     "StreamsApp": "headrace.spark.streams_app",

@@ -155,7 +155,13 @@ _ROWS: Final = (
     # An application sends heartbeats more often than Kafka's default: they are how a member learns of a rebalance.
     _int("heartbeat.interval.ms", 3_000, 1, 500, "in a classic group: time between heartbeats"),
     _int("num.standby.replicas", 0, 0, 0, "in a classic group: copies of each stateful task on other instances"),
-    _text("application.server", "", meaning="host:port for interactive queries; passed to every member"),
+    _text(
+        "application.server",
+        "",
+        "",
+        "host:port for interactive queries; passed to every member. An application answers queries there, port 0 takes "
+        "a free one; empty: none",
+    ),
     # The application's value is shorter: its runtime can end a micro-batch within seconds, and a member that hangs
     # should not hold up a rebalance for five minutes.
     _int("rebalance.timeout.ms", 300_000, 1, 45_000, "how long a revoked task may take to finish"),
@@ -259,6 +265,21 @@ _ROWS: Final = (
     _text(
         "headrace.metrics.host", None, "127.0.0.1", "the address of that port; every client that reaches it may read"
     ),
+    _text(
+        "headrace.state.query.host",
+        None,
+        "",
+        "the address to answer queries on; empty: the host of application.server",
+    ),
+    _text(
+        "headrace.state.query.token.file",
+        None,
+        "",
+        "a file with the token that queries have to send; required where other machines reach application.server",
+    ),
+    _int("headrace.state.query.max.rows", None, 1, 10_000, "rows of one answer to a query, other than a scan"),
+    _int("headrace.state.query.max.requests", None, 1, 8, "queries that are answered at a time"),
+    _int("headrace.state.query.timeout.ms", None, 1, 30_000, "the longest time of one query"),
     _int("state.cleanup.delay.ms", None, 0, 600_000, "time after which stores of a task that moved away are deleted"),
     _int("acceptable.recovery.lag", None, 0, 10_000, "changelog records that a copy may lack when a task moves to it"),
     _int(

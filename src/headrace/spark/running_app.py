@@ -123,6 +123,11 @@ class RunningApp:
         """Base URL of /metrics, /health/live and /health/ready; None without `headrace.metrics.port`."""
         return self._runtime.metrics_url
 
+    @property
+    def state_query_url(self) -> str | None:
+        """Base URL of queries into state; None without `application.server`."""
+        return self._runtime.state_query_url
+
     def stop(self) -> None:
         """Finish the current micro-batches, commit, and leave the group."""
         self._runtime.stop()

@@ -78,6 +78,18 @@ class AggregateQueries:
         return tuple(name for name, _ in self.aggregate.results)
 
     @property
+    def shown_keys(self) -> tuple[tuple[str, bool], ...]:
+        """Column of the results that shows each column of a key, and whether it is the window."""
+        window = self.aggregate.window
+        by_sql = {sql.strip("`"): name for name, sql in self.aggregate.results}
+        found = []
+        for group, (name, _) in zip(self._functions.group_names, self.columns, strict=True):
+            is_window = window is not None and window.group == group
+            sql = window.sql if window is not None and is_window else group
+            found.append((by_sql.get(sql, name), is_window))
+        return tuple(found)
+
+    @property
     def takes_ranges(self) -> bool:
         """Whether keys are stored in their own order."""
         return not self._is_timed and [kind for _, kind in self.columns] == [pa.string()]

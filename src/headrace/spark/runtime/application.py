@@ -29,6 +29,7 @@ from headrace.errors import HeadraceError, MaxPollExceeded
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
+from headrace.spark.queries.state_query_server import StateQueryServer, query_server_settings
 from headrace.spark.runtime.batches.batch_runner import SubtopologyRunner
 from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs, HeldGeneration
 from headrace.spark.runtime.batches.job_runner import JobRunner
@@ -75,6 +76,7 @@ class ApplicationRuntime(RunningInstance):
         self._slot_sharing: SlotSharing | None = None
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
+        self._queries: StateQueryServer | None = None
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
         self.state: StateCoordinator = StateCoordinator(self)
@@ -98,6 +100,7 @@ class ApplicationRuntime(RunningInstance):
                     transaction_timeout_ms=self.plan_factory.transaction_timeout_ms,
                 )
             self._choose_protocol()
+            queries = query_server_settings(self.settings.config, str(self.spark.sparkContext.master))
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
@@ -113,6 +116,10 @@ class ApplicationRuntime(RunningInstance):
             self.state.start()
             self._build_runners()
             self.observation.started()
+            if queries is not None:
+                self._queries = StateQueryServer(self, queries)
+                self.state_query_url = f"http://{self._queries.endpoint}"
+                log.info("%s: queries into state at %s", self.group_id, self.state_query_url)
             self._join()
         except BaseException:
             self._release()
@@ -224,6 +231,7 @@ class ApplicationRuntime(RunningInstance):
             heartbeat_max_interval_ms=int(config["headrace.heartbeat.max.interval.ms"]),
             group_protocol=self.group_protocol,
             instance_id=self.instance_id,
+            endpoint=None if self._queries is None else str(self._queries.endpoint),
             early_look=self.state.uses_target,
             keeps_member_id=keeps_member_id,
             task_offsets=self.state.found_offsets(),
@@ -256,6 +264,7 @@ class ApplicationRuntime(RunningInstance):
         acknowledged: AssignmentSnapshot | None = None
         try:
             while not self._stop.is_set():
+                self.pulse.beat()
                 # The short wait applies while an assignment is not acknowledged: a released task runs nowhere until
                 # then.
                 told = self.snapshot is None or self.snapshot is acknowledged
@@ -287,6 +296,8 @@ class ApplicationRuntime(RunningInstance):
                 self.not_ready = ()
                 self._assign(self.state.assigned(snapshot))
                 self.observation.assigned(snapshot)
+            case member_events.EndpointsChanged(endpoints=endpoints):
+                self.endpoints = endpoints
             case member_events.TargetSeen(target=target):
                 self.state.targeted(target)
             case member_events.Lost(reason=reason):
@@ -378,7 +389,10 @@ class ApplicationRuntime(RunningInstance):
             and not any(runner.may_leave_transactions for runner in self.runners.values())
         ):
             self._journal.clear()
-        # 4. Leave after the commits: the coordinator refuses offsets with the epoch of a member that left.
+        # 4. No query is answered any more: from the leave on other instances have the tasks.
+        if self._queries is not None:
+            self._queries.close()
+        # 5. Leave after the commits: the coordinator refuses offsets with the epoch of a member that left.
         if self._link is not None:
             with contextlib.suppress(HeadraceError, OSError):
                 # With an instance id a stop is the first half of a restart: the tasks wait for the same instance.
@@ -415,6 +429,8 @@ class ApplicationRuntime(RunningInstance):
         return True
 
     def _release(self) -> None:
+        if self._queries is not None:  # of a start that failed; else it is closed
+            self._queries.close()
         self.state.begin_close()
         if self._slot_sharing is not None:
             self._slot_sharing.close()

@@ -19,12 +19,14 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.endpoints import EndpointMap
 from headrace.client.membership.streams_protocol import StreamsProtocol
 from headrace.client.network_client import NetworkClient
 from headrace.errors import HeadraceError
 from headrace.spark.application_settings import ApplicationSettings
 from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEpochs
 from headrace.spark.runtime.batches.plan_factory import PlanFactory
+from headrace.spark.runtime.member_pulse import MemberPulse
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult
 from headrace.spark.runtime.stores.state_directory import StateDirectory
@@ -101,6 +103,9 @@ class RunnerView(Protocol):
     def tasks(self) -> list[RunningTask]:
         """Return the running tasks."""
 
+    def committed(self) -> Mapping[int, BatchKey | None]:
+        """Return the last committed micro-batch of each task that runs here and is not lost."""
+
     def opening(self) -> list[int]:
         """Return the partitions of tasks that are being opened."""
 
@@ -153,6 +158,9 @@ class RunningInstance:
         self.snapshot: AssignmentSnapshot | None = None
         self.not_ready: tuple[tuple[int, str], ...] = ()
         self.metrics_url: str | None = None
+        self.state_query_url: str | None = None
+        self.endpoints: EndpointMap = {}  # of the group, as last received
+        self.pulse = MemberPulse()
         self.directory = StateDirectory(settings.state_dir, self.group_id)
         self._client = self.network_client()
         self.plan_factory = PlanFactory(

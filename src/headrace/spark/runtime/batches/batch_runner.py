@@ -18,7 +18,7 @@ from headrace.errors import CannotConnect, Fenced, HeadraceError
 from headrace.spark.machine import commands, events
 from headrace.spark.machine.commands import Command, Work
 from headrace.spark.machine.events import Event
-from headrace.spark.machine.states import BatchState
+from headrace.spark.machine.states import BatchState, TaskState
 from headrace.spark.machine.subtopology_machine import SubtopologyMachine
 from headrace.spark.runtime.batches.job_runner import JobRunner
 from headrace.spark.runtime.batches.task_inputs import BrokerInputs
@@ -26,6 +26,7 @@ from headrace.spark.runtime.chains import input_topics
 from headrace.spark.runtime.command_executor import CommandExecutor
 from headrace.spark.runtime.progress import SubtopologyProgress
 from headrace.spark.runtime.slots.cluster_runner import ClusterRunner
+from headrace.spark.runtime.stores.store_records import BatchKey
 from headrace.spark.runtime.stores.store_restorer import StoreRestorer
 from headrace.spark.runtime.task_opener import TaskOpener
 from headrace.spark.runtime.tasks import RunningTask
@@ -177,6 +178,17 @@ class SubtopologyRunner:
     def tasks(self) -> list[RunningTask]:
         with self._lock:
             return list(self._tasks.values())
+
+    def committed(self) -> dict[int, BatchKey | None]:
+        """Return the last committed micro-batch of each task that runs here and is not lost."""
+        with self._lock:
+            states = self._machine.tasks
+            return {
+                partition: task.committed
+                for partition, task in self._tasks.items()
+                # Lost ones run until their micro-batch ends, and another member may have them already.
+                if states.get(partition) in (TaskState.RUNNING, TaskState.RELEASING)
+            }
 
     def opening(self) -> list[int]:
         with self._lock:

@@ -82,7 +82,7 @@ class PlanFactory:
             bootstrap_servers=self._settings.bootstrap_servers,
             state_dir=self._state_dir,
             slots=slots,
-            topic_ids=self._changelog_ids(subtopology) if slots else {},
+            topic_ids=self.changelog_ids(subtopology) if slots else {},
             group_id=self._settings.name,
             boot_id=self.boot_id,
             compression=str(self._config["compression.type"]),
@@ -146,7 +146,8 @@ class PlanFactory:
             "shared_topics": shared_topics(subtopology),
         }
 
-    def _changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
+    def changelog_ids(self, subtopology: CompiledSubtopology) -> Mapping[str, str]:
+        """Return the topic ids of its changelogs, which are part of the identity of stores. Raises HeadraceError."""
         with self._lock:
             missing = [topic for topic in subtopology.changelog_topics if topic not in self._topic_ids]
             if missing:
