@@ -78,7 +78,7 @@ class _Moving(Exception):
     """No instance answers at the moment."""
 
 
-@checked_api(forwards=NetworkClient.__init__, unchecked=("key", "cluster"))
+@checked_api(forwards=NetworkClient.__init__, unchecked=("key",))
 class StateQuery:
     """Queries of one store of an application. A context manager; belongs to one thread at a time.
 

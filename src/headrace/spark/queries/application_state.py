@@ -85,11 +85,11 @@ class InstanceState(Protocol):
 
     @property
     def endpoints(self) -> EndpointMap:
-        """Which instance answers for which partitions."""
+        """Partitions that each instance answers for, as last received."""
 
     @property
     def state_dir(self) -> Path:
-        """Where stores lie."""
+        """Directory of the stores."""
 
     def committed(self, subtopology: str) -> Mapping[int, BatchKey | None]:
         """Return the last committed micro-batch of each task that runs here and is not lost."""
@@ -98,7 +98,7 @@ class InstanceState(Protocol):
         """Return the progress of copies that are kept current."""
 
     def identity_of(self, subtopology: str, changelog_topic: str, schema_hash: str) -> StoreIdentity:
-        """Return what a usable store of this changelog is a copy of. Raises HeadraceError."""
+        """Return the identity of a usable store of this changelog. Raises HeadraceError."""
 
 
 class ApplicationState:

@@ -40,7 +40,7 @@ DRAIN_BYTES = 1 << 20  # of a body that wait for the client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What clients can take at a time."""
+    """Bounds of what clients take at a time."""
 
     requests: int = 8
     connections: int = 64

@@ -129,7 +129,7 @@ class StateQueryServer:
         host = settings.host.strip("[]")
         port = self._server.start(settings.bind_host, settings.port, own_host=host)
         self.endpoint = Endpoint(settings.host, port)
-        """Where other processes reach this server."""
+        """Address under which other processes reach this server."""
         self._state = ApplicationState(
             _Instance(runtime),
             queried_stores(runtime.compiled, _Evaluation(runtime.spark)),

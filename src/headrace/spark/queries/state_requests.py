@@ -64,7 +64,7 @@ class QueriedStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFacts:
-    """What an answer says about the state that it is made of.
+    """State that an answer is made of.
 
     Attributes:
         role: "active", or "standby" for a copy that may be behind.
