@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from tests.harness.polling import wait_until
 from tests.longer import longer
-from tests.spark.application.processes import Application, BrokerProcess, Feed, active_tasks, caught_up, group, newest
+from tests.spark.application.processes import (
+    Application,
+    BrokerProcess,
+    Feed,
+    active_tasks,
+    broker_with_flights,
+    caught_up,
+    group,
+    newest,
+)
 
 from headrace import StateQuery
 from headrace.client.admin import Admin
@@ -27,9 +36,7 @@ NUMBERS = 50
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as running:
-        with Admin(running.bootstrap_servers) as admin:
-            admin.create_topics({"flights": 4})
+    with broker_with_flights(tmp_path / "data") as running:
         yield running
 
 

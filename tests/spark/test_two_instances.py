@@ -19,6 +19,7 @@ from tests.spark.application.processes import (
     BrokerProcess,
     Feed,
     active_tasks,
+    broker_with_flights,
     caught_up,
     descendants,
     group,
@@ -69,9 +70,7 @@ class Run:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as running:
-        with Admin(running.bootstrap_servers) as admin:
-            admin.create_topics({"flights": 4})
+    with broker_with_flights(tmp_path / "data") as running:
         yield running
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "BrokerProcess",
     "Feed",
     "active_tasks",
+    "broker_with_flights",
     "caught_up",
     "descendants",
     "flight",
@@ -130,6 +131,15 @@ class BrokerProcess:
         except HeadraceError:
             return False
         return True
+
+
+@contextlib.contextmanager
+def broker_with_flights(directory: Path) -> Iterator[BrokerProcess]:
+    """A broker with the empty topic `flights`."""
+    with BrokerProcess(directory) as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topics({"flights": 4})
+        yield running
 
 
 class Application:

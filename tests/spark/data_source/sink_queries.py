@@ -8,16 +8,32 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.network_client import NetworkClient
-from headrace.spark.data_source.commit_record import transactional_id_prefix
+from headrace.spark.data_source.commit_record import CommitRecord, TaskTransaction, transactional_id_prefix
 from headrace.spark.data_source.commit_steps import Batch, Effect, TaskReport, abort_batch, commit_batch
 from headrace.spark.data_source.row_writer import write_task
 from headrace.spark.data_source.sink_options import SinkOptions
 from headrace.spark.data_source.sink_transactions import SinkTransactions, open_transactions
 
-__all__ = ["Crash", "Query", "open_ids", "options_of", "read_committed", "rows"]
+__all__ = [
+    "QUERY",
+    "Crash",
+    "Query",
+    "ids_open_on",
+    "open_ids",
+    "options_of",
+    "query_on",
+    "read",
+    "read_committed",
+    "record",
+    "rows",
+    "task",
+]
+
+QUERY = "4d2c17a3-89ab-4ac1-84ae-cc61aaac406e"
 
 
 class Crash(Exception):
@@ -99,3 +115,23 @@ def open_ids(servers: str, query_id: str) -> list[str]:
     """Transactional ids of a query whose transactions are open."""
     with NetworkClient(servers) as client:
         return open_transactions(client, transactional_id_prefix(query_id))
+
+
+def query_on(broker: EmbeddedBroker, run: str, **options: str) -> Query:
+    return Query(broker.bootstrap_servers, run, query_id=QUERY, **options)
+
+
+def read(broker: EmbeddedBroker, topic: str = "orders") -> list[str]:
+    return sorted(each.value.decode() for each in broker.records(topic) if each.value is not None)
+
+
+def ids_open_on(broker: EmbeddedBroker) -> list[str]:
+    return open_ids(broker.bootstrap_servers, QUERY)
+
+
+def task(number: int = 0, *, attempt: int = 0, epoch: int = 0) -> TaskTransaction:
+    return TaskTransaction(task=number, attempt=attempt, producer_id=4000 + number, producer_epoch=epoch)
+
+
+def record(number: int, *, run: str = "run1", incarnation: int = 3, **more: Any) -> CommitRecord:
+    return CommitRecord(batch_id=number, run_id=run, incarnation=incarnation, **more)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.spark.data_source.sink_queries import QUERY, record
 
 from headrace.errors import Fenced, HeadraceError, SinkError
 from headrace.spark.data_source.commit_record import (
     CommitRecord,
     TaskTransaction,
     is_leftover,
-    latest_record,
     transactional_id_of,
 )
 from headrace.spark.data_source.commit_steps import (
@@ -37,63 +37,10 @@ from headrace.spark.data_source.commit_steps import (
 
 # Histories of each kind.
 HISTORIES = 20_000 if os.environ.get("HEADRACE_LONG") else 400
-QUERY = "4d2c17a3-89ab-4ac1-84ae-cc61aaac406e"
 
 
 def batch(number: int, *, run: str = "run1", rewrite: int | None = None) -> Batch:
     return Batch(query_id=QUERY, run_id=run, batch_id=number, rewrite=rewrite)
-
-
-def task(number: int = 0, *, attempt: int = 0, epoch: int = 0) -> TaskTransaction:
-    return TaskTransaction(task=number, attempt=attempt, producer_id=4000 + number, producer_epoch=epoch)
-
-
-def record(number: int, *, run: str = "run1", incarnation: int = 3, **more: Any) -> CommitRecord:
-    return CommitRecord(batch_id=number, run_id=run, incarnation=incarnation, **more)
-
-
-def test_a_record_survives_the_metadata_of_an_offset() -> None:
-    for tasks in ((), (task(),), tuple(task(n, attempt=n % 3, epoch=n * 7 % 32000) for n in range(400))):
-        for is_rewrite in (False, True):
-            written = record(57, tasks=tasks, is_rewrite=is_rewrite)
-            assert CommitRecord.parse(written.to_metadata()) == written
-
-
-def test_more_tasks_than_metadata_can_name_are_refused() -> None:
-    chance = random.Random(1)
-    tasks = tuple(
-        TaskTransaction(task=n, attempt=0, producer_id=chance.getrandbits(40), producer_epoch=chance.getrandbits(14))
-        for n in range(2000)
-    )
-    with pytest.raises(SinkError, match="2000 tasks"):
-        record(1, tasks=tasks).to_metadata()
-
-
-@pytest.mark.parametrize("metadata", ["", "{}", '{"v":2}', '{"v":1,"batch":1,"run":"r","incarnation":0,"tasks":"?"}'])
-def test_foreign_metadata_are_refused(metadata: str) -> None:
-    with pytest.raises(SinkError, match="no record"):
-        CommitRecord.parse(metadata)
-
-
-def test_the_newest_record_of_all_topics_counts() -> None:
-    old, new = record(9, incarnation=1), record(8, incarnation=2)
-    found = latest_record({("a", 0): (10, old.to_metadata()), ("b", 0): (9, new.to_metadata()), ("c", 0): (-1, "")})
-    assert found == (("b", 0), new)
-    assert latest_record({}) is None
-
-
-def test_leftovers_are_of_this_query_and_of_no_successor() -> None:
-    mine = transactional_id_of(QUERY, 3, "8a3f-11", task(5))
-    assert mine == f"headrace-{QUERY}-3-8a3f11-5-0"
-    assert is_leftover(mine, QUERY, 3)
-    assert is_leftover(mine, QUERY, 4)
-    assert not is_leftover(mine, QUERY, 2)
-    assert not is_leftover(mine, QUERY[:-1], 4)
-    assert is_leftover(mine, QUERY, 3, only_run="8a3f-11")
-    assert not is_leftover(mine, QUERY, 3, only_run="other")
-    assert is_leftover(mine, QUERY, 3, except_run="other")
-    assert not is_leftover(mine, QUERY, 3, except_run="8a3f-11")
-    assert not is_leftover(f"headrace-{QUERY}-commit", QUERY, 9)
 
 
 def test_tasks_write_what_is_not_decided() -> None:
