@@ -3,7 +3,8 @@
 A batch is written by many Spark tasks, and each has a Kafka transaction of its own: within one transaction a partition
 takes sequence numbers in order, so tasks that run at the same time cannot share one. The driver therefore commits in
 two steps. It records the decision (this batch, these transactions) in one transaction of the query's group, as the
-metadata of an offset; then it ends the transactions. After the record the batch counts, and any run of the query can end the rest.
+metadata of an offset; then it ends the transactions. After the record the batch counts, and the next run of the query
+ends what is left.
 """
 
 from __future__ import annotations
