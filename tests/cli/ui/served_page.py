@@ -47,15 +47,24 @@ class PageUnderTest:
 
 @contextmanager
 def served_page(
-    servers: str, *, login: Login | None = None, allowed_hosts: tuple[str, ...] = (), timeout_ms: int = 10_000
+    servers: str,
+    *,
+    login: Login | None = None,
+    allowed_hosts: tuple[str, ...] = (),
+    timeout_ms: int = 10_000,
+    shows_records: bool = True,
 ) -> Iterator[PageUnderTest]:
     """Serve the page of a cluster; nothing is collected before `collected` or `watch.collect`."""
+
+    def open_admin() -> Admin:
+        return Admin(servers, api_timeout_ms=timeout_ms, bootstrap_timeout_ms=timeout_ms)
+
     watch = ClusterWatch(
-        lambda: Admin(servers, api_timeout_ms=timeout_ms, bootstrap_timeout_ms=timeout_ms),
+        open_admin,
         Selection(groups=NameFilter(), topics=NameFilter(exclude="__.*")),
         interval_seconds=1,
     )
     rules = AccessRules.for_address("127.0.0.1", allowed_hosts=allowed_hosts, login=login)
-    with PageServer(WebPage(watch, rules), host="127.0.0.1", port=0) as server:
+    with PageServer(WebPage(watch, rules, open_admin, shows_records=shows_records), host="127.0.0.1", port=0) as server:
         yield PageUnderTest(watch, server.port)
     watch.close()

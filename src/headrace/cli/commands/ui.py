@@ -7,12 +7,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.options import bootstrap_option, command_config_option, open_admin
 from headrace.cli.terminal import data, echo_err
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
 
 __all__ = ["command"]
 
@@ -78,6 +82,7 @@ LOGIN_VARIABLE = "HEADRACE_UI_LOGIN"
 @click.option(
     "--max-partitions", type=click.IntRange(min=1), default=20_000, show_default=True, help="Partitions at most."
 )
+@click.option("--no-records", is_flag=True, help="Do not show the records of topics.")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -103,6 +108,7 @@ def command(
     topic_exclude: str,
     max_groups: int,
     max_partitions: int,
+    no_records: bool,
     timeout_ms: int,
 ) -> None:
     """Serve a web page of a Kafka cluster: brokers, topics, and groups of all types with members, tasks and lag.
@@ -135,16 +141,17 @@ def command(
         max_groups=max_groups,
         max_partitions=max_partitions,
     )
-    # A wrong --command-config fails here, at once; the collector opens its own clients.
-    open_admin(bootstrap_servers, client_id="headrace-ui", timeout_ms=timeout_ms, command_config=command_config).close()
-    watch = ClusterWatch(
-        lambda: open_admin(
+
+    def open_cluster() -> Admin:
+        return open_admin(
             bootstrap_servers, client_id="headrace-ui", timeout_ms=timeout_ms, command_config=command_config
-        ),
-        selection,
-        interval_seconds=interval,
-    )
-    server = PageServer(WebPage(watch, rules), host=host, port=port, certificate=tls_certificate, key=tls_key)
+        )
+
+    # A wrong --command-config fails here, at once; the collector opens its own clients.
+    open_cluster().close()
+    watch = ClusterWatch(open_cluster, selection, interval_seconds=interval)
+    page = WebPage(watch, rules, open_cluster, shows_records=not no_records)
+    server = PageServer(page, host=host, port=port, certificate=tls_certificate, key=tls_key)
     _log_to_stderr()
     if not is_loopback(host) and tls_certificate is None:
         echo_err("The login and all data travel unencrypted: set --tls-certificate, or put a proxy with TLS in front.")

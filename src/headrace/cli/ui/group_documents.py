@@ -220,7 +220,7 @@ def group_document(
         "rate_series": _rounded(series.rates(progress.done)),
         "members": _members(group, topology, series, members),
         "partitions": _partitions(group, snapshot, series, history, owners, partitions, now_ms),
-        "topology": None if topology is None else _topology(topology, snapshot),
+        "topology": None if topology is None else _topology(topology, snapshot, series),
     }
 
 
@@ -418,10 +418,11 @@ def _partitions(
     )
 
 
-def _topology(topology: Topology, snapshot: ClusterSnapshot) -> list[dict[str, Any]]:
+def _topology(topology: Topology, snapshot: ClusterSnapshot, series: OffsetSeries) -> list[dict[str, Any]]:
     def topic(name: str) -> dict[str, Any]:
         found = snapshot.topics.get(name)
-        return {"name": name, "partitions": None if found is None else len(found.partitions)}
+        rate = series.rate(series.topics[name]) if name in series.topics else None
+        return {"name": name, "partitions": None if found is None else len(found.partitions), "rate": rate}
 
     def internal(topics: Iterable[InternalTopic]) -> list[dict[str, Any]]:
         return [topic(each.name) for each in topics]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.errors import ConfigError
 
-__all__ = ["PAGE_ROWS", "Paging", "read_number", "select_page"]
+__all__ = ["PAGE_ROWS", "Paging", "one_of", "read_number", "select_page"]
 
 Row = TypeVar("Row")
+Choice = TypeVar("Choice", bound=str)
 # A table of this length stays quick in a browser, and its document is some ten kilobytes.
 PAGE_ROWS = 100
 LONGEST_FILTER = 200
@@ -62,6 +63,21 @@ def read_number(
             "bad-value", f"Invalid {name}: expected a whole number from {least} to {most}.", f"Correct {name}=."
         )
     return int(text)
+
+
+def one_of(query: Mapping[str, str], name: str, values: Sequence[Choice]) -> Choice:
+    """Return a value of a query string out of several; the first one is the default.
+
+    Raises:
+        ConfigError: `bad-value`.
+    """
+    given = query.get(name)
+    if not given:
+        return values[0]
+    for value in values:
+        if value == given:
+            return value
+    raise ConfigError("bad-value", f"Invalid {name}: there is no such value.", f"Use one of {', '.join(values)}.")
 
 
 def select_page(

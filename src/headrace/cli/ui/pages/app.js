@@ -95,7 +95,7 @@ function navigate(isFirst) {
   const screen = SCREENS[location.pathname];
   for (const each of document.querySelectorAll("header nav a")) {
     const section = each.getAttribute("href");
-    const isHere = section === "/" ? location.pathname === "/" : location.pathname.startsWith(section.slice(0, -1));
+    const isHere = section === "/" ? location.pathname === "/" : location.pathname.startsWith(section.slice(0, -1)) || (section === "/topics" && location.pathname === "/records");
     if (isHere) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }
@@ -120,14 +120,17 @@ function listen() {
   if (document.hidden || isPaused) return;
   stream = new EventSource("/api/frames");
   stream.addEventListener("frame", (event) => {
-    if (JSON.parse(event.data).version !== last?.version) refresh();
+    if (!SCREENS[location.pathname]?.isStill && JSON.parse(event.data).version !== last?.version) refresh();
   });
   stream.addEventListener("error", () => {
     if (stream?.readyState !== EventSource.OPEN) showOutage("The connection to the server of this page is lost; it is tried again.");
     // A refusal closes the stream for good.
     if (stream?.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
   });
-  stream.addEventListener("open", refresh);
+  stream.addEventListener("open", () => {
+    // A lost connection may be back without a new frame: the message about it has to go.
+    if (!outage.hidden) refresh();
+  });
 }
 
 document.addEventListener("click", (event) => {

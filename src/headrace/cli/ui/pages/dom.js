@@ -2,11 +2,12 @@
 // policy of Trusted Types (access.py) forbids every way around that.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_TAGS = new Set(["svg", "path", "polyline", "line", "rect", "circle", "g", "text", "title", "marker", "defs"]);
+const SVG_TAGS = new Set(["svg", "path", "polyline", "line", "rect", "circle", "g", "text", "title"]);
 
 /** An element with attributes and children; `on` holds handlers by event, `key` identifies it among its siblings. */
 export function h(tag, attributes, ...children) {
-  const node = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  const isSvg = SVG_TAGS.has(tag) || (tag === "a" && children.flat(9).some((child) => child instanceof SVGElement));
+  const node = isSvg ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") {

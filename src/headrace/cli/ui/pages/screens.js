@@ -2,7 +2,9 @@
 
 import { chart, sparkline } from "./charts.js";
 import { h } from "./dom.js";
+import { drawRecords, recordsLink } from "./records.js";
 import { link, table } from "./tables.js";
+import { topology } from "./topology.js";
 import { count, duration, mood, NONE, plural, ranges, rate, sentence, state } from "./words.js";
 
 const TYPES = { streams: "Streams", consumer: "Consumer", classic: "Classic", share: "Share" };
@@ -161,6 +163,19 @@ export const SCREENS = {
     title: (view) => view.query.get("name") ?? "Topic",
     draw: drawTopic,
   },
+
+  "/records": {
+    api: "/api/records",
+    title: (view) => `Records of ${view.query.get("topic") ?? ""}`,
+    draw: drawRecords,
+    isStill: true, // records are read when a reader asks, not with each collection
+  },
+
+  "/transactions": {
+    api: "/api/transactions",
+    title: () => "Transactions",
+    draw: drawTransactions,
+  },
 };
 
 function leftOut(data) {
@@ -250,6 +265,7 @@ function drawGroup(data, view) {
         }),
       isStreams && data.is_described && h("p", { class: "legend" }, "Tasks by subtopology: ", h("span", { class: "chip active" }, "active"), " ", h("span", { class: "chip standby" }, "standby"), " ", h("span", { class: "chip warmup" }, "warm-up"), ". Moves: ", h("ins", null, "to come"), ", ", h("del", null, "to leave"), "."),
     ),
+    data.topology?.length > 0 && section("Topology", topology(data.topology)),
     section(
       "Partitions",
       table(view, {
@@ -272,6 +288,50 @@ function drawGroup(data, view) {
           { title: "Rate over time", cell: (row) => sparkline(row.rate_series, "Rate", rate) },
         ],
       }),
+    ),
+  ];
+}
+
+function drawTransactions(data) {
+  const partition = (each) => [topic(each.topic), "-", each.partition];
+  return [
+    h("h1", { tabindex: -1 }, "Transactions"),
+    section(
+      "Readers that wait",
+      h("p", { class: "note" }, "Readers of committed records stop at the oldest open transaction of a partition. A transaction hangs if its coordinator will not end it."),
+      table(null, {
+        caption: "Partitions with an open transaction in front of records",
+        data: { rows: data.held, pages: 1, count: data.held.length },
+        key: (row) => `${row.topic} ${row.partition}`,
+        empty: "No open transaction holds back records.",
+        columns: [
+          { title: "Partition", cell: partition },
+          { title: "Offsets behind it", number: true, cell: (row) => count(row.records) },
+          { title: "State", cell: (row) => (row.hangs ? h("span", { class: "badge error" }, h("span", { class: "dot", "aria-hidden": "true" }), "Hanging") : badge(row.state ?? "Unknown")) },
+          { title: "Transactional id", cell: (row) => row.transactional_id ?? h("em", { class: "quiet" }, "no coordinator knows it") },
+          { title: "Since offset", number: true, cell: (row) => count(row.start_offset) },
+          { title: "What to do", wide: true, cell: (row) => row.do },
+        ],
+      }),
+      data.held_count > data.held.length && h("p", { class: "note" }, `${plural(data.held_count, "partition")} had records behind their last stable offset at the last collection.`),
+    ),
+    section(
+      "In progress",
+      table(null, {
+        caption: "Transactions in progress, the oldest first",
+        data: { rows: data.transactions, pages: 1, count: data.transactions.length },
+        key: (row) => row.transactional_id,
+        empty: "No transaction is in progress.",
+        columns: [
+          { title: "Transactional id", cell: (row) => row.transactional_id },
+          { title: "State", cell: (row) => badge(row.state) },
+          { title: "Open for", number: true, cell: (row) => h("span", { class: row.is_overdue ? "bad" : null }, duration(row.age_ms)) },
+          { title: "Times out after", number: true, cell: (row) => duration(row.timeout_ms) },
+          { title: "Producer", number: true, cell: (row) => [count(row.producer_id), h("small", null, `epoch ${row.producer_epoch}`)] },
+          { title: "Partitions", wide: true, cell: (row) => [row.partitions.map((each, index) => [index > 0 && ", ", partition(each)]), row.partitions_count > row.partitions.length && ` and ${count(row.partitions_count - row.partitions.length)} more`] },
+        ],
+      }),
+      data.count > data.transactions.length && h("p", { class: "note" }, `${count(data.count - data.transactions.length)} more are not shown.`),
     ),
   ];
 }
@@ -357,6 +417,7 @@ function drawTopic(data, view) {
           { title: "End", number: true, cell: (row) => [count(row.end), row.stable_end !== null && row.stable_end < row.end && h("small", { class: "warn" }, `stable up to ${count(row.stable_end)}`)] },
           { title: "Produced", sort: "rate", number: true, cell: (row) => rate(row.rate) },
           { title: "Rate over time", cell: (row) => sparkline(row.rate_series, "Rate", rate) },
+          { title: "Records", cell: (row) => recordsLink(data.name, row.partition, `Records of ${row.partition}`) },
         ],
       }),
     ),

@@ -1,7 +1,7 @@
 // Tables with headers that sort, a filter and pages. Where the reader is stands in the address: it can be shared.
 
 import { h } from "./dom.js";
-import { count } from "./words.js";
+import { count, NONE } from "./words.js";
 
 /**
  * @param view { query, go }: the parameters of the address, and a function that changes some of them.
@@ -64,11 +64,14 @@ export function table(view, { caption, prefix = "", data, columns, key, empty, f
               h(
                 "tr",
                 { key: key(row), role: "row" },
-                columns.map((column, index) =>
-                  index === 0
-                    ? h("th", { scope: "row", role: "rowheader", class: "first" }, column.cell(row))
-                    : h("td", { role: "cell", class: [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || null, "data-title": column.title }, column.cell(row)),
-                ),
+                columns.map((column, index) => {
+                  const content = column.cell(row);
+                  if (index === 0) return h("th", { scope: "row", role: "rowheader", class: "first" }, content);
+                  // A phone leaves out cells without a value.
+                  const isNone = content === NONE || content?.textContent === "…";
+                  const names = [column.number && "number", column.wide && "wide", isNone && "none"].filter(Boolean).join(" ");
+                  return h("td", { role: "cell", class: names || null, "data-title": column.title }, content);
+                }),
               ),
             ),
           ),
