@@ -17,6 +17,7 @@ from docs.recordings.diagrams import DIAGRAMS
 from docs.recordings.notebook_picture import executed_page, photograph
 from docs.recordings.terminal_session import Key, Pause, Type, WaitFor, record, sped_up
 from docs.recordings.terminal_svg import animation
+from docs.recordings.web_page import photograph_pages
 
 from headrace import EmbeddedBroker
 
@@ -67,6 +68,13 @@ def record_notebook() -> None:
     print(PICTURES / "notebook.png")
 
 
+def record_web_page() -> None:
+    """The web page of a cluster: groups, and a streams group on a desktop and a phone."""
+    PICTURES.mkdir(exist_ok=True)
+    for path in photograph_pages(PICTURES):
+        print(path)
+
+
 def record_diagrams() -> None:
     """The diagrams of docs/explanation/how-it-works.md."""
     for name, draw in DIAGRAMS.items():
@@ -77,6 +85,7 @@ RECORDINGS: dict[str, Callable[[], None]] = {
     "application": record_application,
     "demo": record_demo,
     "notebook": record_notebook,
+    "web-page": record_web_page,
     "diagrams": record_diagrams,
 }
 

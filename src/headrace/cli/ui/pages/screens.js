@@ -108,7 +108,7 @@ export const SCREENS = {
           { title: "Lag", sort: "lag", number: true, cell: (row) => count(row.lag) },
           { title: "Oldest waits", sort: "waiting", number: true, cell: (row) => (row.waiting_ms ? `≥ ${duration(row.waiting_ms)}` : NONE) },
           { title: "Rate", sort: "rate", number: true, cell: (row) => rate(row.rate) },
-          { title: "Lag over time", cell: (row) => sparkline(row.lag_series, "Lag", count) },
+          { title: "Lag over time", cell: (row) => (row.lag === null ? NONE : sparkline(row.lag_series, "Lag", count)) },
         ],
       }),
       data.refused.length > 0 && h("p", { class: "note" }, "Not described: ", data.refused.map((each) => `${each.group_id} (${each.code})`).join(", ")),

@@ -8,7 +8,7 @@ const WIDTH = 220;
 const GAP_X = 64;
 const GAP_Y = 18;
 const LINE = 17;
-const LETTERS = 28;
+const LETTERS = 25;
 
 /** The graph, and the same in words for those who do not see it. */
 export function topology(subtopologies) {
