@@ -12,6 +12,7 @@ from tests.harness.polling import wait_until
 from tests.interop.both_tools import Cluster, fill
 from tests.interop.group_members import Worker, members, topology
 
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -85,6 +86,7 @@ def test_groups_of_the_three_types_topics_records_and_transactions(cluster: Clus
         # 4. An open transaction holds back readers.
         transactions = Transactions(cluster.admin.client, transaction_timeout_ms=60_000)
         (identity,) = transactions.initialise(["page-txn"]).values()
+        assert isinstance(identity, TransactionalIdentity)
         write(cluster.admin.client, transactions, identity, {(topic, 2): ["open"]})
         page.watch.collect()
         open_now = page.get("/api/transactions").body

@@ -13,7 +13,9 @@ from headrace.cli.ui import record_browser
 from headrace.cli.ui.record_browser import LONGEST_HEX, LONGEST_TEXT, read_newest_records, render
 from headrace.client.admin import Admin
 from headrace.client.plain_records import PlainRecord, produce
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transactions import Transactions
+from headrace.errors import HeadraceError
 
 broker = broker_fixture({"plain": 1, "txn": 1, "large": 1, "empty": 1}, scope="module")
 
@@ -22,6 +24,11 @@ broker = broker_fixture({"plain": 1, "txn": 1, "large": 1, "empty": 1}, scope="m
 def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
     with Admin(broker.bootstrap_servers, api_timeout_ms=10_000) as opened:
         yield opened
+
+
+def identity_of(outcome: TransactionalIdentity | HeadraceError) -> TransactionalIdentity:
+    assert isinstance(outcome, TransactionalIdentity)
+    return outcome
 
 
 def values(admin: Admin, topic: str, count: int = 5, **options: object) -> list[bytes | None]:
@@ -42,12 +49,12 @@ def test_the_newest_records_come_first_and_older_ones_by_offset(admin: Admin) ->
 
 def test_windows_grow_over_offsets_without_records(admin: Admin) -> None:
     transactions = Transactions(admin.client, transaction_timeout_ms=60_000)
-    (first,) = transactions.initialise(["gaps"]).values()
+    first = identity_of(transactions.initialise(["gaps"])["gaps"])
     write(admin.client, transactions, first, {("txn", 0): ["kept"]})
-    ended = transactions.end([first], commit=True)["gaps"]
+    ended = identity_of(transactions.end([first], commit=True)["gaps"])
     for number in range(40):  # aborted records and markers: 80 offsets that nothing is read from
         write(admin.client, transactions, ended, {("txn", 0): [f"aborted {number}"]})
-        ended = transactions.end([ended], commit=False)["gaps"]
+        ended = identity_of(transactions.end([ended], commit=False)["gaps"])
     assert values(admin, "txn", count=2) == [b"kept"]
     uncommitted = values(admin, "txn", count=2, isolation_level="read_uncommitted")
     assert uncommitted == [b"aborted 39", b"aborted 38"]

@@ -10,6 +10,7 @@ from tests.client.transaction_ends import write
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.ui.transaction_document import SETTLING_MS, HangingTransactions
 from headrace.client.admin import Admin
+from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_markers import OpenTransaction
 from headrace.client.transactions import Transactions
 
@@ -36,6 +37,7 @@ def test_an_open_transaction_and_the_records_behind_it(broker: EmbeddedBroker) -
     with served_page(broker.bootstrap_servers) as page, Admin(broker.bootstrap_servers) as admin:
         transactions = Transactions(admin.client, transaction_timeout_ms=60_000)
         (identity,) = transactions.initialise(["orders-<1>"]).values()
+        assert isinstance(identity, TransactionalIdentity)
         write(admin.client, transactions, identity, {("flights", 0): ["x", "y"], ("flights", 2): ["z"]})
         page.watch.collect()
         found: dict[str, Any] = page.get("/api/transactions").body
