@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 import headrace.spark
-from headrace.spark.spark_session import session
 
 
 def main(options: dict[str, Any]) -> None:
-    spark = session("copy", master=options["master"])
+    # A session as users of the data source have it: tasks are tried again.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("copy").master(options["master"]).config("spark.ui.enabled", "false")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    spark = builder.getOrCreate()
     headrace.spark.register(spark)
     directory, incidents = options["directory"], options.get("incidents", [])
 
