@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.client.transaction_ends import read, write
 
+from headrace.client import connection
 from headrace.client.fetcher import Fetcher
 from headrace.client.group_offsets import fetch_offsets
 from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_rules import Round
 from headrace.errors import BrokerError, CannotConnect, Fenced, HeadraceError
+from headrace.protocol.api_keys import SUPPORTED, ApiKey, VersionRange
 from headrace.protocol.error_codes import ErrorCode
 
 
@@ -32,6 +34,17 @@ def test_records_and_offsets_of_many_ids_count_together(txn_client, transactions
     rows = read(txn_client, ("a", 0), ("a", 1), ("b", 0))
     assert sorted(rows["b", 0]) == sorted(f"{turn}.{n}" for turn in range(3) for n in range(5))
     assert sorted(rows["a", 0] + rows["a", 1]) == sorted(rows["b", 0])
+
+
+def test_brokers_that_look_up_one_key_at_a_time_coordinate_many_ids(txn_client, transactions, monkeypatch):
+    """Before Kafka 3.0: FindCoordinator names one key, and its answer does not repeat it."""
+    monkeypatch.setattr(
+        connection, "SUPPORTED", {**SUPPORTED, ApiKey.FIND_COORDINATOR: VersionRange(lowest=0, highest=3)}
+    )
+    ids = ["x-0", "x-1", "x-2"]
+    known = transactions.initialise(ids, timeout_ms=20_000)
+    assert {tid: identity.transactional_id for tid, identity in known.items()} == {tid: tid for tid in ids}
+    assert set(transactions.coordinators(ids, timeout_ms=20_000)) == set(ids)
 
 
 def test_aborted_records_are_not_read_and_older_epochs_are_fenced(txn_client, transactions):

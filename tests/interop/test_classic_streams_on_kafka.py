@@ -1,13 +1,13 @@
 """Members that run streams in classic groups of Apache Kafka without streams groups.
 
-4.3.1 with `group.coordinator.rebalance.protocols=classic,consumer`; with HEADRACE_LONG=1 also 3.9.1, which has no
-streams groups at all, and an application on both.
+4.3.1 with `group.coordinator.rebalance.protocols=classic,consumer`; with HEADRACE_LONG=1 also 3.9.1 and, with
+ZooKeeper, 2.8.2, which have no streams groups at all, and two applications on each.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from tests.client.streams_members import share_changes, take_changes
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
+from tests.interop.zookeeper_kafka import ZooKeeperKafka
 from tests.longer import longer
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import Application, Feed
@@ -36,30 +37,37 @@ TOPOLOGY = Topology(
         Subtopology(subtopology_id="flights", source_topics=("flights",), state_changelog_topics=(CHANGELOG,)),
     )
 )
+Kafka = KafkaBroker | ZooKeeperKafka
 CLASSIC_ONLY = {"group.coordinator.rebalance.protocols": "classic,consumer"}
-VERSIONS = {"4.3.1": CLASSIC_ONLY, "3.9.1": {}}
+BROKERS: dict[str, Callable[[], Kafka]] = {
+    "4.3.1": lambda: KafkaBroker("4.3.1", CLASSIC_ONLY),
+    "3.9.1": lambda: KafkaBroker("3.9.1"),
+    "2.8.2": lambda: ZooKeeperKafka("2.8.2"),
+}
 
 
-@pytest.fixture(scope="module", params=["4.3.1", pytest.param("3.9.1", marks=longer)])
-def kafka(request: pytest.FixtureRequest, kafka_tools: None) -> Iterator[KafkaBroker]:
-    with KafkaBroker(request.param, VERSIONS[request.param]) as broker:
+@pytest.fixture(
+    scope="module", params=["4.3.1", pytest.param("3.9.1", marks=longer), pytest.param("2.8.2", marks=longer)]
+)
+def kafka(request: pytest.FixtureRequest, kafka_tools: None) -> Iterator[Kafka]:
+    with BROKERS[request.param]() as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topics({"flights": 4, "out": 1})
         yield broker
 
 
 @pytest.fixture
-def client(kafka: KafkaBroker) -> Iterator[NetworkClient]:
+def client(kafka: Kafka) -> Iterator[NetworkClient]:
     with NetworkClient(kafka.bootstrap_servers, api_timeout_ms=30_000) as connected:
         yield connected
 
 
-def member_of(kafka: KafkaBroker, group_id: str, **changes: Any) -> StreamsMember:
+def member_of(kafka: Kafka, group_id: str, **changes: Any) -> StreamsMember:
     settings = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 100, "group_protocol": "auto", **changes}
     return StreamsMember(group_id, TOPOLOGY, bootstrap_servers=kafka.bootstrap_servers, **settings)
 
 
-def test_members_share_leave_die_and_return(kafka: KafkaBroker, client: NetworkClient) -> None:
+def test_members_share_leave_die_and_return(kafka: Kafka, client: NetworkClient) -> None:
     choice = find_group_protocol(client, "app")
     assert choice.protocol == "classic"
     assert ("turned off" in choice.reason) == (kafka.version == "4.3.1")
@@ -79,7 +87,7 @@ def test_members_share_leave_die_and_return(kafka: KafkaBroker, client: NetworkC
         take_changes(first, 4)
 
 
-def test_a_static_member_returns_to_its_tasks(kafka: KafkaBroker) -> None:
+def test_a_static_member_returns_to_its_tasks(kafka: Kafka) -> None:
     with member_of(kafka, "static-app", group_instance_id="a") as first:
         second = member_of(kafka, "static-app", group_instance_id="b")
         share_changes([first, second], 2)
@@ -91,7 +99,7 @@ def test_a_static_member_returns_to_its_tasks(kafka: KafkaBroker) -> None:
             assert again.assignment.active == before
 
 
-def test_a_leave_abandons_a_parked_join(kafka: KafkaBroker) -> None:
+def test_a_leave_abandons_a_parked_join(kafka: Kafka) -> None:
     slow = {"heartbeat_interval_ms": 60_000, "session_timeout_ms": 120_000}
     with member_of(kafka, "parked-app", **slow) as first:
         take_changes(first, 4)
@@ -102,7 +110,7 @@ def test_a_leave_abandons_a_parked_join(kafka: KafkaBroker) -> None:
         assert time.monotonic() - began < 4.0
 
 
-def test_transactions_are_committed_across_generations(kafka: KafkaBroker, client: NetworkClient) -> None:
+def test_transactions_are_committed_across_generations(kafka: Kafka, client: NetworkClient) -> None:
     transactions = Transactions(client, transaction_timeout_ms=30_000, version=transaction_version(client))
     with member_of(kafka, "txn-app") as first:
         take_changes(first, 4)
@@ -130,7 +138,7 @@ def test_transactions_are_committed_across_generations(kafka: KafkaBroker, clien
 
 @longer
 @pytest.mark.spark
-def test_applications_share_and_one_is_killed(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_applications_share_and_one_is_killed(kafka: Kafka, tmp_path: Path) -> None:
     servers, group_id, tasks = kafka.bootstrap_servers, "each-flight", 8
     first, second = (Application("each_flight.py", servers, tmp_path / name) for name in "ab")
     try:

@@ -41,6 +41,11 @@ def test_two_applications_share_and_one_is_killed(
     assert "turned off" in findings["classic-protocol"].message
     assert findings["group"].level == "ok"
 
+    strict = StreamsApp(GROUP, group_protocol="streams")
+    strict.stream("flights", value="string").to_topic("copy", partitions=1)
+    refused = {finding.code: finding for finding in strict.check()}["streams-protocol-off"]
+    assert (refused.level, 'group_protocol="auto"' in refused.fix) == ("problem", True)
+
     other = Application("each_flight.py", servers, tmp_path / "b")
     with Admin(servers) as admin, Feed(servers, 4) as feed, app.start() as running:
         try:

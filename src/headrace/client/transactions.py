@@ -28,6 +28,7 @@ from headrace.client.sender import TransactionalIdentity
 from headrace.client.transaction_rules import Round, first_refusal
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
 from headrace.protocol import messages as m
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode, is_retriable
 from headrace.protocol.framing import RequestMessage
 from headrace.protocol.kio_units import from_ms
@@ -40,6 +41,7 @@ Result = TypeVar("Result")
 
 TRANSACTION_KEY_TYPE: Final = 1
 GROUP_KEY_TYPE: Final = 0
+SEVERAL_KEYS_VERSION: Final = 4
 
 
 def transaction_version(client: NetworkClient) -> int:
@@ -344,23 +346,30 @@ class Transactions:
             return None
 
     def _nodes(self, keys: Iterable[str], key_type: int, deadline: Deadline) -> dict[str, int]:
-        """Return each key's coordinator; unknown ones are looked up with one request."""
+        """Return each key's coordinator; unknown ones are looked up together where the brokers take several keys."""
         wanted = set(keys)
         backoff = Backoff()
         while unknown := sorted(key for key in wanted if (key_type, key) not in self._coordinators):
-            request = m.find_coordinator_request.FindCoordinatorRequest(
-                key_type=i8(key_type), coordinator_keys=tuple(unknown)
-            )
-            response = self._client.call(request, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
-            for found in response.coordinators:
-                if found.error_code == ErrorCode.none:
-                    self._coordinators[key_type, found.key] = int(found.node_id)
-                # COORDINATOR_NOT_AVAILABLE while `__transaction_state` is created, or has no leader.
-                elif not is_retriable(found.error_code) or deadline.passed:
-                    raise refusal(found.error_code, f"to name the coordinator of {found.key}", api="FindCoordinator")
+            for asked in [unknown] if self._finds_several() else [[key] for key in unknown]:
+                request = m.find_coordinator_request.FindCoordinatorRequest(
+                    key_type=i8(key_type), coordinator_keys=tuple(asked)
+                )
+                response = self._client.call(request, timeout_ms=max(deadline.remaining_s, 0.1) * 1000)
+                for found in response.coordinators:
+                    key = found.key or asked[0]  # up to version 3 the answer does not repeat the key
+                    if found.error_code == ErrorCode.none:
+                        self._coordinators[key_type, key] = int(found.node_id)
+                    # COORDINATOR_NOT_AVAILABLE while `__transaction_state` is created, or has no leader.
+                    elif not is_retriable(found.error_code) or deadline.passed:
+                        raise refusal(found.error_code, f"to name the coordinator of {key}", api="FindCoordinator")
             if any((key_type, key) not in self._coordinators for key in unknown):
                 backoff.pause(deadline)
         return {key: self._coordinators[key_type, key] for key in wanted}
+
+    def _finds_several(self) -> bool:
+        """Return whether the brokers look up several keys at once: FindCoordinator v4 (KIP-699, Kafka 3.0)."""
+        versions = self._client.supported_range(ApiKey.FIND_COORDINATOR)
+        return versions is not None and versions.highest >= SEVERAL_KEYS_VERSION
 
     def _identity(self, tid: str, response: _Identified) -> TransactionalIdentity:
         return TransactionalIdentity(
