@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.client.transaction_ends import read, write
 
-from headrace.client import transaction_resolution
+from headrace.client import connection, transaction_resolution
 from headrace.client.transaction_resolution import note_decisions, resolve_transactions
 from headrace.client.transactions import Transactions
-from headrace.errors import BrokerError, CannotConnect
+from headrace.errors import BrokerError, CannotConnect, HeadraceError
+from headrace.protocol.api_keys import SUPPORTED, ApiKey, VersionRange
 
 
 def after_the_first_look(monkeypatch, happens):
@@ -39,6 +40,23 @@ def test_late_commit_after_describing_an_ongoing_transaction_counts(txn_client, 
     )
     assert (told, known) == ({"x": None}, {"x": True})
     assert read(txn_client, ("a", 0)) == {("a", 0): ["kept"]}
+
+
+def test_brokers_without_descriptions_leave_transactions_to_their_timeout(txn_client, transactions, monkeypatch):
+    """Before Kafka 3.0 no request tells what was decided; each id has that as its outcome, and nothing is guessed."""
+    identity = transactions.initialise(["x"])["x"]
+    write(txn_client, transactions, identity, {("a", 0): ["open"]})
+    none = VersionRange(lowest=99, highest=99)
+    monkeypatch.setattr(connection, "SUPPORTED", {**SUPPORTED, ApiKey.DESCRIBE_TRANSACTIONS: none})
+    known: dict[str, bool] = {}
+    told = resolve_transactions(
+        txn_client, ["x"], group_id="readers", topics=["a"], committed=known, transaction_timeout_ms=10_000
+    )
+    error = told["x"]
+    assert isinstance(error, BrokerError)
+    assert (error.code, known) == ("unsupported-api", {})
+    assert not isinstance(transactions.end([identity], commit=True)["x"], HeadraceError), "it was left alone"
+    assert read(txn_client, ("a", 0)) == {("a", 0): ["open"]}
 
 
 def test_late_commit_after_the_abort_of_a_transaction_is_refused(txn_client, transactions):

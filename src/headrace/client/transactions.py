@@ -318,7 +318,14 @@ class Transactions:
                 round_.reasons.clear()
                 round_.give_up(error)
                 break
-            sent = [(tid, self._sent(request(tid), nodes[keys[tid]], at_most, deadline)) for tid in round_.due]
+            sent: list[tuple[str, PendingReply | None]] = []
+            for tid in round_.due:
+                try:
+                    sent.append((tid, self._sent(request(tid), nodes[keys[tid]], at_most, deadline)))
+                except BrokerError as error:
+                    # The broker does not offer the request, as DescribeTransactions before Kafka 3.0 (KIP-664). That is
+                    # an outcome: what the id has open ends with its timeout.
+                    round_.outcomes[tid] = error
             for tid, reply in sent:
                 response = _result_or_none(reply)
                 if response is None:
