@@ -85,6 +85,21 @@ def test_new_tasks_are_opened_once_and_bound_to_their_slots() -> None:
     assert driven.machine.opening == []
 
 
+def test_start_offsets_are_committed_only_while_all_their_tasks_are_assigned() -> None:
+    driven = Driven()
+    (opening,) = driven.assign(1, 0, 3)
+    assert isinstance(opening, Open)
+    assert driven.machine.assignment_of(opening) == assignment(1, 0, 3)
+    driven.assign(2, 0, 1, 3)
+    assert driven.machine.assignment_of(opening) == assignment(2, 0, 1, 3), "the coordinator takes the newest epoch"
+    driven.assign(3, 0, 1)
+    assert driven.machine.assignment_of(opening) is None, "task 3 has another owner"
+    driven.assign(4, 0, 1, 3)
+    assert driven.machine.assignment_of(opening) == assignment(4, 0, 1, 3)
+    driven.feed(events.Lost())
+    assert driven.machine.assignment_of(opening) is None
+
+
 def test_tasks_wait_for_slots() -> None:
     machine = SubtopologyMachine("counts", transactional=True)
     assert machine.handle(events.Assigned(assignment=assignment(1, 0)), 0) == ()

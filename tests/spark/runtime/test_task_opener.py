@@ -6,16 +6,20 @@ topics follow `auto_offset_reset`: internal topics are always read from the begi
 
 import queue
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.client.streams_members import take_changes
 from tests.harness.values import instance_of
 
 from headrace.client.admin import Admin
 from headrace.client.fetcher import Fetcher
 from headrace.client.membership.assignment import AssignmentSnapshot
+from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import Sender, TransactionalIdentity
+from headrace.client.streams_member import StreamsMember
 from headrace.client.transactions import Transactions
 from headrace.errors import BrokerError
 from headrace.protocol.record_batches import PlainRecord, encode_batch
@@ -46,7 +50,8 @@ def topics(broker):
 class Host:
     """The runner's side: puts tasks or errors into a queue; a retriable failure is repeated, once `failed` has run."""
 
-    def __init__(self, failed):
+    def __init__(self, failed, assignments=()):
+        self._assignments = iter(assignments)
         self.outcomes: queue.Queue[Any] = queue.Queue()
         self._failed = failed
         self.opener: TaskOpener
@@ -56,7 +61,7 @@ class Host:
         return True
 
     def newest_assignment(self, request):
-        return request.assignment
+        return next(self._assignments, request.assignment)
 
     def take_opened(self, _request, tasks):
         self.outcomes.put(tasks[0].positions)
@@ -73,12 +78,12 @@ class Host:
 def opened(topics):
     """`opened(reset)` opens task 0 of the group "counts" and returns its positions by topic, or raises the error."""
 
-    def open_once(reset, wanted_topics=("flights", INTERNAL), restorer=None, failed=None):
+    def open_once(reset, wanted_topics=("flights", INTERNAL), restorer=None, failed=None, assignments=()):
         subtopology = CompiledSubtopology(
             subtopology_id="by-origin", sources=tuple(SOURCES[topic] for topic in wanted_topics), branches=()
         )
         with Admin(topics.bootstrap_servers) as admin:
-            host = Host(failed)
+            host = Host(failed, assignments)
             host.opener = TaskOpener(
                 subtopology,
                 group_id="counts",
@@ -120,6 +125,19 @@ def test_latest_is_fixed_by_the_first_owner_and_kept_by_the_next(topics, opened)
     assert opened("latest")["flights"] == 3
     topics.produce("flights", [b"{}"] * 4, partition=0)
     assert opened("latest")["flights"] == 3
+
+
+def test_start_offsets_are_committed_with_the_generation_that_follows(topics, opened):
+    """A classic group began a generation between the assignment and the commit of its start offsets."""
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="by-origin", source_topics=("flights",)),))
+    with StreamsMember(
+        "counts", topology, bootstrap_servers=topics.bootstrap_servers, group_protocol="classic"
+    ) as member:
+        take_changes(member, 4)
+        newest = member.assignment
+        outdated = replace(newest, member_epoch=newest.member_epoch - 1)
+        assert opened("latest", assignments=[outdated, outdated, newest])["flights"] == 3
+    assert topics.group("counts").offsets["flights", 0] == 3
 
 
 @pytest.mark.spark

@@ -150,6 +150,15 @@ class SubtopologyMachine:
         """Whether a task still waits for this Open."""
         return not self._stopping and number in self._requests.values()
 
+    def assignment_of(self, request: Open) -> AssignmentSnapshot | None:
+        """Return the newest assignment, if all tasks of this Open are still to be opened; None otherwise.
+
+        Offsets that a task begins with are committed with its epoch. With the epoch of an assignment that revoked the
+        task, a late commit would be accepted, and could overwrite offsets of the next owner.
+        """
+        waits = self.is_opening(request.number) and set(request.partitions) <= self._assigned()
+        return self._assignment if waits else None
+
     def has_released(self, snapshot: AssignmentSnapshot) -> bool:
         """Whether no task outside of `snapshot` runs or is being opened.
 

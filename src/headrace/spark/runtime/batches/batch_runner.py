@@ -205,13 +205,11 @@ class SubtopologyRunner:
         """Return the latest assignment, which is the one of `request` or a later one.
 
         Raises:
-            Fenced: A task of the request is not assigned any more. A commit with the epoch of the assignment that
-                revoked it could overwrite offsets of its next owner.
+            Fenced: A task of the request is not assigned any more.
         """
         with self._lock:
-            newest = self._machine.assignment
-            waits = self._machine.is_opening(request.number)
-        if newest is None or not waits or not set(request.partitions) <= set(newest.active.get(self.name, ())):
+            newest = self._machine.assignment_of(request)
+        if newest is None:
             raise Fenced(
                 "member-fenced",
                 f"Tasks of {self.name} were revoked while they were opened",
