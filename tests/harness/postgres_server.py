@@ -120,7 +120,10 @@ class PostgresServer:
 
     def _owner(self) -> dict[str, Any]:
         """Return the user of the process: PostgreSQL refuses to run as root."""
-        return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
+        if os.getuid() != 0:
+            return {}
+        owner = pwd.getpwnam("nobody")
+        return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
 
     def _is_up(self) -> bool:
         try:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.postgres_server import PostgresServer, skip_without_postgres
 from tests.harness.sink_stories import (
     INPUT,
     TASK,
@@ -32,13 +31,6 @@ from headrace.spark.sinks.interface import SinkPart
 SCHEMA = schema_json([("n", "long"), ("origin", "string")])
 NAMES = itertools.count()
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module")
-def server():
-    skip_without_postgres()
-    with PostgresServer() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +247,7 @@ def test_random_histories_against_a_plain_log(tmp_path, faults, batches, replace
 
 
 @pytest.mark.slow
-@settings(max_examples=100 if LONG else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, batches=BATCHES, replaces=st.booleans())
 def test_random_histories_of_postgres_against_a_plain_log(server, tmp_path, faults, batches, replaces):
     check_history(Place(tmp_path, server), faults, batches, replaces)
@@ -318,7 +310,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(place, monkeypatch, kind)
         run(whole, [])
     assert counted.calls > 50
     # A connection of PostgreSQL takes longer than everything else here.
-    for at in range(0, counted.calls, 1 if LONG or place.server is None else 8):
+    for at in range(0, counted.calls, 1 if LONG or place.server is None else 12):
         sink = place.sink()
         log: list[SinkPart] = []
         with monkeypatch.context() as patch:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -293,7 +294,7 @@ class DatabaseSink(ABC):
         if verdict == "add":
             assert staged is not None
             number, layout = staged
-            self._add(connection, number, layout)
+            self._add_rows(connection, number, layout)
             after = replace(record.after(part), table_id=table_id)
             connection.execute(
                 f"UPDATE {self._beside('headrace_tasks')} SET record = $5 WHERE {_TASK}",
@@ -304,17 +305,18 @@ class DatabaseSink(ABC):
             log.warning("%s has the rows of %s already; their repetition is dropped", self.name, part.batch)
         self._take_off(connection, part.task, "batch = $5", part.batch)
 
-    def _add(self, connection: Connection, number: int, layout: Layout) -> None:
+    def _add_rows(self, connection: Connection, part: int, layout: Layout) -> None:
         staging = self._beside(layout.staging_table(self.table))
         try:
-            connection.execute(layout.insertion(self._target(), staging, newest_only=self._newest_only), number)
+            connection.execute(layout.insertion(self._target(), staging, newest_only=self._newest_only), part)
         except (OSError, ValueError) as error:
             # The table may have been changed since the application began. `check` finds the reason, unless the
             # database is out of reach.
             connection.close()
             with contextlib.suppress(OSError):
                 self.check()
-            raise OSError(f"{self.name} refuses rows: {error}") from error
+            number = error.errno if isinstance(error, OSError) else None
+            raise OSError(number or errno.EIO, f"{self.name} refuses rows: {error}") from error
 
     def _locked_record(self, connection: Connection, task: SinkTask) -> TaskRecord:
         tasks = self._beside("headrace_tasks")

@@ -243,7 +243,8 @@ def without_password(text: str, url: str) -> str:
     """Return a message in which the URL's password is replaced."""
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
-    hidden = [user.partition(":")[2], *(parse_qs(parts.query).get("password", ()))]
+    settings = (setting.partition("=") for setting in parts.query.split("&"))
+    hidden = [user.partition(":")[2], *(value for name, _, value in settings if name.endswith("password"))]
     for secret in sorted({form for one in hidden for form in (one, unquote(one)) if form}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
