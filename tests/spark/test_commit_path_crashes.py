@@ -5,12 +5,15 @@ Who dies, and where, is in `application/crashing.py`; on Apache Kafka: `tests/in
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from tests.harness.postgres_server import PostgresServer, skip_without_postgres
 from tests.longer import LONG, longer
 from tests.spark.application.crash_points import BEFORE, crash_at_each
-from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS, WORKER_POINTS
+from tests.spark.application.crashing import DATABASE_POINTS, DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS, WORKER_POINTS
 from tests.spark.application.processes import BrokerProcess
 from tests.spark.test_event_time_crashes import POINTS as IN_EVENT_TIME
 
@@ -47,3 +50,19 @@ def test_a_crash_at_each_point_of_a_commit_to_iceberg(tmp_path: Path) -> None:
     points = (*ICEBERG_POINTS, "after EndTxn, before the table is told", "a part of the table was written")
     with BrokerProcess(tmp_path / "data") as broker:
         crash_at_each(points, broker, tmp_path, table_format="iceberg")
+
+
+@longer
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_crash_at_each_point_of_a_commit_to_a_database(
+    tmp_path: Path, database: Literal["sqlite", "postgres"]
+) -> None:
+    """Each step without kills is one of `sinks/test_database.py`; here the driver and its JVM are gone."""
+    points = (*DATABASE_POINTS, "after EndTxn, before the table is told", "a part of the table was written")
+    with contextlib.ExitStack() as stack:
+        server = None
+        if database == "postgres":
+            skip_without_postgres()
+            server = stack.enter_context(PostgresServer())
+        broker = stack.enter_context(BrokerProcess(tmp_path / "data"))
+        crash_at_each(points, broker, tmp_path, table_format=database, server=server)

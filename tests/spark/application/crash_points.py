@@ -7,19 +7,22 @@ records see it; a table of files beside it holds each flight once.
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyarrow import parquet
 from tests.harness.brokers import RunningBroker
 from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.harness.polling import wait_until
+from tests.harness.postgres_server import PostgresServer
 from tests.longer import LONG
-from tests.spark.application.crashing import DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS
+from tests.spark.application.crashing import DATABASE_POINTS, DELTA_POINTS, DRIVER_POINTS, ICEBERG_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import PROGRAMS, Application, Feed, caught_up, headrace
 
@@ -29,10 +32,15 @@ from headrace.spark.sinks.iceberg import open_table
 
 __all__ = ["BEFORE", "CrashFile", "crash_at", "crash_at_each", "crashing_application"]
 
-Format = Literal["parquet", "delta", "iceberg"]
+Format = Literal["parquet", "delta", "iceberg", "sqlite", "postgres"]
 
 GROUP = "each-flight"
+_DATABASE_TABLES = (
+    "CREATE TABLE flights (id bigint, origin text)",
+    "CREATE TABLE counted (id bigint PRIMARY KEY, times bigint, carrier text)",
+)
 _PLACES = {"parquet": "FLIGHTS_TABLE", "delta": "FLIGHTS_DELTA", "iceberg": "FLIGHTS_ICEBERG"}
+_PLACES |= {"sqlite": "FLIGHTS_SQLITE", "postgres": "FLIGHTS_POSTGRES"}
 WORK_BETWEEN = 300  # flights committed after each crash
 BEFORE = {  # what has to go wrong first
     "in the undo of a store": ("a store was prepared",),
@@ -68,12 +76,19 @@ def crashing_application(servers: str, directory: Path, crash_file: CrashFile, *
 
 
 def crash_at_each(
-    points: Sequence[str], broker: RunningBroker, directory: Path, *, table_format: Format = "parquet"
+    points: Sequence[str],
+    broker: RunningBroker,
+    directory: Path,
+    *,
+    table_format: Format = "parquet",
+    server: PostgresServer | None = None,
 ) -> None:
     """A crash at each of `points`, with work between; raises AssertionError when a flight is lost or told twice."""
     crash = CrashFile(directory / "crash")
     servers, table = broker.bootstrap_servers, directory / "table"
-    place = {_PLACES[table_format]: str(table)}
+    place = {_PLACES[table_format]: str(table) if server is None else server.url()}
+    for statement in _DATABASE_TABLES if table_format in ("sqlite", "postgres") else ():
+        _run(statement, table, server)
     if table_format == "iceberg":
         table.mkdir()
         create_table(catalog_in(table), pa.schema([("id", pa.int64()), ("origin", pa.string())]))
@@ -103,7 +118,12 @@ def crash_at_each(
         finally:
             application.end()
     assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
-    in_the_table = sorted(_ids(table, table_format))
+    if table_format in ("sqlite", "postgres"):
+        in_the_table = sorted(n for (n,) in _run("SELECT id FROM flights", table, server))
+        counted = _run("SELECT id, times FROM counted ORDER BY id", table, server)
+        assert counted == [(n, 1) for n in range(sent)]
+    else:
+        in_the_table = sorted(_ids(table, table_format))
     assert in_the_table == list(range(sent)), (
         f"{len(in_the_table)} rows of {len(set(in_the_table))} flights, {sent} sent"
     )
@@ -111,6 +131,15 @@ def crash_at_each(
         out = headrace("verify", str(PROGRAMS / "each_flight.py"), "--bootstrap-server", servers, "--json")
         assert out.returncode == 0, out.stdout.decode() + out.stderr.decode()
         assert json.loads(out.stdout)["status"] == "equal"
+
+
+def _run(statement: str, table: Path, server: PostgresServer | None) -> list[tuple[Any, ...]]:
+    """Run a statement in the SQLite file `table`, or in the server's database."""
+    if server is None:
+        with closing(sqlite3.connect(table)) as file, file:
+            return file.execute(statement).fetchall()
+    with server.connection() as connection:
+        return connection.execute(statement)
 
 
 def _ids(table: Path, table_format: Format) -> list[int]:
@@ -132,5 +161,5 @@ def crash_at(point: str, application: Application, crash: CrashFile, broker: Run
         if application.has_ended:
             application.start()
         wait_until(lambda: crash.is_done or application.has_ended, f"dead {point}", application, broker)
-    if point in (*DRIVER_POINTS, *DELTA_POINTS, *ICEBERG_POINTS):
+    if point in (*DRIVER_POINTS, *DELTA_POINTS, *ICEBERG_POINTS, *DATABASE_POINTS):
         wait_until(lambda: application.has_ended, f"dead {point}", application, broker)

@@ -36,6 +36,11 @@ ICEBERG_POINTS = (  # of a driver that publishes a roll of an Iceberg table
     "behind the append",
     "behind the append, before the journal",
 )
+DATABASE_POINTS = (  # of a driver that adds staged rows to a table of a database
+    "before the rows are added",
+    "behind the rows, before the commit of the database",
+    "behind the commit of the database",
+)
 WORKER_POINTS = (
     "before the flush",
     "after the flush, before the job ends",
@@ -94,6 +99,7 @@ def in_the_driver() -> None:
     from headrace.spark.runtime.stores.store_restorer import StoreRestorer
     from headrace.spark.runtime.table_sinks import TableSinks
     from headrace.spark.sinks import delta_log, iceberg
+    from headrace.spark.sinks.database import DatabaseSink
     from headrace.spark.sinks.delta import DeltaSink
     from headrace.spark.sinks.iceberg import IcebergSink
     from headrace.spark.sinks.parquet import ParquetSink
@@ -117,6 +123,8 @@ def in_the_driver() -> None:
     _around(DeltaSink, DeltaSink._publish, before=DELTA_POINTS[0], after=DELTA_POINTS[3])
     _around(delta_log, delta_log.add_files, before=DELTA_POINTS[1], after=DELTA_POINTS[2])
     _around(IcebergSink, IcebergSink._publish, before=ICEBERG_POINTS[0], after=ICEBERG_POINTS[3])
+    _around(DatabaseSink, DatabaseSink._add_rows, before=DATABASE_POINTS[0], after=DATABASE_POINTS[1])
+    _around(DatabaseSink, DatabaseSink.commit, after=DATABASE_POINTS[2])
     _around(iceberg, iceberg.append_rows, before=ICEBERG_POINTS[1], after=ICEBERG_POINTS[2])
 
 
@@ -125,6 +133,7 @@ def in_a_worker() -> None:
     from headrace.spark.runtime.stores.restore_stage import RestoreStep
     from headrace.spark.runtime.stores.store import TaskStore
     from headrace.spark.runtime.stores.store_transaction import StoreTransaction
+    from headrace.spark.sinks.database import RowWriter
     from headrace.spark.sinks.parquet import PartWriter
 
     def undoing(store: TaskStore, _transaction: Any, committed: Any) -> bool:
@@ -135,6 +144,7 @@ def in_a_worker() -> None:
     _around(StoreTransaction, StoreTransaction.prepare, after=WORKER_POINTS[2])
     _around(TaskStore, TaskStore._resolve_prepared, after=WORKER_POINTS[3], when=undoing)
     _around(PartWriter, PartWriter.close, after=WORKER_POINTS[5])
+    _around(RowWriter, RowWriter.close, after=WORKER_POINTS[5])
     _around(
         RestoreStep, RestoreStep.tables, before=WORKER_POINTS[4], when=lambda _step, context: bool(context.slot.tasks)
     )

@@ -28,5 +28,17 @@ if "FLIGHTS_ICEBERG" in os.environ:
     properties = catalog_in(Path(os.environ["FLIGHTS_ICEBERG"]))
     flights.select("id", "origin").to_iceberg(TABLE, catalog_properties=properties, roll_interval_ms=3_000)
 
+if "FLIGHTS_SQLITE" in os.environ or "FLIGHTS_POSTGRES" in os.environ:
+    again = flights.groupBy("id").agg(
+        F.count("*").alias("times"), F.max("carrier").alias("carrier"), name="in-a-database"
+    )
+if "FLIGHTS_SQLITE" in os.environ:
+    flights.select("id", "origin").to_sqlite(os.environ["FLIGHTS_SQLITE"], "flights")
+    again.to_sqlite(os.environ["FLIGHTS_SQLITE"], "counted")
+
+if "FLIGHTS_POSTGRES" in os.environ:
+    flights.select("id", "origin").to_postgres("flights", url=os.environ["FLIGHTS_POSTGRES"])
+    again.to_postgres("counted", url=os.environ["FLIGHTS_POSTGRES"])
+
 if __name__ == "__main__":
     app.run(until="caught-up" if "caught-up" in sys.argv else "stopped")
