@@ -20,7 +20,7 @@ from tests.harness.ports import find_free_port
 
 from headrace.spark.sinks.postgres import PostgresConnection
 
-__all__ = ["PASSWORD", "PostgresServer", "skip_without_postgres"]
+__all__ = ["PASSWORD", "PostgresServer", "find_binaries", "skip_without_postgres"]
 
 USER = "etl"
 PASSWORD = "p/w:1@%x"  # each of these has a meaning in a URL
@@ -101,11 +101,10 @@ class PostgresServer:
         finally:
             connection.close()
 
-    def create_database(self, name: str) -> str:
-        """Create a database and return its URL."""
+    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on a connection of its own."""
         with self.connection() as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
-        return self.url(name)
+            return connection.execute(statement, *values)
 
     def _initialize(self) -> None:
         secret = self.directory / "password"

@@ -1,13 +1,16 @@
 """Rows that leave to tables of databases: appended, or replaced by the rows of an aggregate, each once."""
 
+import contextlib
+import itertools
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
-from tests.harness.postgres_server import PASSWORD, PostgresServer, skip_without_postgres
+from tests.harness.postgres_server import PASSWORD, PostgresServer, find_binaries, skip_without_postgres
 from tests.harness.values import raising
+from tests.longer import longer
 
 from headrace.errors import SinkError, TopologyError
 from headrace.spark.sinks import SqliteSink
@@ -29,8 +32,8 @@ def run_sqlite(path, statement):
         return connection.execute(statement).fetchall()
 
 
-def count(rows):
-    return rows.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"))
+def count(rows, **named):
+    return rows.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"), **named)
 
 
 def check_rows(run, flights, numbers):
@@ -40,6 +43,38 @@ def check_rows(run, flights, numbers):
     assert run("SELECT count(*) FROM headrace_parts") == [(0,)]
 
 
+def test_streams_and_aggregates_in_two_databases(broker, make_app, flights, tmp_path):
+    path = tmp_path / "flights.db"
+    app = make_app()
+    rows = app.stream("flights", schema=flights.SCHEMA)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(PostgresServer()) if find_binaries() is not None else None
+        runs = [lambda statement: run_sqlite(path, statement)]
+        if server is not None:
+            runs.append(server.run)
+        for run, statement in itertools.product(runs, (APPENDED, COUNTED)):
+            run(statement)
+        rows.to_sqlite(path, "appended")
+        count(rows, name="in-sqlite").to_sqlite(path, "counted")
+        if server is not None:
+            rows.to_postgres("appended", url=server.url())
+            count(rows, name="in-postgres").to_postgres("public.counted", url=server.url())
+        flights.send(broker, range(60))
+        with app.start() as started:
+            started.wait_until("caught-up", timeout=180)
+            flights.send(broker, range(60, 90))
+            started.wait_until("caught-up", timeout=180)
+        for run in runs:
+            check_rows(run, flights, range(90))
+        shown = app.describe()
+        assert f"sqlite://{path}/appended (SqliteSink: origin, dep_delay, n)" in shown
+        if server is not None:
+            assert f"postgresql://127.0.0.1:{server.port}/postgres/public.appended (PostgresSink" in shown
+            assert PASSWORD not in shown
+        assert {found.level for found in app.check() if found.code == "table"} == {"ok"}
+
+
+@longer
 def test_a_sqlite_file_of_several_runs(broker, make_app, flights, tmp_path, monkeypatch):
     """The second driver dies when the offsets are committed and the rows are not: the third one adds them."""
     path = tmp_path / "flights.db"
@@ -69,18 +104,13 @@ def test_a_sqlite_file_of_several_runs(broker, make_app, flights, tmp_path, monk
     with to_sqlite().start() as app:
         app.wait_until("caught-up", timeout=180)
     check_rows(lambda statement: run_sqlite(path, statement), flights, range(120))
-    assert f"sqlite://{path}/appended (SqliteSink: origin, dep_delay, n)" in to_sqlite().describe()
-    assert {found.level for found in to_sqlite().check() if found.code == "table"} == {"ok"}
 
 
+@longer
 def test_a_postgres_database_of_several_runs(broker, make_app, flights):
     """The server is restarted between the runs; no connection that was kept is of use then."""
     skip_without_postgres()
     with PostgresServer() as server:
-
-        def run(statement):
-            with server.connection() as connection:
-                return connection.execute(statement)
 
         def to_postgres():
             app = make_app()
@@ -90,17 +120,14 @@ def test_a_postgres_database_of_several_runs(broker, make_app, flights):
             return app
 
         for statement in (APPENDED, COUNTED):
-            run(statement)
+            server.run(statement)
         for start in (0, 60):
             flights.send(broker, range(start, start + 60))
             with to_postgres().start() as app:
                 app.wait_until("caught-up", timeout=180)
-            check_rows(run, flights, range(start + 60))
+            check_rows(server.run, flights, range(start + 60))
             server.stop()
             server.start()
-        shown = to_postgres().describe()
-        assert f"postgresql://127.0.0.1:{server.port}/postgres/public.appended (PostgresSink" in shown
-        assert PASSWORD not in shown
 
 
 def test_unsupported_outputs_are_refused_at_their_line(make_app, flights, tmp_path):
