@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from headrace.errors import SinkError
 from headrace.spark.sinks.interface import Sink, SinkPart, SinkTask
+from headrace.spark.sinks.parquet_journal import Journal
 
-__all__ = ["INPUT", "TASK", "Died", "expected_numbers", "owner_resolves", "schema_json", "write_part"]
+__all__ = [
+    "INPUT",
+    "LATER",
+    "TASK",
+    "Died",
+    "Faults",
+    "FaultyConnection",
+    "check_foreign_journal",
+    "check_history",
+    "check_journal_behind_the_table",
+    "check_rows_that_moved_no_input",
+    "expected_numbers",
+    "owner_resolves",
+    "schema_json",
+    "write_part",
+]
 
 TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
 INPUT = "flights-3@id"
+LATER = 1 << 60  # every interval is over
 ROWS = 3
 
 
@@ -53,6 +73,91 @@ def owner_resolves(sink: Sink, log: Sequence[SinkPart], task: SinkTask = TASK) -
     found = sink.pending(task)
     sink.commit([named[part.batch] for part in found if part.batch in named])
     sink.discard([part for part in found if part.batch not in named])
+
+
+# Stories of sinks that publish rolls of parts by one commit of the table, which has the positions as well.
+# `write(number, moves=..)` writes the part of a micro-batch, `numbers()` returns the rows that readers see.
+Write = Callable[..., SinkPart]
+Numbers = Callable[[], Counter[int]]
+
+
+def check_rows_that_moved_no_input(sink: Any, write: Write, numbers: Numbers) -> None:
+    """Rows of timers, or of a topic that is gone, are added once, though no position shows that the table has them."""
+    directory = sink.directory_of(TASK)
+    for number in range(3):
+        sink.commit([write(number, moves=number == 1)])
+        sink.roll([TASK], LATER)
+        # The crash between the commit of the table and the journal: the part waits, and the roll is not finished.
+        part = write(number, moves=number == 1)
+        waiting = Journal.read(directory).after_commit(part, 1, 0)
+        waiting.begin_roll("g", waiting.waiting).numbered(number + 1).write(directory)
+        sink.roll([TASK], LATER)
+    assert numbers() == expected_numbers(range(3))
+
+
+def check_journal_behind_the_table(sink: Any, write: Write) -> None:
+    """Positions are those of the table where the journal was restored from a copy."""
+    directory = sink.directory_of(TASK)
+    sink.commit([write(0)])
+    sink.roll([TASK], LATER)
+    old = Journal.read(directory)
+    sink.commit([write(1)])
+    sink.roll([TASK], LATER)
+    old.write(directory)
+    assert sink.positions(TASK)[INPUT] == 20
+
+
+def check_foreign_journal(sink: Any, write: Write, numbers: Numbers) -> None:
+    """`_headrace/` was lost, and the group's offsets were set back: the rows are in the table already."""
+    sink.commit([write(0)])
+    sink.roll([TASK], LATER)
+    shutil.rmtree(sink.directory_of(TASK))
+    sink.commit([write(0)])
+    with pytest.raises(SinkError, match="holds a part of the rows") as raised:
+        sink.roll([TASK], LATER)
+    assert raised.value.code == "sink-refused"
+    assert numbers() == expected_numbers([0])
+
+
+def check_history(
+    sink: Any, write: Write, numbers: Numbers, batches: Iterable[tuple[bool, bool]], strangers: Callable[[], int]
+) -> None:
+    """Each committed batch is in the table once, and readers never see a part of one that is not committed.
+
+    Args:
+        sink: The sink, some of whose commits raise OSError or `Died`.
+        write: Writes a part.
+        numbers: Returns the numbers in the table; those of other writers are negative.
+        batches: For each micro-batch, whether it counts, and whether a roll follows.
+        strangers: Returns how many rows other writers have added.
+    """
+    log: list[int] = []
+
+    def own() -> Counter[int]:
+        return Counter({n: times for n, times in numbers().items() if n >= 0})
+
+    def roll() -> None:
+        while True:
+            try:
+                assert sink.roll([TASK], LATER) == []
+            except Died:
+                assert sink.pending(TASK) == []
+                assert own() <= expected_numbers(log)
+            else:
+                return
+
+    for number, (counts, rolls) in enumerate(batches):
+        part = write(number)
+        if not counts:
+            sink.discard([part])
+            continue
+        log.append(number)
+        sink.commit([part])
+        if rolls:
+            roll()
+    roll()
+    assert own() == expected_numbers(log)
+    assert numbers().total() == ROWS * len(log) + strangers()
 
 
 class Faults:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,29 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from tests.harness.sink_stories import Died
+from tests.harness.sink_stories import (
+    INPUT,
+    LATER,
+    TASK,
+    Died,
+    check_foreign_journal,
+    check_history,
+    check_journal_behind_the_table,
+    check_rows_that_moved_no_input,
+    expected_numbers,
+    schema_json,
+    write_part,
+)
 from tests.harness.values import raising
 from tests.longer import LONG, longer
 
 from headrace.errors import SinkError
 from headrace.spark.sinks import delta, delta_log
 from headrace.spark.sinks.delta import DeltaSink
-from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.sinks.parquet_journal import Journal
 
-TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
-INPUT = "flights-3@id"
-LATER = 1 << 60
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "n", "type": "long", "nullable": True, "metadata": {}},
-            {"name": "origin", "type": "string", "nullable": True, "metadata": {}},
-        ],
-    }
-)
+SCHEMA = schema_json([("n", "long"), ("origin", "string")])
 ARROW = pa.schema([("n", pa.int64()), ("origin", pa.string())])
 ORIGINS = ("EWR", None, "a/b ü%[x]")
 
@@ -56,22 +57,13 @@ def written(sink, number, *, moves=True, schema=ARROW, task=TASK):
     """The part of micro-batch `number`: rows 3 * number and two more."""
     columns = {"n": [3 * number + at for at in range(3)], "origin": list(ORIGINS)}
     rows = pa.table({name: pa.array(columns.get(name, [number] * 3)) for name in schema.names}).cast(schema)
-    start = 10 * number
-    part = SinkPart(task=task, batch=f"x.{number}.0", starts={INPUT: start, "idle-3@id": 7})
-    writer = sink.writer(part, schema)
-    writer.write(rows)
-    writer.close()
-    return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+    return write_part(sink, number, rows, moves=moves, task=task)
 
 
 def numbers(sink):
     if not (Path(sink.path) / "_delta_log").is_dir():
         return Counter()
     return Counter(DeltaTable(sink.path).to_pyarrow_table()["n"].to_pylist())
-
-
-def wanted(*batches):
-    return Counter(3 * number + at for number in batches for at in range(3))
 
 
 @pytest.mark.parametrize("partition_by", [(), ("origin",)])
@@ -106,45 +98,15 @@ def adds(sink):
 
 
 def test_rows_that_moved_no_input_are_written_once(sink):
-    """Rows of timers, or of a topic that is gone: no position shows whether the table has them."""
-    for number in range(3):
-        sink.commit([written(sink, number, moves=number == 1)])
-        sink.roll([TASK], LATER)
-        journal = Journal.read(sink.directory_of(TASK))
-        _unpublish(sink, journal, number)
-        sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0, 1, 2)
-
-
-def _unpublish(sink, journal, number):
-    """The crash between the commit of the table and the journal: the part waits, and the roll is not finished."""
-    part = written(sink, number, moves=number == 1)
-    waiting = journal.after_commit(part, 1, 0)
-    roll = waiting.begin_roll("g", waiting.waiting).numbered(number + 1)
-    roll.write(sink.directory_of(TASK))
+    check_rows_that_moved_no_input(sink, partial(written, sink), partial(numbers, sink))
 
 
 def test_positions_follow_a_log_that_is_ahead_of_the_journal(sink):
-    sink.commit([written(sink, 0)])
-    sink.roll([TASK], LATER)
-    directory = sink.directory_of(TASK)
-    old = Journal.read(directory)
-    sink.commit([written(sink, 1)])
-    sink.roll([TASK], LATER)
-    old.write(directory)
-    assert sink.positions(TASK)[INPUT] == 20
+    check_journal_behind_the_table(sink, partial(written, sink))
 
 
 def test_a_journal_of_another_time_is_refused(sink):
-    """`_headrace/` was lost, and the group's offsets were set back: the rows are in the table already."""
-    sink.commit([written(sink, 0)])
-    sink.roll([TASK], LATER)
-    shutil.rmtree(sink.directory_of(TASK))
-    sink.commit([written(sink, 0)])
-    with pytest.raises(SinkError, match="holds a part of the rows") as raised:
-        sink.roll([TASK], LATER)
-    assert raised.value.code == "sink-refused"
-    assert numbers(sink) == wanted(0)
+    check_foreign_journal(sink, partial(written, sink), partial(numbers, sink))
 
 
 class Commits:
@@ -170,16 +132,6 @@ class Commits:
         if event == "dies behind":
             raise Died
 
-    def roll(self, log):
-        while True:
-            try:
-                assert self.sink.roll([TASK], LATER) == []
-            except Died:
-                assert self.sink.pending(TASK) == []
-                assert _own(self.sink) <= wanted(*log)
-            else:
-                return
-
 
 # What may happen to the next commits of the log. "refused" and "unknown": an error before and behind the commit.
 EVENTS = st.lists(
@@ -193,28 +145,12 @@ BATCHES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size
 def test_random_histories_against_a_plain_log(tmp_path_factory, events, batches):
     """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
     sink = DeltaSink(str(tmp_path_factory.mktemp("t") / "table"), schema_json=SCHEMA)
-    log: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         commits = Commits(sink, events)
         patch.setattr(delta_log, "add_files", commits.add_files)
         patch.setattr(delta_log, "sync_log", lambda *_: None)  # a process that dies loses nothing of the page cache
         patch.setattr(delta, "PAUSE_S", 0.0)
-        for number, (counts, rolls) in enumerate(batches):
-            part = written(sink, number)
-            if not counts:
-                sink.discard([part])
-                continue
-            log.append(number)
-            sink.commit([part])
-            if rolls:
-                commits.roll(log)
-        commits.roll(log)
-    assert _own(sink) == wanted(*log)
-    assert numbers(sink).total() == 3 * len(log) + commits.strangers
-
-
-def _own(sink):
-    return Counter({n: times for n, times in numbers(sink).items() if n >= 0})
+        check_history(sink, partial(written, sink), partial(numbers, sink), batches, lambda: commits.strangers)
 
 
 def _append(sink, number):
@@ -292,7 +228,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path, monkeypatch, pa
             Steps(patch, at, behind=behind)
             with pytest.raises(Died):
                 run(sink, log)
-        expected = wanted(*(int(part.batch[2]) for part in log))
+        expected = expected_numbers(int(part.batch[2]) for part in log)
         assert numbers(sink) <= expected, f"step {at}"
         for _ in range(2):
             found = {part.batch for part in sink.pending(TASK)}
@@ -308,7 +244,7 @@ def test_many_tasks_append_beside_each_other(sink):
     for number, task in enumerate(tasks):
         sink.commit([written(sink, number, task=task)])
     assert sink.roll(tasks, LATER) == []
-    assert numbers(sink) == wanted(*range(5))
+    assert numbers(sink) == expected_numbers(range(5))
     assert sink.tasks_of("g") == tasks
 
 
@@ -321,7 +257,7 @@ def test_files_that_others_compact_are_not_added_again(sink):
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     sink.commit([written(sink, 2)])
     sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0, 1, 2)
+    assert numbers(sink) == expected_numbers([0, 1, 2])
     assert len(sink.files()) == 2
 
 
@@ -336,7 +272,7 @@ def test_a_roll_that_others_compacted_before_the_journal_knew_it(sink, monkeypat
             sink.roll([TASK], LATER)
     DeltaTable(sink.path).optimize.compact()
     sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0, 1)
+    assert numbers(sink) == expected_numbers([0, 1])
 
 
 def test_a_file_that_is_gone_is_not_added(sink, monkeypatch):
@@ -359,7 +295,7 @@ def test_commits_that_never_succeed_end_the_roll(sink, monkeypatch):
         with pytest.raises(OSError, match="no space"):
             sink.roll([TASK], LATER)
     sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0)
+    assert numbers(sink) == expected_numbers([0])
 
 
 FIELD = deltalake.Field
@@ -469,4 +405,4 @@ def test_parquet_files_are_not_put_beside_a_delta_log(sink):
     with pytest.raises(SinkError, match="its readers would not see") as caught:
         files.roll([other], LATER)
     assert "to_delta" in caught.value.fix
-    assert numbers(sink) == wanted(0)
+    assert numbers(sink) == expected_numbers([0])

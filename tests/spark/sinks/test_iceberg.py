@@ -1,9 +1,8 @@
 """Iceberg tables of a catalog: a roll is in the table once, whatever dies and whoever commits it."""
 
-import json
-import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,22 +14,27 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
-from tests.harness.sink_stories import Died
+from tests.harness.sink_stories import (
+    INPUT,
+    LATER,
+    TASK,
+    Died,
+    check_foreign_journal,
+    check_history,
+    check_journal_behind_the_table,
+    check_rows_that_moved_no_input,
+    expected_numbers,
+    schema_json,
+    write_part,
+)
 from tests.longer import LONG
 
 from headrace.errors import SinkError
 from headrace.spark.sinks import iceberg
 from headrace.spark.sinks.iceberg import IcebergSink, local_directory, open_table
-from headrace.spark.sinks.interface import SinkPart, SinkTask
-from headrace.spark.sinks.parquet_journal import Journal
 
-TASK = SinkTask(group_id="g", subtopology_id="flights", partition=3)
-INPUT = "flights-3@id"
-LATER = 1 << 60
 FIELDS = (("n", "long"), ("origin", "string"), ("at", "timestamp"))
-SCHEMA = json.dumps(
-    {"type": "struct", "fields": [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in FIELDS]}
-)
+SCHEMA = schema_json(FIELDS)
 ARROW = pa.schema([("n", pa.int64()), ("origin", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 ORIGINS = ("EWR", None, "a/b ü%[x]")
 DAY_US = 86_400_000_000
@@ -65,20 +69,11 @@ def written(sink, number, *, moves=True, schema=ARROW, task=TASK):
         "at": pa.array([day * DAY_US + number for day in range(3)]).cast(pa.timestamp("us", "UTC")),
     }
     rows = pa.table({name: columns[name] for name in schema.names}).cast(schema)
-    start = 10 * number
-    part = SinkPart(task=task, batch=f"x.{number}.0", starts={INPUT: start, "idle-3@id": 7})
-    writer = sink.writer(part, schema)
-    writer.write(rows)
-    writer.close()
-    return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+    return write_part(sink, number, rows, moves=moves, task=task)
 
 
 def numbers(sink):
     return Counter(table_of(sink).scan().to_arrow()["n"].to_pylist())
-
-
-def wanted(*batches):
-    return Counter(3 * number + at for number in batches for at in range(3))
 
 
 @pytest.mark.parametrize("transform", [None, IdentityTransform(), DayTransform()])
@@ -106,39 +101,15 @@ def test_rows_and_positions_become_one_snapshot(sink, transform):
 
 
 def test_rows_that_moved_no_input_are_written_once(sink):
-    """Rows of timers, or of a topic that is gone: no position shows whether the table has them."""
-    for number in range(3):
-        sink.commit([written(sink, number, moves=number == 1)])
-        sink.roll([TASK], LATER)
-        part = written(sink, number, moves=number == 1)
-        waiting = Journal.read(sink.directory_of(TASK)).after_commit(part, 1, 0)
-        roll = waiting.begin_roll("g", waiting.waiting).numbered(number + 1)
-        roll.write(sink.directory_of(TASK))
-        sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0, 1, 2)
+    check_rows_that_moved_no_input(sink, partial(written, sink), partial(numbers, sink))
 
 
 def test_positions_follow_a_table_that_is_ahead_of_the_journal(sink):
-    sink.commit([written(sink, 0)])
-    sink.roll([TASK], LATER)
-    directory = sink.directory_of(TASK)
-    old = Journal.read(directory)
-    sink.commit([written(sink, 1)])
-    sink.roll([TASK], LATER)
-    old.write(directory)
-    assert sink.positions(TASK)[INPUT] == 20
+    check_journal_behind_the_table(sink, partial(written, sink))
 
 
 def test_a_journal_of_another_time_is_refused(sink):
-    """`_headrace/` was lost, and the group's offsets were set back: the rows are in the table already."""
-    sink.commit([written(sink, 0)])
-    sink.roll([TASK], LATER)
-    shutil.rmtree(sink.directory_of(TASK))
-    sink.commit([written(sink, 0)])
-    with pytest.raises(SinkError, match="holds a part of the rows") as raised:
-        sink.roll([TASK], LATER)
-    assert raised.value.code == "sink-refused"
-    assert numbers(sink) == wanted(0)
+    check_foreign_journal(sink, partial(written, sink), partial(numbers, sink))
 
 
 def test_a_lost_race_is_not_repeated_without_the_positions(sink):
@@ -150,7 +121,7 @@ def test_a_lost_race_is_not_repeated_without_the_positions(sink):
     iceberg.append_rows(first, [directory / "x.0.0"], reached, "one")
     with pytest.raises(OSError, match="CommitFailed"):
         iceberg.append_rows(second, [directory / "x.0.0"], reached, "two")
-    assert numbers(sink) == wanted(0)
+    assert numbers(sink) == expected_numbers([0])
     assert "commit.retry.num-retries" not in table_of(sink).properties
 
 
@@ -184,16 +155,6 @@ class Commits:
             raise Died
         return done
 
-    def roll(self, log):
-        while True:
-            try:
-                assert self.sink.roll([TASK], LATER) == []
-            except Died:
-                assert self.sink.pending(TASK) == []
-                assert _own(self.sink) <= wanted(*log)
-            else:
-                return
-
 
 EVENTS = st.lists(
     st.sampled_from(["well", "refused", "unknown", "dies before", "dies behind", "stranger", "zombie"]), max_size=14
@@ -206,28 +167,12 @@ BATCHES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size
 def test_random_histories_against_a_plain_log(tmp_path_factory, events, batches):
     """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
     sink = sink_in(tmp_path_factory.mktemp("t"))
-    log: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         commits = Commits(sink, events)
         patch.setattr(iceberg, "append_rows", commits.append_rows)
         patch.setattr(SqlCatalog, "commit_table", lambda *change: commits.commit_table(*change))
         patch.setattr(iceberg, "PAUSE_S", 0.0)
-        for number, (counts, rolls) in enumerate(batches):
-            part = written(sink, number)
-            if not counts:
-                sink.discard([part])
-                continue
-            log.append(number)
-            sink.commit([part])
-            if rolls:
-                commits.roll(log)
-        commits.roll(log)
-    assert _own(sink) == wanted(*log)
-    assert numbers(sink).total() == 3 * len(log) + commits.strangers
-
-
-def _own(sink):
-    return Counter({n: times for n, times in numbers(sink).items() if n >= 0})
+        check_history(sink, partial(written, sink), partial(numbers, sink), batches, lambda: commits.strangers)
 
 
 def test_maintenance_by_others_keeps_the_positions(sink):
@@ -244,7 +189,7 @@ def test_maintenance_by_others_keeps_the_positions(sink):
     assert sink.positions(TASK)[INPUT] == 30
     sink.commit([written(sink, 3)])
     sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0, 1, 2, 3)
+    assert numbers(sink) == expected_numbers([0, 1, 2, 3])
 
 
 def test_a_roll_is_on_the_disk_before_its_parts_are_forgotten(sink, monkeypatch):
@@ -286,7 +231,7 @@ def test_rows_are_divided_into_buckets(sink):
         update.add_field("n", BucketTransform(4))
     sink.commit([written(sink, 0)])
     sink.roll([TASK], LATER)
-    assert numbers(sink) == wanted(0)
+    assert numbers(sink) == expected_numbers([0])
 
 
 def test_a_table_that_was_created_again_is_refused(sink):
