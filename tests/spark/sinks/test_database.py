@@ -243,17 +243,17 @@ BATCHES = st.lists(st.tuples(st.booleans(), st.sampled_from(["", "commits", "wri
 @settings(max_examples=300 if LONG else 30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, batches=BATCHES, replaces=st.booleans())
 def test_random_histories_against_a_plain_log(tmp_path, faults, batches, replaces):
-    check_history(Place(tmp_path), faults, batches, replaces)
+    check_database_history(Place(tmp_path), faults, batches, replaces)
 
 
 @pytest.mark.slow
 @settings(max_examples=100 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, batches=BATCHES, replaces=st.booleans())
 def test_random_histories_of_postgres_against_a_plain_log(server, tmp_path, faults, batches, replaces):
-    check_history(Place(tmp_path, server), faults, batches, replaces)
+    check_database_history(Place(tmp_path, server), faults, batches, replaces)
 
 
-def check_history(place, faults, batches, replaces):
+def check_database_history(place, faults, batches, replaces):
     """Each committed batch is in the table once, and readers never see a part of one that is not committed."""
     sink = place.sink("n bigint NOT NULL PRIMARY KEY, origin text", key=("n",)) if replaces else place.sink()
     log: list[SinkPart] = []
