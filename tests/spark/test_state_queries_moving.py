@@ -8,10 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.harness.polling import wait_until
+from tests.harness import polling
 from tests.longer import longer
 from tests.spark.application.processes import (
     Application,
@@ -32,6 +33,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign, longer]
 
 GROUP = "queried-flights"
 NUMBERS = 50
+WITHIN_S = 400
+wait_until = partial(polling.wait_until, timeout_s=WITHIN_S)
 
 
 @pytest.fixture

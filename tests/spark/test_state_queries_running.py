@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from tests.harness.polling import wait_until
 from tests.harness.values import not_none
 
+import headrace.spark
 from headrace import StateQuery
 from headrace.errors import StateError
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.spark
 TOKEN = "the-token-of-this-test"
 
 
-def test_queries_show_what_the_topics_show(broker, make_app, running, tmp_path):
+def test_queries_show_what_the_topics_show(spark, broker, make_app, running, tmp_path):
     """Three stores of one application: counts, results of SQL, and windows. During writes counts only grow, and no
     query is ahead of the committed records of the topic.
     """
@@ -86,6 +87,25 @@ def test_queries_show_what_the_topics_show(broker, make_app, running, tmp_path):
         with pytest.raises(StateError, match="state-query-refused"):
             query.range()
     check_windows(servers, table)
+    check_frames(spark, servers, table)
+
+
+def check_frames(spark, servers, table):
+    """Stores as DataFrames, whose types are those of the aggregates."""
+    headrace.spark.register(spark)
+
+    def frame(store):
+        options = {"kafka.bootstrap.servers": servers, "group.id": "flight-counts", "store": store, "token": TOKEN}
+        return spark.read.format("headrace-state").options(**options).load()
+
+    assert frame("by-word").schema.simpleString() == "struct<word:string,rows:bigint,mean:double>"
+    rows = [row.asDict() for row in frame("by-word").where("rows > 0").collect()]
+    assert {row["word"].encode(): row for row in rows} == table("counts")
+    windows = frame("by-minute").selectExpr("unix_seconds(window.start) AS start", "word", "rows")
+    assert windows.groupBy().sum("rows").collect()[0][0] == 2_200
+    assert len({row["start"] for row in windows.collect()}) == 3
+    with pytest.raises(Exception, match="unknown-setting"):
+        spark.read.format("headrace-state").options(stor="by-word").load()
 
 
 def check_windows(servers, table):

@@ -196,10 +196,20 @@ class StateQuery:
         [column] = [each["column"] for each in self._facts["key"] if each["is_window"]] if self._facts else [""]
         return _cut(found, limit, lambda row: str(row[column]["start"]).encode())
 
-    def scan(self, *, allow_stale: bool = False) -> pa.Table:
-        """Return all rows of the store. The schema's metadata has the state of each task: see `states_of_scan`.
+    def describe(self) -> Mapping[str, Any]:
+        """Return the store's facts, as the application answers for it: `key`, `columns`, `schema`, `partitions`.
+
+        Raises:
+            StateError: state-moving.
+            ConfigError: bad-value if the application has no such store.
+        """
+        return MappingProxyType(dict(self._store_facts(Deadline.after_ms(self._timeout_ms))))
+
+    def scan(self, *, partition: int | None = None, allow_stale: bool = False) -> pa.Table:
+        """Return all rows of the store. `headrace.states` of the schema's metadata has the state of each task as JSON.
 
         Args:
+            partition: Of one task; None takes all.
             allow_stale: As in `get`.
 
         Raises:
@@ -211,8 +221,8 @@ class StateQuery:
         facts = self._store_facts(deadline)
         tables: list[pa.Table] = []
         states = []
-        for partition in range(facts["partitions"]):
-            body = self._ask("scan", {"partition": str(partition)}, partition, allow_stale, deadline)
+        for each in range(facts["partitions"]) if partition is None else (partition,):
+            body = self._ask("scan", {"partition": str(each)}, each, allow_stale, deadline)
             table = pa.ipc.open_stream(body).read_all()
             states.append(json.loads(table.schema.metadata[b"headrace.state"]))
             tables.append(table.replace_schema_metadata(None))

@@ -33,6 +33,7 @@ from headrace.spark.data_source.options import BATCH_ONLY, EARLIEST, LATEST, STR
 from headrace.spark.data_source.sink_options import BATCH_ONLY as SINK_BATCH_ONLY
 from headrace.spark.data_source.sink_options import STREAM_ONLY as SINK_STREAM_ONLY
 from headrace.spark.data_source.sink_options import SinkOptions, check_columns
+from headrace.spark.data_source.state_source import StateDataSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +44,11 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `headrace` in a session, with pushdown of filters."""
+    """Register the formats `headrace`, with pushdown of filters, and `headrace-state` in a session."""
     # Spark raises an error for readers with `pushFilters` while this is off, which is its default.
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(PushdownDataSource)
+    spark.dataSource.register(StateDataSource)
 
 
 class HeadraceDataSource(DataSource):

@@ -161,6 +161,7 @@ class StateRequests:
                 for (column, kind), (shown, is_window) in zip(queries.columns, queries.shown_keys, strict=True)
             ],
             "columns": list(queries.result_names),
+            "schema": queries.aggregate.output_schema_json,
             "partitions": self._access.partitions(store),
             "subtopology": store.subtopology,
             "repartitioned": store.is_repartitioned,
