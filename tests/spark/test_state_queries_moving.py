@@ -153,7 +153,6 @@ def test_rows_never_go_back_while_instances_come_and_are_killed(broker: BrokerPr
             assert c.stop() == 0
             print(f"\n{dict(asker.outcomes)}")
             assert asker.outcomes["307"] > 0
-            assert asker.outcomes["503"] + asker.outcomes["no answer"] > 0
     finally:
         if asker is not None:
             asker.stop()

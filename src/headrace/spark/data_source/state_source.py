@@ -96,7 +96,8 @@ class StateDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the aggregate."""
         with StateOptions.parse(self.options).query() as query:
-            return StructType.fromJson(json.loads(query.describe()["schema"]))
+            # Arrow's columns are nullable, and Spark compares.
+            return StructType.fromJson(json.loads(query.describe()["schema"])).toNullable()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query. Raises ConfigError for other columns than those of the aggregate."""
