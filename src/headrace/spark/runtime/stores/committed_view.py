@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["END_OF_KEYS", "LONG_KEYS", "CommittedView"]
 
-CHUNK_BYTES = 1 << 20  # of blocks that are decoded at a time
+# Bytes of blocks that are decoded at a time: few at first, since a range may end after some rows.
+FIRST_PIECE_BYTES, LARGEST_PIECE_BYTES = 1 << 13, 1 << 20
 # Names of keys begin with `k`, those of long keys, which are digests, with `h` (`bulk_load.name_of_key`).
 _PREFIXES = pa.array([b"h", b"k"], pa.binary())
 LONG_KEYS = b"h", b"i"
@@ -124,10 +125,11 @@ class CommittedView:
             if not there or cursor.key() != first:
                 there = (cursor.prev() if there else cursor.last()) or cursor.first()
             low: bytes = first
+            most = FIRST_PIECE_BYTES
             while True:
                 bodies: list[bytes] = []
                 size = 0
-                while there and cursor.key() < end and size < CHUNK_BYTES:
+                while there and cursor.key() < end and size < most:
                     bodies.append(unseal(cursor.value()))
                     size += len(bodies[-1])
                     there = cursor.next()
@@ -139,7 +141,7 @@ class CommittedView:
                     yield names, values
                 if high == end:
                     return
-                low = high
+                low, most = high, min(2 * most, LARGEST_PIECE_BYTES)
 
     def has_entries(self, first: bytes, end: bytes) -> bool:
         """Whether a name lies in this range."""
