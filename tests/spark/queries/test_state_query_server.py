@@ -533,6 +533,20 @@ def test_more_queries_than_allowed_and_long_ones_are_refused():
         server.close()
 
 
+def test_a_server_closes_with_clients_connected(caplog):
+    server = HttpServer(lambda request, deadline: Answer(status=200), token=None, limits=ServerLimits())
+    port = server.start("127.0.0.1", 0, own_host="localhost")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as idle:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b""
+        server.close()
+        with suppress(ConnectionResetError):
+            assert idle.recv(1) == b""
+        connection.close()
+    assert caplog.records == []
+
+
 def test_a_scan_that_fails_on_its_way_has_no_end():
     def pieces():
         yield b"a" * 10

@@ -116,6 +116,9 @@ class HttpServer:
                 pass
         except (asyncio.IncompleteReadError, TimeoutError, OSError):
             writer.transport.abort()
+        # By `close`. Python 3.11 logs the cancellation of such a task as an error, so it ends here.
+        except asyncio.CancelledError:
+            writer.transport.abort()
         except Exception:
             log.exception("a query failed")
             writer.transport.abort()
