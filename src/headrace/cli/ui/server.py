@@ -92,6 +92,7 @@ class PageServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="warning",  # failures alone: the command itself prints the address
             access_log=False,
             server_header=False,
             proxy_headers=False,  # nothing depends on the address of a client

@@ -101,7 +101,7 @@ export function drawRecords(data, view) {
                 h("td", { role: "cell", "data-title": "Value", class: "wide" }, bytes(record.value)),
                 h(
                   "td",
-                  { role: "cell", "data-title": "Headers", class: "wide" },
+                  { role: "cell", "data-title": "Headers", class: record.headers.length === 0 ? "none" : "wide" },
                   record.headers.length === 0 ? NONE : h("ul", { class: "plain" }, record.headers.map((header) => h("li", null, h("b", null, header.name), " ", bytes(header.value)))),
                   record.headers_count > record.headers.length && h("small", null, `${plural(record.headers_count - record.headers.length, "header")} more`),
                 ),

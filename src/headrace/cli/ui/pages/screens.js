@@ -308,7 +308,7 @@ function drawTransactions(data) {
           { title: "Partition", cell: partition },
           { title: "Offsets behind it", number: true, cell: (row) => count(row.records) },
           { title: "State", cell: (row) => (row.hangs ? h("span", { class: "badge error" }, h("span", { class: "dot", "aria-hidden": "true" }), "Hanging") : badge(row.state ?? "Unknown")) },
-          { title: "Transactional id", cell: (row) => row.transactional_id ?? h("em", { class: "quiet" }, "no coordinator knows it") },
+          { title: "Transactional id", wide: true, cell: (row) => row.transactional_id ?? h("em", { class: "quiet" }, "no coordinator knows it") },
           { title: "Since offset", number: true, cell: (row) => count(row.start_offset) },
           { title: "What to do", wide: true, cell: (row) => row.do },
         ],
