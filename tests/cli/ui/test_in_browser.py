@@ -109,7 +109,10 @@ def test_a_user_finds_a_group_and_watches_it(
         browser.wait(f"document.querySelector('main h1')?.innerText.includes({HOSTILE[:20]!r})")
         browser.press("Tab")
         assert browser.run("document.activeElement.className") == "skip"
+        browser.run("window.table = document.querySelector('main table')")
         browser.press("Enter")
+        browser.wait("location.hash === '#main'")
+        assert browser.run("document.querySelector('main table') === window.table")  # nothing is loaded anew
         browser.press("Tab")
         assert browser.run("document.querySelector('main').contains(document.activeElement)")
 

@@ -16,6 +16,7 @@ let stream = null;
 let timer = 0;
 let fetching = null;
 let isWanted = false;
+let shown = ""; // the address of the screen, without its fragment
 
 const view = {
   get query() {
@@ -30,6 +31,7 @@ const view = {
     }
     const text = query.toString();
     history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+    shown = location.pathname + location.search;
     clearTimeout(timer);
     timer = setTimeout(refresh, afterMs);
   },
@@ -98,6 +100,7 @@ function showAge() {
 
 /** Show the screen of the address, from its top. */
 function navigate(isFirst) {
+  shown = location.pathname + location.search;
   const screen = SCREENS[location.pathname];
   for (const each of document.querySelectorAll("header nav a")) {
     const section = each.getAttribute("href");
@@ -146,7 +149,10 @@ document.addEventListener("click", (event) => {
   history.pushState(null, "", anchor.getAttribute("href"));
   navigate(false);
 });
-window.addEventListener("popstate", () => navigate(false));
+window.addEventListener("popstate", () => {
+  // Also for a new fragment, as from "Skip to content": the screen stays, and the focus is on its way there.
+  if (shown !== location.pathname + location.search) navigate(false);
+});
 document.addEventListener("visibilitychange", listen);
 pause.addEventListener("click", () => {
   isPaused = !isPaused;
