@@ -8,8 +8,9 @@
 
 The connector runs with Spark 4.0.0, with its defaults and tuned (`TUNED`). Each way runs once untimed; then the ways
 take turns. Both sides have a plain session with two cores. Seconds of streams are the sum of their micro-batches
-(`triggerExecution`), as Spark reports them. Figures are medians; the machine is noisy, quote the ratio. The broker
-runs on the same cores: ours, or Apache Kafka 4.3.1 with `--broker kafka`.
+(`triggerExecution`), as Spark reports them. CPU is that of driver, JVM and Python workers, on Linux. Figures are
+medians; the machine is noisy, quote the ratios, and those of CPU where other programs run. The broker runs on the same
+cores: ours, or Apache Kafka 4.3.1 with `--broker kafka`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,25 @@ class OurDataSource(SparkPeer):
         return sys.executable, [], BUILD / "data-source.log"
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU of a process and all below it, with those that have ended; 0 where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        children.setdefault(int(fields[1]), []).append(int(status.parent.name))
+        ticks[int(status.parent.name)] = sum(map(int, fields[11:15]))
+    found, waiting = 0, [pid]
+    while waiting:
+        each = waiting.pop()
+        found += ticks.get(each, 0)
+        waiting += children.get(each, [])
+    return found / os.sysconf("SC_CLK_TCK")
+
+
 def count_committed(bootstrap: str, topic: str) -> int:
     """The committed records of a topic."""
     from headrace.client.admin import Admin
@@ -69,7 +89,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from headrace.client.admin import Admin
 
     records = options.records // options.partitions * options.partitions
-    spent: dict[str, dict[str, list[float]]] = {way: {} for way in options.ways}
+    spent: dict[str, dict[str, list[tuple[float, float]]]] = {way: {} for way in options.ways}
     versions = {}
     with ExitStack() as stack:
         bootstrap = stack.enter_context(cluster(None, options.broker))
@@ -87,7 +107,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         peers["headrace"].ask({"way": "prepare"} | prepared)
         admin = stack.enter_context(Admin(bootstrap))
 
-        def run(name: str, way: str, tuning: dict[str, str]) -> float:
+        def run(name: str, way: str, tuning: dict[str, str]) -> tuple[float, float]:
+            before = cpu_seconds(peers[name].pid)
             if way != "write":
                 answer = peers[name].ask({"way": way, "topic": topic, "options": tuning})
             else:
@@ -97,9 +118,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 if (found := count_committed(bootstrap, target)) != records:
                     raise SystemExit(f"{name} wrote {found} records of {records}")
                 admin.delete_topics([target])
+            cpu = cpu_seconds(peers[name].pid) - before
             if answer["records"] != records:
                 raise SystemExit(f"{name} {way}: {answer}, and not {records} records")
-            return float(answer["seconds"])
+            return float(answer["seconds"]), cpu
 
         sides: list[tuple[str, str, Callable[[str], dict[str, str]]]] = [("headrace", "headrace", lambda _: {})]
         if not options.without_connector:
@@ -107,10 +129,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.runs + 1):
             for way in options.ways:
                 for label, name, tuning in sides:
-                    seconds = run(name, way, tuning(way))
-                    print(f"run {number} of {options.runs}: {way} {label} {seconds:.2f} s", file=sys.stderr)
+                    seconds, cpu = run(name, way, tuning(way))
+                    said = f"{way} {label} {seconds:.2f} s, {cpu:.2f} s of CPU"
+                    print(f"run {number} of {options.runs}: {said}", file=sys.stderr)
                     if number:
-                        spent[way].setdefault(label, []).append(seconds)
+                        spent[way].setdefault(label, []).append((seconds, cpu))
     return {
         "benchmark": "data_source",
         "records": records,
@@ -126,32 +149,35 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def summed_up(spent: dict[str, list[float]], records: int) -> dict[str, dict[str, float]]:
-    ours = statistics.median(spent["headrace"])
-    return {
-        label: {
-            "records_per_second": round(records / statistics.median(seconds)),
-            "seconds": round(statistics.median(seconds), 3),
-            "seconds_fastest": round(min(seconds), 3),
-            "seconds_slowest": round(max(seconds), 3),
-            "headrace_is_faster": round(statistics.median(seconds) / ours, 2),
+def summed_up(spent: dict[str, list[tuple[float, float]]], records: int) -> dict[str, dict[str, float]]:
+    results = {}
+    ours, our_cpu = (statistics.median(each) for each in zip(*spent["headrace"], strict=True))
+    for label, runs in spent.items():
+        seconds, cpu = (statistics.median(each) for each in zip(*runs, strict=True))
+        results[label] = {
+            "records_per_second": round(records / seconds),
+            "seconds": round(seconds, 3),
+            "seconds_fastest": round(min(each for each, _ in runs), 3),
+            "seconds_slowest": round(max(each for each, _ in runs), 3),
+            "cpu_seconds": round(cpu, 3),
+            "headrace_is_faster": round(seconds / ours, 2),
+            "headrace_cpu_is_less": round(cpu / our_cpu, 2) if our_cpu else 0.0,
         }
-        for label, seconds in spent.items()
-    }
+    return results
 
 
 def table(facts: dict[str, Any]) -> str:
     what = f"{facts['records']:,} values of {VALUE_BYTES} bytes, {facts['partitions']} partitions of {facts['broker']}"
     lines = [
         f"{what}, {MASTER}; Spark {facts['spark']}; median of {facts['runs']} runs, alternating",
-        f"{'':28}{'records/s':>11}{'seconds':>9}{'(min – max)':>18}{'headrace ×':>12}",
+        f"{'':28}{'records/s':>11}{'seconds':>9}{'(min – max)':>18}{'headrace ×':>12}{'CPU s':>8}{'CPU ×':>8}",
     ]
     for way, rows in facts["results"].items():
         for label, row in rows.items():
             spread = f"({row['seconds_fastest']:.2f} – {row['seconds_slowest']:.2f})"
             lines.append(
                 f"{way:8}{label:20}{row['records_per_second']:>11,}{row['seconds']:>9.2f}{spread:>18}"
-                f"{row['headrace_is_faster']:>12.2f}"
+                f"{row['headrace_is_faster']:>12.2f}{row['cpu_seconds']:>8.2f}{row['headrace_cpu_is_less']:>8.2f}"
             )
     return "\n".join(lines)
 
