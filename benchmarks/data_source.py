@@ -6,7 +6,8 @@
   stream    `readStream` with availableNow into Spark's sink `noop`
   write     `writeStream` from Parquet files; ours exactly once, the connector at least once
 
-The connector runs with Spark 4.0.0, with its defaults and tuned (`TUNED`). Each way runs once untimed; then the ways
+The connector runs with Spark 4.0.0, with its defaults and tuned (`TUNED`); ours as a job that changes its format, and
+with `.schema("value binary")` ("headrace, value"). Each way runs once untimed; then the ways
 take turns. Both sides have a plain session with two cores. Seconds of streams are the sum of their micro-batches
 (`triggerExecution`), as Spark reports them. CPU is that of driver, JVM and Python workers, on Linux. Figures are
 medians; the machine is noisy, quote the ratios, and those of CPU where other programs run. The broker runs on the same
@@ -23,7 +24,6 @@ import secrets
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,16 @@ def count_committed(bootstrap: str, topic: str) -> int:
         return sum(each.table.num_rows for each in fetched)
 
 
+def sides_of(way: str, *, with_connector: bool) -> list[tuple[str, str, dict[str, str], str]]:
+    """Label, format, options and schema of what is compared."""
+    sides: list[tuple[str, str, dict[str, str], str]] = [("headrace", "headrace", {}, "")]
+    if way != "write":
+        sides.append(("headrace, value", "headrace", {}, "value binary"))
+    if with_connector:
+        sides += [("connector", "kafka", {}, ""), ("connector tuned", "kafka", TUNED[way], "")]
+    return sides
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     from headrace.client.admin import Admin
 
@@ -107,10 +117,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         peers["headrace"].ask({"way": "prepare"} | prepared)
         admin = stack.enter_context(Admin(bootstrap))
 
-        def run(name: str, way: str, tuning: dict[str, str]) -> tuple[float, float]:
+        def run(name: str, way: str, tuning: dict[str, str], schema: str) -> tuple[float, float]:
             before = cpu_seconds(peers[name].pid)
             if way != "write":
-                answer = peers[name].ask({"way": way, "topic": topic, "options": tuning})
+                answer = peers[name].ask({"way": way, "topic": topic, "options": tuning, "schema": schema})
             else:
                 target = f"headrace-benchmark-{secrets.token_hex(4)}"
                 admin.create_topics({target: options.partitions})
@@ -123,13 +133,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 raise SystemExit(f"{name} {way}: {answer}, and not {records} records")
             return float(answer["seconds"]), cpu
 
-        sides: list[tuple[str, str, Callable[[str], dict[str, str]]]] = [("headrace", "headrace", lambda _: {})]
-        if not options.without_connector:
-            sides += [("connector", "kafka", lambda _: {}), ("connector tuned", "kafka", TUNED.__getitem__)]
         for number in range(options.runs + 1):
             for way in options.ways:
-                for label, name, tuning in sides:
-                    seconds, cpu = run(name, way, tuning(way))
+                for label, name, tuning, schema in sides_of(way, with_connector=not options.without_connector):
+                    seconds, cpu = run(name, way, tuning, schema)
                     said = f"{way} {label} {seconds:.2f} s, {cpu:.2f} s of CPU"
                     print(f"run {number} of {options.runs}: {said}", file=sys.stderr)
                     if number:

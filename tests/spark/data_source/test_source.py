@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType
 from tests.client.transaction_ends import write
 
 import headrace.spark
@@ -23,7 +23,7 @@ from headrace.client.group_offsets import commit_offsets
 from headrace.client.network_client import NetworkClient
 from headrace.client.producer import Producer
 from headrace.client.transactions import Transactions
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.data_source.source import HeadraceDataSource, PushdownDataSource
 from headrace.spark.spark_internals import activate
 
@@ -176,6 +176,49 @@ def test_an_open_transaction_is_no_lost_record() -> None:
         assert values_of(source(broker, **up_to_two)) == ["before", "open"]
 
 
+HEADERS_KIND = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+
+
+@pytest.mark.parametrize(
+    ("schema", "first"),
+    [
+        (StructType().add("value", BinaryType()), {"value": b"1-0"}),
+        (StructType().add("topic", StringType()).add("partition", IntegerType()), {"topic": "orders", "partition": 1}),
+        (StructType().add("offset", LongType()).add("key", BinaryType()), {"offset": 0, "key": None}),
+        (
+            StructType().add("timestampType", IntegerType()).add("headers", HEADERS_KIND),
+            {"timestampType": 0, "headers": None},
+        ),
+    ],
+)
+def test_a_schema_names_the_columns_that_are_read(
+    orders: EmbeddedBroker, schema: StructType, first: dict[str, Any]
+) -> None:
+    reader = source(orders, includeHeaders="true", startingOffsets=offsets(5, 0)).reader(schema)
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert {tuple(batch.schema.names) for batch in batches} == {tuple(schema.names)}
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert (len(rows), rows[0]) == (5, first)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType().add("value", StringType()), r"value \(string\) is no column of a topic"),
+        (StructType().add("value", BinaryType()).add("user", StringType()), r"user \(string\) is no column"),
+        (StructType().add("headers", HEADERS_KIND), "headers"),
+        (StructType().add("Value", BinaryType()), r"Value \(binary\)"),
+        (StructType().add("value", BinaryType()).add("value", BinaryType()), "or is there twice"),
+        (StructType(), "it has no columns"),
+    ],
+)
+def test_a_schema_with_other_columns_is_refused(schema: StructType, message: str) -> None:
+    made = PushdownDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"})
+    for make in (made.reader, made.streamReader):
+        with pytest.raises(ConfigError, match=message):
+            make(schema)
+
+
 @pytest.mark.spark
 def test_spark_reads_the_columns_of_its_kafka_source(spark: SparkSession, orders: EmbeddedBroker) -> None:
     headrace.spark.register(spark)
@@ -199,6 +242,12 @@ def test_spark_reads_the_columns_of_its_kafka_source(spark: SparkSession, orders
     # Filters on timestamps and partitions are pushed down, and evaluated by Spark once more.
     late = read(spark, orders, subscribe="orders").where("partition = 1 AND timestamp > timestamp_millis(3500)")
     assert [row["offset"] for row in late.collect()] == [3, 4]
+    # A schema chooses columns.
+    options = {"kafka.bootstrap.servers": orders.bootstrap_servers, "subscribe": "orders"}
+    some = spark.read.format("headrace").schema("partition int, value binary").options(**options).load()
+    assert sorted(map(tuple, some.where("partition = 1").limit(9).collect())) == [
+        (1, b"1-%d" % number) for number in range(5)
+    ]
 
 
 @pytest.mark.spark

@@ -294,6 +294,7 @@ def test_spark_runs_a_query_and_its_group_shows_no_lag(
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", "3")
             .option("group.id", "billing")
+            .schema("value binary, offset bigint")
             .load()
         )
         writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out"))

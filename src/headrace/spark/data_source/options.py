@@ -170,6 +170,8 @@ class SourceOptions:
     min_offsets_per_trigger: int
     max_trigger_delay_ms: int
     given: frozenset[str]
+    columns: tuple[str, ...] = ()
+    """Columns of the query in their order; empty: all of them."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:

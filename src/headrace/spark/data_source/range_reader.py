@@ -21,13 +21,26 @@ __all__ = ["arrow_schema", "read_range"]
 
 _log = logging.getLogger(__name__)
 
-_FETCHED: Final = ("key", "value", "offset", "timestamp", "timestamp_type")
+# Column of the result → the decoded one. Topic and partition are facts of the range.
+_DECODED: Final = {
+    "key": "key",
+    "value": "value",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "timestampType": "timestamp_type",
+    "headers": "headers",
+}
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _INSTANT = pa.timestamp("us", "UTC")
 
 
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """Return the Arrow schema that Spark requires of the batches."""
+def arrow_schema(*, include_headers: bool, columns: Sequence[str] = ()) -> pa.Schema:
+    """Return the Arrow schema that Spark requires of the batches.
+
+    Args:
+        include_headers: Whether `headers` is one of the columns.
+        columns: The columns of the query; empty: all of them.
+    """
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -37,7 +50,8 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
         ("timestamp", _INSTANT),
         ("timestampType", pa.int32()),
     ]
-    return pa.schema([*fields, ("headers", _HEADERS)] if include_headers else fields)
+    schema = pa.schema([*fields, ("headers", _HEADERS)] if include_headers else fields)
+    return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 
 def read_range(wanted: OffsetRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -47,8 +61,9 @@ def read_range(wanted: OffsetRange, options: SourceOptions) -> Iterator[pa.Recor
         BrokerError: `topic-recreated`, `offset-out-of-range` (records were deleted meanwhile); both only with
             failOnDataLoss.
     """
-    schema = arrow_schema(include_headers=options.include_headers)
-    columns = (*_FETCHED, "headers") if options.include_headers else _FETCHED
+    schema = arrow_schema(include_headers=options.include_headers, columns=options.columns)
+    # Columns that the query does not have are not decoded. One is, for the number of records.
+    columns = tuple(_DECODED[name] for name in schema.names if name in _DECODED) or ("offset",)
     with open_client(options.client) as client:
         try:
             _check_topic(client, wanted)
@@ -114,17 +129,23 @@ def _fetch(
 
 def _batch(fetched: FetchedBatch, schema: pa.Schema) -> pa.RecordBatch:
     table, count = fetched.table, fetched.table.num_rows
-    found = {
-        "key": table.column("key"),
-        "value": table.column("value"),
-        "topic": pa.repeat(pa.scalar(fetched.topic, pa.string()), count),
-        "partition": pa.repeat(pa.scalar(fetched.partition, pa.int32()), count),
-        "offset": table.column("offset"),
-        "timestamp": table.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(_INSTANT),
-        "timestampType": table.column("timestamp_type").cast(pa.int32()),
-    }
-    if "headers" in schema.names:
-        headers = table.column("headers").cast(_HEADERS)
-        # As in Spark's Kafka source: null for a record without headers.
-        found["headers"] = pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, pa.scalar(None, _HEADERS))
-    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+
+    def column(name: str) -> pa.Array | pa.ChunkedArray:
+        match name:
+            case "topic":
+                return pa.repeat(pa.scalar(fetched.topic, pa.string()), count)
+            case "partition":
+                return pa.repeat(pa.scalar(fetched.partition, pa.int32()), count)
+            case "timestamp":
+                return table.column(name).cast(pa.timestamp("ms", "UTC")).cast(_INSTANT)
+            case "timestampType":
+                return table.column("timestamp_type").cast(pa.int32())
+            case "headers":
+                headers = table.column(name).cast(_HEADERS)
+                # As in Spark's Kafka source: null for a record without headers.
+                has_some = pc.greater(pc.list_value_length(headers), 0)
+                return pc.if_else(has_some, headers, pa.scalar(None, _HEADERS))
+            case _:
+                return table.column(name)
+
+    return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -73,8 +74,7 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
-        options = self._parsed()
-        _check_schema(schema, options)
+        options = _with_columns(schema, self._parsed())
         options.refuse(BATCH_ONLY, "a streaming query")
         try:
             # Imported here: the limits of micro-batches came with Spark 4.2.
@@ -127,8 +127,7 @@ class HeadraceDataSource(DataSource):
         return SourceOptions.parse(self.options)
 
     def _batch_options(self, schema: StructType) -> SourceOptions:
-        options = self._parsed()
-        _check_schema(schema, options)
+        options = _with_columns(schema, self._parsed())
         options.refuse(STREAM_ONLY, "a batch query")
         starting = options.starting
         if options.group_id and (starting is None or starting.kind != "committed"):
@@ -226,13 +225,24 @@ def _record_schema(options: SourceOptions) -> StructType:
     return columns.add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
 
 
-def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    if schema.simpleString() != _record_schema(options).simpleString():
-        raise ConfigError(
-            "bad-value",
-            f"Invalid schema {schema.simpleString()}: the columns of a topic are fixed.",
-            "Leave .schema(...) out, and cast or parse the columns key and value.",
-        )
+def _with_columns(schema: StructType, options: SourceOptions) -> SourceOptions:
+    """Return the options with the columns of `.schema(...)`, which may leave out some and order them otherwise."""
+    known = _record_schema(options)
+    if schema.simpleString() == known.simpleString():
+        return options
+    kinds = {each.name: each.dataType.simpleString() for each in known}
+    for each in schema:
+        kind = each.dataType.simpleString()
+        if kinds.get(each.name) != kind or schema.names.count(each.name) > 1:
+            raise ConfigError(
+                "bad-value",
+                f"Invalid schema {schema.simpleString()}: {each.name} ({kind}) is no column of a topic, or is there "
+                "twice.",
+                f"Name some of: {known.simpleString()}. Cast or parse key and value behind the source.",
+            )
+    if not schema.names:
+        raise ConfigError("bad-value", "Invalid schema: it has no columns.", "Leave .schema(...) out.")
+    return replace(options, columns=tuple(schema.names))
 
 
 def _offsets_of(position: Position) -> set[int]:
