@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,7 @@ __all__ = [
     "key_value_pairs",
     "open_admin",
     "read_properties",
+    "selection_options",
     "timeout_option",
 ]
 
@@ -70,6 +72,67 @@ def _command_config(*names: str) -> Callable[[Function], Function]:
         metavar="FILE",
         help="A properties file with client settings, such as security.protocol or request.timeout.ms.",
     )
+
+
+def selection_options(*, only_topics: str, not_topics: str) -> Callable[[Function], Function]:
+    """`--group-filter` to `--max-partitions`: what is collected, passed to the command as `selection`.
+
+    Args:
+        only_topics: Begins the help of `--topic-filter`.
+        not_topics: Begins the help of `--topic-exclude`.
+    """
+    options = (
+        click.option("--group-filter", metavar="REGEX", help="Only groups whose whole name matches (RE2 syntax)."),
+        click.option("--group-exclude", metavar="REGEX", help="Not the groups whose whole name matches."),
+        click.option("--topic-filter", metavar="REGEX", help=f"{only_topics} whose whole name matches."),
+        click.option(
+            "--topic-exclude",
+            metavar="REGEX",
+            default="__consumer_offsets|__transaction_state|__share_group_state",
+            show_default=True,
+            help=f"{not_topics} whose whole name matches.",
+        ),
+        click.option(
+            "--max-groups", type=click.IntRange(min=1), default=1_000, show_default=True, help="Groups at most."
+        ),
+        click.option(
+            "--max-partitions",
+            type=click.IntRange(min=1),
+            default=20_000,
+            show_default=True,
+            help="Partitions at most.",
+        ),
+    )
+
+    def add(function: Function) -> Function:
+        @functools.wraps(function)
+        def selecting(
+            *,
+            group_filter: str | None,
+            group_exclude: str | None,
+            topic_filter: str | None,
+            topic_exclude: str,
+            max_groups: int,
+            max_partitions: int,
+            **others: Any,
+        ) -> Any:
+            from headrace.cli.exporter.cluster_snapshot import Selection
+            from headrace.cli.exporter.name_filter import NameFilter
+
+            selection = Selection(
+                groups=NameFilter(include=group_filter, exclude=group_exclude),
+                topics=NameFilter(include=topic_filter, exclude=topic_exclude),
+                max_groups=max_groups,
+                max_partitions=max_partitions,
+            )
+            return function(selection=selection, **others)
+
+        with_options: Any = selecting
+        for option in reversed(options):
+            with_options = option(with_options)
+        return with_options  # type: ignore[no-any-return]
+
+    return add
 
 
 def application_config_option(function: Function) -> Function:

@@ -13,7 +13,8 @@ from tests.harness.brokers import broker_fixture
 from tests.harness.http import http_request
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.cli.ui.access import WRONG_LOGIN_SECONDS, AccessRules, Login, host_name, is_loopback
+from headrace.broker.network.listener import is_loopback
+from headrace.cli.ui.access import WRONG_LOGIN_SECONDS, AccessRules, Login, host_name
 from headrace.cli.ui.server import LONGEST_HEADER_BYTES
 from headrace.errors import ConfigError
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import bootstrap_option, command_config_option, open_admin
+from headrace.cli.options import bootstrap_option, command_config_option, open_admin, selection_options
 from headrace.cli.terminal import data
+
+if TYPE_CHECKING:
+    from headrace.cli.exporter.cluster_snapshot import Selection
+    from headrace.client.admin import Admin
 
 __all__ = ["command"]
 
@@ -36,20 +38,7 @@ DEFAULT_PORT = 9308
     metavar="SECONDS",
     help="Between two collections. Scrapes are served from memory.",
 )
-@click.option("--group-filter", metavar="REGEX", help="Only groups whose whole name matches (RE2 syntax).")
-@click.option("--group-exclude", metavar="REGEX", help="Not the groups whose whole name matches.")
-@click.option("--topic-filter", metavar="REGEX", help="Only topics whose whole name matches.")
-@click.option(
-    "--topic-exclude",
-    metavar="REGEX",
-    default="__consumer_offsets|__transaction_state|__share_group_state",
-    show_default=True,
-    help="Not the topics whose whole name matches.",
-)
-@click.option("--max-groups", type=click.IntRange(min=1), default=1_000, show_default=True, help="Groups at most.")
-@click.option(
-    "--max-partitions", type=click.IntRange(min=1), default=20_000, show_default=True, help="Partitions at most."
-)
+@selection_options(only_topics="Only topics", not_topics="Not the topics")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -66,12 +55,7 @@ def command(
     port: int,
     host: str,
     interval: float,
-    group_filter: str | None,
-    group_exclude: str | None,
-    topic_filter: str | None,
-    topic_exclude: str,
-    max_groups: int,
-    max_partitions: int,
+    selection: Selection,
     timeout_ms: int,
     once: bool,
 ) -> None:
@@ -84,28 +68,18 @@ def command(
       headrace exporter --bootstrap-server kafka:9092
       headrace exporter --group-filter 'orders-.*' --once
     """
-    from headrace.cli.exporter.cluster_snapshot import Selection
     from headrace.cli.exporter.collector import Collector
-    from headrace.cli.exporter.name_filter import NameFilter
+    from headrace.cli.exporter.snapshot_loop import in_url, serve_while_collecting
     from headrace.metrics.http_exporter import MetricsPage
 
-    selection = Selection(
-        groups=NameFilter(include=group_filter, exclude=group_exclude),
-        topics=NameFilter(include=topic_filter, exclude=topic_exclude),
-        max_groups=max_groups,
-        max_partitions=max_partitions,
-    )
-    # A wrong --command-config fails here, at once; the collector opens its own clients.
-    open_admin(
-        bootstrap_servers, client_id="headrace-exporter", timeout_ms=timeout_ms, command_config=command_config
-    ).close()
-    collector = Collector(
-        lambda: open_admin(
+    def open_cluster() -> Admin:
+        return open_admin(
             bootstrap_servers, client_id="headrace-exporter", timeout_ms=timeout_ms, command_config=command_config
-        ),
-        selection,
-        interval_seconds=interval,
-    )
+        )
+
+    # A wrong --command-config fails here, at once; the collector opens its own clients.
+    open_cluster().close()
+    collector = Collector(open_cluster, selection, interval_seconds=interval)
     if once:
         failure = collector.collect()
         collector.close()
@@ -113,27 +87,5 @@ def command(
             raise failure
         data(collector.page().rstrip("\n"))
         return
-    _log_to_stderr()
-    stop = threading.Event()
-    previous = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    # A daemon: the process does not wait for a collection from a cluster that does not answer.
-    thread = threading.Thread(target=collector.run, args=(stop,), name="headrace-collector", daemon=True)
-    try:
-        with MetricsPage(collector.page, host=host, port=port) as page:
-            data(f"Metrics: http://{_address(host)}:{page.port}/metrics")
-            sys.stdout.flush()
-            thread.start()
-            stop.wait()
-    finally:
-        stop.set()
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _log_to_stderr() -> None:
-    from headrace.broker.monitoring.log_format import log_to
-
-    log_to(sys.stderr, level="info", log_format="text")
-
-
-def _address(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    page = MetricsPage(collector.page, host=host, port=port)
+    serve_while_collecting(page, collector.run, lambda served: f"Metrics: http://{in_url(host)}:{served.port}/metrics")

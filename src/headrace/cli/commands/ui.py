@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import bootstrap_option, command_config_option, open_admin
-from headrace.cli.terminal import data, echo_err
+from headrace.cli.options import bootstrap_option, command_config_option, open_admin, selection_options
+from headrace.cli.terminal import echo_err
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headrace.cli.exporter.cluster_snapshot import Selection
     from headrace.client.admin import Admin
 
 __all__ = ["command"]
@@ -68,20 +66,7 @@ LOGIN_VARIABLE = "HEADRACE_UI_LOGIN"
     metavar="SECONDS",
     help="Between two collections. Browsers are served from memory.",
 )
-@click.option("--group-filter", metavar="REGEX", help="Only groups whose whole name matches (RE2 syntax).")
-@click.option("--group-exclude", metavar="REGEX", help="Not the groups whose whole name matches.")
-@click.option("--topic-filter", metavar="REGEX", help="Offsets only of topics whose whole name matches.")
-@click.option(
-    "--topic-exclude",
-    metavar="REGEX",
-    default="__consumer_offsets|__transaction_state|__share_group_state",
-    show_default=True,
-    help="No offsets of topics whose whole name matches.",
-)
-@click.option("--max-groups", type=click.IntRange(min=1), default=1_000, show_default=True, help="Groups at most.")
-@click.option(
-    "--max-partitions", type=click.IntRange(min=1), default=20_000, show_default=True, help="Partitions at most."
-)
+@selection_options(only_topics="Offsets only of topics", not_topics="No offsets of topics")
 @click.option("--no-records", is_flag=True, help="Do not show the records of topics.")
 @click.option(
     "--timeout",
@@ -102,12 +87,7 @@ def command(
     tls_certificate: Path | None,
     tls_key: Path | None,
     interval: float,
-    group_filter: str | None,
-    group_exclude: str | None,
-    topic_filter: str | None,
-    topic_exclude: str,
-    max_groups: int,
-    max_partitions: int,
+    selection: Selection,
     no_records: bool,
     timeout_ms: int,
 ) -> None:
@@ -120,9 +100,9 @@ def command(
       headrace ui --bootstrap-server kafka:9092
       HEADRACE_UI_LOGIN=ops:… headrace ui --host 0.0.0.0 --allowed-host kafka-ui.example.com
     """
-    from headrace.cli.exporter.cluster_snapshot import Selection
-    from headrace.cli.exporter.name_filter import NameFilter
-    from headrace.cli.ui.access import AccessRules, Login, is_loopback
+    from headrace.broker.network.listener import is_loopback
+    from headrace.cli.exporter.snapshot_loop import in_url, serve_while_collecting
+    from headrace.cli.ui.access import AccessRules, Login
     from headrace.cli.ui.cluster_watch import ClusterWatch
     from headrace.cli.ui.server import PageServer
     from headrace.cli.ui.web_application import WebPage
@@ -135,12 +115,6 @@ def command(
     if tls_key is not None and tls_certificate is None:
         raise click.UsageError("--tls-key goes with --tls-certificate.")
     rules = AccessRules.for_address(host, allowed_hosts=allowed_hosts, login=login)
-    selection = Selection(
-        groups=NameFilter(include=group_filter, exclude=group_exclude),
-        topics=NameFilter(include=topic_filter, exclude=topic_exclude),
-        max_groups=max_groups,
-        max_partitions=max_partitions,
-    )
 
     def open_cluster() -> Admin:
         return open_admin(
@@ -152,22 +126,10 @@ def command(
     watch = ClusterWatch(open_cluster, selection, interval_seconds=interval)
     page = WebPage(watch, rules, open_cluster, shows_records=not no_records)
     server = PageServer(page, host=host, port=port, certificate=tls_certificate, key=tls_key)
-    _log_to_stderr()
     if not is_loopback(host) and tls_certificate is None:
         echo_err("The login and all data travel unencrypted: set --tls-certificate, or put a proxy with TLS in front.")
-    stop = threading.Event()
-    # A daemon: the process does not wait for a collection from a cluster that does not answer.
-    thread = threading.Thread(target=watch.run, args=(stop,), name="headrace-collector", daemon=True)
-    previous = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        with server:
-            data(f"Page: {'https' if tls_certificate else 'http'}://{_address(host)}:{server.port}/")
-            sys.stdout.flush()
-            thread.start()
-            stop.wait()
-    finally:
-        stop.set()
-        signal.signal(signal.SIGTERM, previous)
+    scheme = "https" if tls_certificate else "http"
+    serve_while_collecting(server, watch.run, lambda served: f"Page: {scheme}://{in_url(host)}:{served.port}/")
 
 
 def _read(path: Path) -> str:
@@ -175,13 +137,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("bad-value", f"{path} cannot be read: {error}", "Name a file with user:password.") from None
-
-
-def _log_to_stderr() -> None:
-    from headrace.broker.monitoring.log_format import log_to
-
-    log_to(sys.stderr, level="info", log_format="text")
-
-
-def _address(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

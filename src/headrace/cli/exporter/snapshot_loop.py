@@ -1,20 +1,26 @@
-"""The loop that takes snapshots of a cluster, one per interval, through outages."""
+"""The loop that takes snapshots of a cluster, one per interval, through outages, and its life in a command."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, Selection, take_snapshot
+from headrace.cli.terminal import data
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
 
-__all__ = ["SnapshotLoop"]
+__all__ = ["SnapshotLoop", "in_url", "serve_while_collecting"]
+
+Served = TypeVar("Served")
 
 
 class SnapshotLoop:
@@ -98,3 +104,38 @@ class SnapshotLoop:
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
+
+
+def serve_while_collecting(
+    server: AbstractContextManager[Served],
+    collect: Callable[[threading.Event], None],
+    announce: Callable[[Served], str],
+) -> None:
+    """Serve on this thread's behalf and collect on another one, until SIGTERM or Ctrl-C. The log goes to stderr.
+
+    Args:
+        server: Serves while it is entered.
+        collect: Collects until the event is set.
+        announce: Returns the line that is printed when the server is up.
+    """
+    from headrace.broker.monitoring.log_format import log_to
+
+    log_to(sys.stderr, level="info", log_format="text")
+    stop = threading.Event()
+    # A daemon: the process does not wait for a collection from a cluster that does not answer.
+    thread = threading.Thread(target=collect, args=(stop,), name="headrace-collector", daemon=True)
+    previous = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        with server as served:
+            data(announce(served))
+            sys.stdout.flush()
+            thread.start()
+            stop.wait()
+    finally:
+        stop.set()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def in_url(host: str) -> str:
+    """Return a host as URLs have it: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host

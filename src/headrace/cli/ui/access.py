@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from headrace.broker.network.listener import is_loopback
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LEAST_PASSWORD", "SECURITY_HEADERS", "Access", "AccessRules", "Login", "host_name", "is_loopback"]
+__all__ = ["LEAST_PASSWORD", "SECURITY_HEADERS", "Access", "AccessRules", "Login", "host_name"]
 
 # A wrong login costs this long, so that guessing over the few connections that the server has takes years.
 WRONG_LOGIN_SECONDS = 0.5
@@ -135,16 +136,6 @@ def host_name(header: str) -> str | None:
         well_formed = not colon or port.isdigit()
     name = name.lower().rstrip(".")
     return name if well_formed and name else None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_address(name: str) -> bool:

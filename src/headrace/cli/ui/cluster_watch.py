@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, Selection
@@ -137,15 +137,12 @@ class ClusterWatch:
 
     def _fail(self, error: HeadraceError, seconds: float) -> None:
         with self.lock:
-            last = self._frame
-            self._frame = Frame(
-                version=last.version + 1,
+            self._frame = replace(
+                self._frame,
+                version=self._frame.version + 1,
                 is_up=False,
                 error=error.message,
-                collected_at_ms=last.collected_at_ms,
                 collection_seconds=seconds,
-                snapshot=last.snapshot,
-                obstacles=last.obstacles,
             )
         self._tell()
 

@@ -13,6 +13,7 @@ const badge = (name) => h("span", { class: `badge ${mood(name)}` }, h("span", { 
 const type = (name) => h("span", { class: `type ${name}` }, TYPES[name] ?? name);
 const fact = (title, value, note) => h("div", { class: "fact" }, h("dt", null, title), h("dd", null, value, note && h("small", null, note)));
 const group = (name) => link("/group", { id: name }, name === "" ? h("em", null, "(empty name)") : name);
+const onePage = (rows) => ({ rows, pages: 1, count: rows.length });
 const topic = (name) => link("/topic", { name }, name);
 
 function section(title, ...children) {
@@ -66,7 +67,7 @@ export const SCREENS = {
         "Brokers",
         table(null, {
           caption: "Brokers",
-          data: { rows: data.brokers, pages: 1, count: data.brokers.length },
+          data: onePage(data.brokers),
           key: (row) => row.node,
           empty: "No broker is known.",
           columns: [
@@ -301,7 +302,7 @@ function drawTransactions(data) {
       h("p", { class: "note" }, "Readers of committed records stop at the oldest open transaction of a partition. A transaction hangs if its coordinator will not end it."),
       table(null, {
         caption: "Partitions with an open transaction in front of records",
-        data: { rows: data.held, pages: 1, count: data.held.length },
+        data: onePage(data.held),
         key: (row) => `${row.topic} ${row.partition}`,
         empty: "No open transaction holds back records.",
         columns: [
@@ -319,7 +320,7 @@ function drawTransactions(data) {
       "In progress",
       table(null, {
         caption: "Transactions in progress, the oldest first",
-        data: { rows: data.transactions, pages: 1, count: data.transactions.length },
+        data: onePage(data.transactions),
         key: (row) => row.transactional_id,
         empty: "No transaction is in progress.",
         columns: [
@@ -388,7 +389,7 @@ function drawTopic(data, view) {
       "Groups with positions in this topic",
       table(null, {
         caption: "Groups with positions in this topic",
-        data: { rows: data.groups, pages: 1, count: data.groups.length },
+        data: onePage(data.groups),
         key: (row) => row.group_id,
         empty: "No group has committed offsets here.",
         columns: [
