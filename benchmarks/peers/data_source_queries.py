@@ -50,7 +50,7 @@ def run(spark: Any, options: argparse.Namespace, asked: dict[str, Any]) -> dict[
     with tempfile.TemporaryDirectory(prefix="data-source-") as directory:
         query = writer.option("checkpointLocation", directory).trigger(availableNow=True).start()
         query.awaitTermination()
-    # What Spark needs to start a query is not the data source's.
+    # The start of a query is Spark's own, so it does not count.
     batches = [json.loads(row.json) for row in query.recentProgress]
     seconds = sum(batch["durationMs"].get("triggerExecution", 0) for batch in batches) / 1000
     return {"seconds": seconds, "records": sum(batch["numInputRows"] for batch in batches)}

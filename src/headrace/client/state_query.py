@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from headrace.checked_api import checked_api
 from headrace.client.admin import Admin
 from headrace.client.deadline import Deadline
+from headrace.client.membership.assignment import task_ids
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.network_client import NetworkClient
 from headrace.errors import BrokerError, CannotConnect, ConfigError, HeadraceError, StateError
@@ -368,8 +369,8 @@ class StateQuery:
         self._members = tuple(
             _Member(
                 endpoint=Endpoint(*member.user_endpoint),
-                active=_tasks(member.assignment.active),
-                standby=_tasks(member.assignment.standby),
+                active=task_ids(member.assignment.active),
+                standby=task_ids(member.assignment.standby),
             )
             for member in found.members
             if member.user_endpoint is not None
@@ -391,10 +392,6 @@ class _Member:
     endpoint: Endpoint
     active: frozenset[tuple[str, int]]
     standby: frozenset[tuple[str, int]]
-
-
-def _tasks(assigned: Mapping[str, Sequence[int]]) -> frozenset[tuple[str, int]]:
-    return frozenset((name, partition) for name, partitions in assigned.items() for partition in partitions)
 
 
 def _rows(pages: Any) -> StateRows:

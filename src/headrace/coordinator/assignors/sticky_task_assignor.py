@@ -283,7 +283,7 @@ class _StandbyPlacement:
                 if self._replicas > 1:
                     missing = [task for task in missing if self._placed.get(task, 0) < wanted]
                 self._distribute(missing)
-            # What `_distribute` passed over.
+            # The tasks that `_distribute` passed over.
             self._place_at_least_loaded(self._missing())
         # 4. Also when nothing was missing: active tasks may have come to members with many standbys.
         self._level_loads()

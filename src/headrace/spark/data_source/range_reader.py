@@ -139,13 +139,13 @@ def _batch(fetched: FetchedBatch, schema: pa.Schema) -> pa.RecordBatch:
             case "timestamp":
                 return table.column(name).cast(pa.timestamp("ms", "UTC")).cast(_INSTANT)
             case "timestampType":
-                return table.column("timestamp_type").cast(pa.int32())
+                return table.column(_DECODED[name]).cast(pa.int32())
             case "headers":
                 headers = table.column(name).cast(_HEADERS)
                 # As in Spark's Kafka source: null for a record without headers.
                 has_some = pc.greater(pc.list_value_length(headers), 0)
                 return pc.if_else(has_some, headers, pa.scalar(None, _HEADERS))
             case _:
-                return table.column(name)
+                return table.column(_DECODED[name])
 
     return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)

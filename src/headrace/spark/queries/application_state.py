@@ -167,7 +167,7 @@ class ApplicationState:
 
     @contextlib.contextmanager
     def _view_of_copy(self, store: QueriedStore, partition: int, copy: ReplicaProgress) -> Iterator[View]:
-        # Of a compacted changelog only the whole is a state: a copy that lacks much may lack keys that were never
+        # Only the whole of a compacted changelog is a state: a copy that lacks much may lack keys that were never
         # deleted. Near its end it is the state of a moment ago.
         lag = max(0, copy.end - copy.position)
         if lag > self._acceptable_lag:

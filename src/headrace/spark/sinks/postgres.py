@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 from headrace.errors import SinkError
 from headrace.spark.sinks.database import Connection, DatabaseSink, rows_of
 from headrace.spark.sinks.staged_rows import Layout, quoted
-from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex
+from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex, missing_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -354,10 +354,7 @@ def _missing(connection: Connection, place: str, table: str, rows: list[tuple[st
         f"{quoted(name)} {types.get(kind) or PLAIN.get(kind, (kind.replace('decimal', 'numeric'),))[0]}"
         for name, kind in rows
     )
-    fix = (
-        f"Write {similar[0][0]}, as the database does." if similar else f"Create it: CREATE TABLE {table} ({columns})."
-    )
-    return SinkError("sink-refused", f"{place} has no table {table}", fix, sink=f"{place}/{table}")
+    return missing_table(place, table, similar[0][0] if similar else None, columns)
 
 
 def _with_defaults(url: str) -> str:

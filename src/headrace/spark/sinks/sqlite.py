@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SinkError
 from headrace.spark.sinks.database import Connection, DatabaseSink, rows_of
 from headrace.spark.sinks.staged_rows import Layout, quoted
-from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex, refused_table
+from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex, missing_table, refused_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -269,10 +269,7 @@ def _missing(connection: Connection, place: str, table: str, rows: list[tuple[st
         "SELECT name FROM sqlite_master WHERE lower(name) = lower($1) AND type = 'table'", table
     )
     columns = ", ".join(f"{quoted(name)} {AFFINITIES.get(kind, ('TEXT',))[0]}" for name, kind in rows)
-    fix = (
-        f"Write {similar[0][0]}, as the database does." if similar else f"Create it: CREATE TABLE {table} ({columns})."
-    )
-    return SinkError("sink-refused", f"{place} has no table {table}", fix, sink=f"{place}/{table}")
+    return missing_table(place, table, similar[0][0] if similar else None, columns)
 
 
 def _python_values(name: str, column: pa.Array) -> list[Any]:

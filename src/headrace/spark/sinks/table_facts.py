@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from headrace.errors import SinkError
 from headrace.spark.sinks.staged_rows import PART, ROW, Column, Layout
 
-__all__ = ["ColumnFacts", "TableFacts", "UniqueIndex", "fit_columns", "refused_table"]
+__all__ = ["ColumnFacts", "TableFacts", "UniqueIndex", "fit_columns", "missing_table", "refused_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +139,19 @@ def fit_columns(
 def refused_table(name: str, why: str, fix: str) -> SinkError:
     """Return the error of a table that cannot take the rows."""
     return SinkError("sink-refused", f"{name} cannot take the rows: {why}", f"{fix[0].upper()}{fix[1:]}.", sink=name)
+
+
+def missing_table(place: str, table: str, similar: str | None, columns: str) -> SinkError:
+    """Return the error of a table that does not exist.
+
+    Args:
+        place: The database as it is shown.
+        table: The table that was named.
+        similar: A table whose name differs in case only.
+        columns: Definitions of columns that take the rows.
+    """
+    fix = f"Write {similar}, as the database does." if similar else f"Create it: CREATE TABLE {table} ({columns})."
+    return SinkError("sink-refused", f"{place} has no table {table}", fix, sink=f"{place}/{table}")
 
 
 def _own_index(name: str, unique: Iterable[UniqueIndex], key: Sequence[str]) -> UniqueIndex | None:
