@@ -30,6 +30,7 @@ __all__ = [
     "expected_numbers",
     "owner_resolves",
     "schema_json",
+    "write_alone",
     "write_part",
 ]
 
@@ -60,6 +61,12 @@ def write_part(
     writer.write(rows)
     writer.close()
     return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+
+
+def write_alone(sink: Sink, number: int, rows: pa.Table) -> None:
+    """Write and commit micro-batch `number`, with no other pending."""
+    assert sink.pending(TASK) == []
+    sink.commit([write_part(sink, number, rows)])
 
 
 def expected_numbers(batches: Iterable[int]) -> Counter[int]:

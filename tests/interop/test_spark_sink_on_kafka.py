@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 from tests.harness.polling import wait_until
 from tests.interop.kafka_broker import KafkaBroker
 from tests.interop.test_transactions_like_kafka import set_transaction_version
+from tests.longer import longer
 from tests.spark.data_source.sink_queries import Crash, Query, open_ids, read_committed
-from tests.spark.data_source.test_stream_writer import PROGRAM, longer
+from tests.spark.data_source.test_stream_writer import PROGRAM
 from tests.spark.runtime.test_clusters import spark_home
 
 from headrace.client.admin import Admin

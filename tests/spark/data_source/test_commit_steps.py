@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.longer import LONG
 from tests.spark.data_source.sink_queries import QUERY, record
 
 from headrace.errors import Fenced, HeadraceError, SinkError
@@ -36,7 +36,7 @@ from headrace.spark.data_source.commit_steps import (
 )
 
 # Histories of each kind.
-HISTORIES = 20_000 if os.environ.get("HEADRACE_LONG") else 400
+HISTORIES = 20_000 if LONG else 400
 
 
 def batch(number: int, *, run: str = "run1", rewrite: int | None = None) -> Batch:

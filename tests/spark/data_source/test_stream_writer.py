@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.harness.polling import wait_until
+from tests.longer import longer
 from tests.spark.runtime.test_clusters import spark_home
 
 import headrace.spark
@@ -27,7 +28,6 @@ from headrace.spark.spark_internals import activate
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "spark-sink.md"
 
 PROGRAM = Path(__file__).with_name("copy_program.py")
-longer = pytest.mark.skipif(not os.environ.get("HEADRACE_LONG"), reason="minutes: HEADRACE_LONG=1")
 # Requests at which the application is killed: before the broker has it, or behind that, without an answer.
 KILLS = (
     ("before", "Produce", 0),

@@ -236,7 +236,7 @@ def until_done(work):
 
 
 FAULTS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(Faults.KINDS)), max_size=12)
-# What becomes of each micro-batch: it counts or fails; and whether an earlier owner of the task interferes behind it.
+# The outcome of each micro-batch (it counts or fails), and whether an earlier owner of the task interferes behind it.
 BATCHES = st.lists(st.tuples(st.booleans(), st.sampled_from(["", "commits", "writes"])), min_size=1, max_size=6)
 
 

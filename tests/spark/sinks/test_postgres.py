@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.harness.postgres_server import PASSWORD, USER
-from tests.harness.sink_stories import TASK, schema_json, write_part
+from tests.harness.sink_stories import TASK, schema_json, write_alone, write_part
 
 from headrace.errors import SinkError
 from headrace.spark.sinks.database import idle_connections
@@ -19,10 +19,7 @@ NAMES = itertools.count()
 UTC = dt.UTC
 
 
-@pytest.fixture(autouse=True)
-def no_idle_connections():
-    yield
-    idle_connections.close()
+pytestmark = pytest.mark.usefixtures("no_idle_connections")
 
 
 @pytest.fixture
@@ -43,11 +40,6 @@ def run(server, statement, *values):
 def sink_of(server, schema, columns, fields, *, key=(), kind="TABLE", name="t", behind=""):
     run(server, f"CREATE {kind} {schema}.{name} ({columns}){behind}")
     return open_sink(server.url(), f"{schema}.{name}", schema_json(fields), key)
-
-
-def commit(sink, number, rows):
-    assert sink.pending(TASK) == []
-    sink.commit([write_part(sink, number, rows)])
 
 
 TYPES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
@@ -84,7 +76,7 @@ def test_values_of_every_type_come_back_equal(server, schema):
     sink = sink_of(server, schema, columns, [(names[kind], AS_JSON.get(kind, kind)) for kind in TYPES])
     wanted = {names[kind]: [*values, None] for kind, (_, _, values) in TYPES.items()}
     rows = pa.table({names[kind]: pa.array(wanted[names[kind]], arrow) for kind, (_, arrow, _) in TYPES.items()})
-    commit(sink, 0, rows)
+    write_alone(sink, 0, rows)
     with server.connection() as connection:
         found = connection.execute(f"SELECT * FROM {schema}.t")
     by_name = dict(zip(wanted, zip(*found, strict=True), strict=True))
@@ -187,7 +179,7 @@ def test_null_is_a_key_where_the_index_takes_nulls_for_equal(server, schema):
     fields = [("a", "string"), ("n", "long")]
     sink = sink_of(server, schema, "a text, n bigint, UNIQUE NULLS NOT DISTINCT (a)", fields, key=("a",))
     for number in range(2):
-        commit(sink, number, pa.table({"a": pa.array([None, "x"], pa.string()), "n": [number, number]}))
+        write_alone(sink, number, pa.table({"a": pa.array([None, "x"], pa.string()), "n": [number, number]}))
     assert sorted(run(server, f"SELECT n FROM {schema}.t")) == [(1,), (1,)]
 
 
@@ -197,14 +189,14 @@ def test_a_sequence_numbers_the_rows_and_partitions_take_them(server, schema):
     run(server, f"CREATE TABLE {schema}.t ({columns}) PARTITION BY RANGE (n)")
     run(server, f"CREATE TABLE {schema}.rest PARTITION OF {schema}.t DEFAULT")
     sink = open_sink(server.url(), f"{schema}.t", schema_json([("n", "long")]))
-    commit(sink, 0, pa.table({"n": [5, 5, 6]}))
+    write_alone(sink, 0, pa.table({"n": [5, 5, 6]}))
     assert run(server, f"SELECT id, n FROM {schema}.t ORDER BY id") == [(1, 5), (2, 5), (3, 6)]
 
 
 @pytest.mark.slow
 def test_a_table_that_was_created_again_is_refused(server, schema):
     sink = sink_of(server, schema, "n bigint", [("n", "long")])
-    commit(sink, 0, pa.table({"n": [1]}))
+    write_alone(sink, 0, pa.table({"n": [1]}))
     part = write_part(sink, 1, pa.table({"n": [2]}))
     run(server, f"DROP TABLE {schema}.t")
     run(server, f"CREATE TABLE {schema}.t (n bigint)")
@@ -237,7 +229,7 @@ def test_users_who_lack_a_privilege_are_refused(server, schema):
                 open_sink(url, f"{schema}.t", schema_json([("n", "long"), ("m", "long")]), ("n",))
         run(server, f"GRANT UPDATE, SELECT ON {schema}.t TO {user}")
         sink = open_sink(url, f"{schema}.t", schema_json([("n", "long"), ("m", "long")]), ("n",))
-        commit(sink, 0, pa.table({"n": [1, 1], "m": [1, 2]}))
+        write_alone(sink, 0, pa.table({"n": [1, 1], "m": [1, 2]}))
         assert run(server, f"SELECT n, m FROM {schema}.t") == [(1, 2)]
         run(server, f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
         with pytest.raises(SinkError, match="row-level security"):

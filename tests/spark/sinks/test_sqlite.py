@@ -9,20 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.harness.sink_stories import TASK, schema_json, write_part
+from tests.harness.sink_stories import TASK, schema_json, write_alone, write_part
 
 from headrace.errors import SinkError
 from headrace.spark.sinks import sqlite
-from headrace.spark.sinks.database import idle_connections
 from headrace.spark.sinks.sqlite import affinity_of, fit_type, open_sink
 
 UTC = dt.UTC
 
 
-@pytest.fixture(autouse=True)
-def no_idle_connections():
-    yield
-    idle_connections.close()
+pytestmark = pytest.mark.usefixtures("no_idle_connections")
 
 
 @pytest.fixture
@@ -33,11 +29,6 @@ def path(tmp_path):
 def run(path, *statements):
     with closing(sqlite3.connect(path)) as connection, connection:
         return [connection.execute(statement).fetchall() for statement in statements][-1]
-
-
-def commit(sink, number, rows):
-    assert sink.pending(TASK) == []
-    sink.commit([write_part(sink, number, rows)])
 
 
 VALUES: dict[str, tuple[str, pa.DataType, list[Any], list[Any]]] = {
@@ -75,7 +66,7 @@ def test_values_of_every_type_as_they_are_stored(path):
     run(path, f"CREATE TABLE t ({', '.join(f'{names[kind]} {VALUES[kind][0]}' for kind in VALUES)})")
     sink = open_sink(path, "t", schema_json((name, kind) for kind, name in names.items()))
     rows = {names[kind]: pa.array([*values, None], arrow) for kind, (_, arrow, values, _) in VALUES.items()}
-    commit(sink, 0, pa.table(rows))
+    write_alone(sink, 0, pa.table(rows))
     for kind, name in names.items():
         assert [value for (value,) in run(path, f"SELECT {name} FROM t")] == [*VALUES[kind][3], None], kind
     assert sink.name == f"sqlite://{path}/t"
@@ -152,12 +143,12 @@ def test_keys_and_their_collations(path):
         open_sink(path, "t", schema_json(fields), ("a",))
     sink = open_sink(path, "u", schema_json(fields), ("n",))
     for number, text in enumerate("ab"):
-        commit(sink, number, pa.table({"a": [text], "n": [7]}))
+        write_alone(sink, number, pa.table({"a": [text], "n": [7]}))
     assert run(path, "SELECT * FROM u") == [(7, "b")]
     with pytest.raises(ValueError, match='"n" is null'):
         write_part(sink, 2, pa.table({"a": ["c"], "n": pa.array([None], pa.int64())}))
     numbered = open_sink(path, "u", schema_json([("a", "string")]))
-    commit(numbered, 2, pa.table({"a": ["x", "y"]}))
+    write_alone(numbered, 2, pa.table({"a": ["x", "y"]}))
     assert run(path, "SELECT n, a FROM u") == [(7, "b"), (8, "x"), (9, "y")]
 
 
@@ -191,7 +182,7 @@ def test_a_file_that_another_program_has_locked(path, monkeypatch):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(OSError, match="database is locked"):
             write_part(sink, 0, pa.table({"n": [1]}))
-    commit(sink, 0, pa.table({"n": [1]}))
+    write_alone(sink, 0, pa.table({"n": [1]}))
     assert run(path, "SELECT n FROM t") == [(1,)]
 
 
