@@ -37,6 +37,7 @@ CLASSES: list[Any] = [
     NaFunctions,
     RunningApp,
 ]
+PASSWORD = "hunter2"  # not written in the calls: a message may show the caller's line
 WRONG = [object(), 5, "x", 0.5, b"x", [object()], {"x": object()}, None]
 
 
@@ -116,6 +117,23 @@ def test_a_wrong_type(case):
         getattr(kind, name)(made(kind), **{parameter: wrong})
     assert caught.value.code in ("wrong-type", "bad-value")
     assert caught.value.facts["argument"] == parameter
+    assert_explained(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: headrace.StreamsApp("a", config=["sasl.password=" + PASSWORD]),  # type: ignore[arg-type]
+        lambda: headrace.StreamsApp("a", auto_offset_reset={"password": PASSWORD}),  # type: ignore[arg-type]
+        lambda: made(headrace.Admin).delete_topics(f"kafka://me:{PASSWORD}@h:1"),
+        lambda: headrace.StateQuery("h:1", "a", store="counts", token=[PASSWORD]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_does_not_quote_values_that_may_be_passwords(call):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert caught.value.code in ("wrong-type", "bad-value")
+    assert PASSWORD not in f"{caught.value} {caught.value.facts}"
     assert_explained(caught.value)
 
 

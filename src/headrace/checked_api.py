@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
@@ -31,6 +32,10 @@ _SYNONYMS = {
     "topic": "topics",
     "value_format": "value",
 }
+
+# Words in names of arguments whose values may be, or hold, a password.
+_SECRET_WORDS = frozenset({"config", "credentials", "options", "password", "secret", "security", "token", "url"})
+_PASSWORD_IN_URL = re.compile(r"://[^/\s]*@")
 
 Kind = TypeVar("Kind", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -246,19 +251,33 @@ class _Signature:
         )
 
     def _wrong_type(self, name: str, value: object, check: Check) -> ArgumentError:
-        given, text, wanted = type(value).__name__, repr(value), check.described
-        given_value = text if len(text) <= 60 else f"{text[:57]}..."
+        given, wanted = type(value).__name__, check.described
+        given_value = _shown_value(name, value)
         facts = {"function": self._name, "argument": name, "expected": wanted, "given": given}
         if isinstance(value, str) and check.choices:
             near = nearest(value.lower().replace("-", "_"), check.choices) or nearest(value, check.choices)
             hint = f"; did you mean {near!r}?" if near else ""
-            message = f"{self._name}: {name} is {given_value}, none of {', '.join(check.choices)}{hint}"
+            message = f"{self._name}: {name} is {given_value or 'a value'}, none of {', '.join(check.choices)}{hint}"
             fix = f'write {name}="{near}"' if near else f"give one of: {', '.join(check.choices)}"
             return ArgumentError("bad-value", message, fix, **facts)
-        message = f"{self._name}: {name} is {given_value} ({given}), expected {wanted}"
+        message = f"{self._name}: {name} is {f'{given_value} ({given})' if given_value else given}, expected {wanted}"
         lists = isinstance(value, str) and any(kind in wanted for kind in ("Iterable[str]", "Sequence[str]"))
-        fix = f"put it into a list: {name}=[{value!r}]" if lists else f"pass {wanted}: {self._usage()}"
+        fix = f"put it into a list: {name}=[{given_value or name}]" if lists else f"pass {wanted}: {self._usage()}"
         return ArgumentError("wrong-type", message, fix, **facts)
+
+
+def _shown_value(name: str, value: object) -> str:
+    """A value as a message quotes it, at most 60 characters. Empty for one that may hold a password.
+
+    A message ends up in logs. Settings arrive as mappings, and a URL may carry a password before its host.
+    """
+    words = name.lower().split("_")
+    if isinstance(value, Mapping) or not _SECRET_WORDS.isdisjoint(words):
+        return ""
+    text = repr(value)
+    if _PASSWORD_IN_URL.search(text):
+        return ""
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _locate(error: HeadraceError, depth: int) -> None:
