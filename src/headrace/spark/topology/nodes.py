@@ -68,6 +68,7 @@ FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
+RowFunction: TypeAlias = Literal["avg", "count", "first", "lag", "last", "max", "min", "sum"]
 StateKind: TypeAlias = Literal["value", "list", "map"]
 ProcessorInterface: TypeAlias = Literal["row", "pandas"]
 TimeMode: TypeAlias = Literal["none", "processingTime", "eventTime"]
@@ -666,6 +667,69 @@ class Transform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverFunction:
+    """A function over the rows around a row, those of its key in the order of event time: `avg(x) OVER (..)`.
+
+    Its frame begins and ends so many rows (`"rows"`) or microseconds (`"range"`) from the row, 0 or less. A range that
+    ends at the row ends behind the last row of the same order. `lag` takes the one row at `begin`.
+    """
+
+    function: RowFunction
+    column: str | None  # the g or i whose values it takes; None: rows are counted
+    expression: str  # canonical text of the column
+    result_type: str  # Spark type as JSON
+    unit: Literal["rows", "range"]
+    begin: int | None  # None: with the first row of the key
+    end: int
+
+    def __str__(self) -> str:
+        if self.function == "lag":
+            return f"lag({self.expression}, {-(self.begin or 0)})"
+        begin = "UNBOUNDED" if self.begin is None else f"{-self.begin}{' us' if self.unit == 'range' else ''}"
+        end = "CURRENT ROW" if self.end == 0 else f"{-self.end} PRECEDING"
+        argument = "*" if self.column is None else self.expression
+        return f"{self.function}({argument}) {self.unit.upper()} BETWEEN {begin} PRECEDING AND {end}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverRows:
+    """Window functions in event time with their store: rows `g0.., i0..` in, each once with the functions' values out.
+
+    A row leaves when the watermark has passed its event time, so all rows before it are known. Rows that `order` leaves
+    equal are ordered by `inputs`, as in `TopN`.
+    """
+
+    name: str  # "avg10-by-seller": the store's name and the subtopology's
+    group_columns: tuple[tuple[str, str], ...]  # (name the user sees, type JSON) of g0, g1, ..
+    inputs: tuple[tuple[str, str], ...]  # (name, type JSON) of i0, i1, ..
+    order: tuple[SortColumn, ...]  # the event time first, ascending
+    functions: tuple[OverFunction, ...]  # f0, f1, ..
+    columns: tuple[tuple[str, str], ...]  # (name, type JSON) of its rows
+    origins: tuple[str, ...]  # of each column: the g, i or f that it is
+    changelog_topic: str
+    group_expressions: tuple[str, ...] = ()  # canonical text of g0, g1, ..
+    input_expressions: tuple[str, ...] = ()  # canonical text of i0, i1, ..
+    watermark_sources: tuple[str, ...] = ()
+    idle_timeout_ms: int = 0  # as in `WindowedAggregate`
+    where: str = ""
+
+    @property
+    def kept_columns(self) -> tuple[tuple[str, str], ...]:
+        """Those of its columns that its rows have: all."""
+        return self.columns
+
+    @property
+    def history_rows(self) -> int:
+        """Return how many rows before a row the functions read, of those whose frame is so many rows."""
+        return max((-one.begin for one in self.functions if one.unit == "rows" and one.begin is not None), default=0)
+
+    @property
+    def history_us(self) -> int:
+        """Return how far before a row the functions read, of those whose frame is a range of time."""
+        return max((-one.begin for one in self.functions if one.unit == "range" and one.begin is not None), default=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
     """Sink that writes rows to a user topic.
 
@@ -745,14 +809,15 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `join` or `transform` of the source's rows, or `closed`, the windows of its rows that close, `before` on
-    the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results, `after` on
+    In order: `join`, `transform` or `over` of the source's rows, or `closed`, the windows of its rows that close,
+    `before` on the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results, `after` on
     them, `onward`, `sink`.
     """
 
     source_index: int
     join: Join | None = None
     transform: Transform | None = None
+    over: OverRows | None = None
     closed: WindowedAggregate | None = None  # with its results: one row per group of a closed window
     before: tuple[NarrowCall, ...] = ()
     deduplication: Deduplication | None = None
@@ -765,9 +830,14 @@ class Branch:
     sink: Sink
 
     @property
-    def head(self) -> Join | Transform | WindowedAggregate | None:
+    def head(self) -> Join | Transform | OverRows | WindowedAggregate | None:
         """Return the operator in front of everything else, which makes the rows that `before` takes."""
-        return self.join or self.transform or self.closed
+        return self.row_operator or self.closed
+
+    @property
+    def row_operator(self) -> Join | Transform | OverRows | None:
+        """Return the operator in front that makes rows of a stream."""
+        return self.join or self.transform or self.over
 
     @property
     def out_of_time(self) -> OutOfTime:

@@ -33,12 +33,12 @@ from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.stores.order_codes import Codes, changes_of, codes_of, sorted_rows
 from headrace.spark.runtime.stores.store import StoreWrites
-from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, RankFunction, TopN
+from headrace.spark.topology.nodes import DELETED_COLUMN, KEY_COLUMN, TASK_COLUMN, OverRows, RankFunction, TopN
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import BatchKey, StoreReader
 
-__all__ = ["SLOT_BYTES", "Ranking", "RunningTopN", "TopNChanges", "TopNOperator"]
+__all__ = ["SLOT_BYTES", "Ranking", "RowOrder", "RunningTopN", "SortedRows", "TopNChanges", "TopNOperator"]
 
 ENOUGH = 300_000  # waiting rows of a task that are reduced to the first ones of their keys
 FIRST_SLOTS = 4  # that are read at once; while all of a key are taken, twice as many of it are read
@@ -65,34 +65,34 @@ class TopNOperator:
         return RunningTopN(Ranking(self.top), self)
 
 
-class Ranking:
-    """Order and ranks of rows."""
+class RowOrder:
+    """Order of the rows `g0.., i0..` of a node: by key, then as declared, then by all other inputs."""
 
-    def __init__(self, top: TopN) -> None:
-        self.top = top
-        self.groups = pa.schema([(f"g{at}", arrow_type(kind)) for at, (_, kind) in enumerate(top.group_columns)])
-        self.inputs = pa.schema([(name, arrow_type(kind)) for name, kind in top.inputs])
+    def __init__(self, node: TopN | OverRows) -> None:
+        self.groups = pa.schema([(f"g{at}", arrow_type(kind)) for at, (_, kind) in enumerate(node.group_columns)])
+        self.inputs = pa.schema([(name, arrow_type(kind)) for name, kind in node.inputs])
         self.kept = pa.schema([*self.groups, *self.inputs])
-        ordered = {one.column for one in top.order}
+        self._order = node.order
+        ordered = {one.column for one in node.order}
         self._others = [name for name in self.inputs.names if name not in ordered]
 
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the types that they are stored in, whatever time zone or width Spark used."""
         return pa.Table.from_arrays([rows.column(f.name).cast(f.type) for f in self.kept], schema=self.kept)
 
-    def sort(self, rows: pa.Table, group: Positions) -> _Sorted:
+    def sort(self, rows: pa.Table, group: Positions) -> SortedRows:
         """Return the order of `rows`, whose keys are numbered by `group`."""
         # The group first, then the declared order. Each column is an array of integers in Spark's order, so one
         # lexicographic sort of numbers does all.
         codes: list[Codes] = [group]
-        for one in self.top.order:
+        for one in self._order:
             column = rows.column(one.column).combine_chunks()
             codes += codes_of(column, descending=one.descending, nulls_last=one.nulls_last)
         order = sorted_rows(codes)
         starts_tie = changes_of(codes, order)
         self._order_ties(rows, order, starts_tie)
         starts_group = changes_of([group], order)
-        return _Sorted(order, group[order], starts_group, starts_tie)
+        return SortedRows(order, group[order], starts_group, starts_tie)
 
     def _order_ties(self, rows: pa.Table, order: Positions, starts_tie: Mask) -> None:
         """Order the rows within each tie by their other columns. Few rows are in one, so only those are looked at."""
@@ -112,8 +112,16 @@ class Ranking:
         order[places] = mine[sorted_rows(codes)]
 
 
+class Ranking(RowOrder):
+    """Order and ranks of rows."""
+
+    def __init__(self, top: TopN) -> None:
+        super().__init__(top)
+        self.top = top
+
+
 @dataclass(frozen=True, slots=True)
-class _Sorted:
+class SortedRows:
     """Rows in order: by key, then by rank."""
 
     rows: Positions  # numbers of the rows
@@ -137,10 +145,10 @@ class _Sorted:
         """Return the place of each row in its group, from 0."""
         return self.ranks("row_number") - 1
 
-    def only(self, mask: Mask) -> _Sorted:
+    def only(self, mask: Mask) -> SortedRows:
         """Return the rows in `mask`, in the same order."""
         tie, group = np.cumsum(self.starts_tie, dtype=np.int64)[mask], self.group[mask]
-        return _Sorted(self.rows[mask], group, _changes(group), _changes(tie))
+        return SortedRows(self.rows[mask], group, _changes(group), _changes(tie))
 
 
 class TopNDescription(Protocol):
@@ -207,8 +215,8 @@ class _Merged:
 
     rows: pa.Table
     slot: Positions  # of each row in the store; negative for a new one
-    before: _Sorted  # the stored rows
-    after: _Sorted  # the rows that are among the first ones now
+    before: SortedRows  # the stored rows
+    after: SortedRows  # the rows that are among the first ones now
     ranks: Positions  # of these
     counts: Positions  # their number for each key
     counts_before: Positions

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
-from headrace.spark.topology.nodes import Join, TimeWindow, Transform, WindowedAggregate, WindowedTopN
+from headrace.spark.topology.nodes import Join, OverRows, TimeWindow, Transform, WindowedAggregate, WindowedTopN
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import StoreReader
@@ -103,7 +103,7 @@ def least_watermark(sources: Sequence[str], upstream: Sequence[UpstreamWatermark
 
 
 def silent_tasks(
-    closing: ClosingNode | Join | Transform, upstream: Sequence[UpstreamWatermark]
+    closing: ClosingNode | Join | OverRows | Transform, upstream: Sequence[UpstreamWatermark]
 ) -> tuple[tuple[str, int, int], ...]:
     """Return (source, task, ms of silence) of the upstream tasks that hold back windows because they are silent.
 
@@ -111,7 +111,7 @@ def silent_tasks(
     more than one window end ahead. A task that only lags goes on sending; watermarks of long windows are seldom sent,
     but by all tasks alike.
     """
-    window = None if isinstance(closing, (Join, Transform)) else closing.window
+    window = None if isinstance(closing, (Join, OverRows, Transform)) else closing.window
     sources = sum(closing.watermark_sources, ()) if isinstance(closing, Join) else closing.watermark_sources
     ahead_us = window.slide_us if isinstance(window, TimeWindow) else 0
     sent = [one for one in upstream if one.source in sources]
@@ -168,7 +168,7 @@ def advance_clock(
 def advance_clocks(
     reader: StoreReader,
     entries: ClockEntries,
-    closing: ClosingNode | Join | Transform,
+    closing: ClosingNode | Join | OverRows | Transform,
     groups: Sequence[Sequence[str]],
     upstream: Sequence[UpstreamWatermark],
 ) -> ClockStep:

@@ -31,6 +31,7 @@ from headrace.spark.topology.nodes import (
     Deduplication,
     Join,
     KeyedOperator,
+    OverRows,
     RepartitionSource,
     SessionWindow,
     TableAggregate,
@@ -56,6 +57,7 @@ __all__ = [
     "store_of",
     "store_of_deduplication",
     "store_of_join",
+    "store_of_over",
     "store_of_transform",
     "store_of_watermark",
     "stored_schema",
@@ -343,6 +345,24 @@ def store_of_transform(transform: Transform) -> StoreSpec:
     return StoreSpec(name=transform.name, changelog_topic=transform.changelog_topic, rows=RowSchema(tuple(columns)))
 
 
+def store_of_over(over: OverRows) -> StoreSpec:
+    """The store of window functions: rows that wait for the watermark, and what the functions read of earlier ones."""
+    columns = [
+        RowColumn("key", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(over.group_expressions, over.group_columns, strict=True)
+    ]
+    columns += [
+        RowColumn("row", expression, str(arrow_type(kind)))
+        for expression, (_, kind) in zip(over.input_expressions, over.inputs, strict=True)
+    ]
+    names = dict(zip((name for name, _ in over.inputs), over.input_expressions, strict=True))
+    order = ", ".join(str(replace(one, column=names[one.column])) for one in over.order)
+    # Types that no stored value has: which earlier rows are kept, and what is kept of them, follows from both.
+    columns.append(RowColumn("order", order, "order"))
+    columns += [RowColumn("function", str(one), "window function") for one in over.functions]
+    return StoreSpec(name=over.name, changelog_topic=over.changelog_topic, rows=RowSchema(tuple(columns)))
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
     stores: list[StoreSpec] = []
@@ -350,6 +370,8 @@ def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
         stores.append(store_of_join(branch.join))
     if branch.transform is not None:
         stores.append(store_of_transform(branch.transform))
+    if branch.over is not None:
+        stores.append(store_of_over(branch.over))
     if branch.closed is not None:
         stores.append(store_of(branch.closed))
     if branch.deduplication is not None:
