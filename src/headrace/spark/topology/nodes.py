@@ -810,8 +810,8 @@ class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
     In order: `join`, `transform` or `over` of the source's rows, or `closed`, the windows of its rows that close,
-    `before` on the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results, `after` on
-    them, `onward`, `sink`.
+    `before` on the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results,
+    `after` on them, `onward`, `sink`.
     """
 
     source_index: int

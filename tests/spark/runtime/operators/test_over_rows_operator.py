@@ -290,6 +290,25 @@ def test_results_do_not_depend_on_cuts_interleaving_undone_batches_and_restores(
             pipeline.close()
 
 
+@pytest.mark.parametrize("units", [("rows",), ("range",), ("rows", "range")])
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_functions_go_on_from_one_micro_batch_to_the_next(tmp_path: Path, size: int, units: tuple[str, ...]) -> None:
+    """Many rows of few keys, far more than any frame has, in micro-batches of some records."""
+    events = [
+        Event(number % 2, "ab"[number % 3 > 0], number * SECOND // 3, number % 7 - 3 or None, float(number % 5), None)
+        for number in range(120)
+    ]
+    over = over_of([one for one in FUNCTIONS if one.unit in units])  # either unit may keep what the other one needs
+    pipeline = Pipeline(tmp_path, over, SECOND)
+    for event in events:
+        pipeline.send(event.task, [event])
+    while pipeline.read < len(pipeline.topic):
+        pipeline.take(size)
+    assert sum(pipeline.out.values()) > 100
+    assert pipeline.out == reference(events, over, SECOND)
+    pipeline.close()
+
+
 def max_history(over: OverRows, events: Sequence[Event]) -> int:
     """The most rows that are kept of those that have left."""
     keys = {event.key for event in events}

@@ -1,6 +1,6 @@
-"""Values of window functions over rows in order: frames, sums, extremes, and what goes on from one micro-batch to next.
+"""Values of window functions over rows in order: frames, sums, extremes, and what goes on behind a micro-batch.
 
-Rows of a key lie side by side, those that have left before in front of those that leave now. Only the latter get values.
+Rows of a key lie side by side, those that have left before in front of those that leave now. Only these get values.
 """
 
 from __future__ import annotations

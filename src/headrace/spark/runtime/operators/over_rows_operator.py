@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type
@@ -38,7 +37,6 @@ from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_over
 from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.byte_spans import Positions, array_of_spans, spans_of
-from headrace.spark.runtime.stores.order_codes import changes_of
 from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.runtime.stores.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, OverRows
