@@ -31,7 +31,15 @@ from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.ranked_stream import KeyedTopN
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, RowSource, TableRows
+from headrace.spark.stream_source import (
+    ClosedWindows,
+    JoinedSide,
+    KeyedJoin,
+    KeyedOverRows,
+    KeyedTransform,
+    RowSource,
+    TableRows,
+)
 from headrace.spark.table_join import KeyedTableJoin
 from headrace.spark.topology.nodes import (
     CHANGE_COLUMN,
@@ -73,7 +81,7 @@ from headrace.spark.unsupported import needs_exactly_once, refusal
 _KEY, _TIME = f"{HIDDEN_PREFIX}key_value", f"{HIDDEN_PREFIX}operand"  # stored columns of a join that no result has
 
 Closing = TypeVar("Closing", bound="WindowedAggregate | WindowedTopN")
-StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin | KeyedTransform
+StoredState: TypeAlias = KeyedState | KeyedDeduplication | KeyedJoin | KeyedOverRows | KeyedTransform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +201,9 @@ def _states_of_origins(origins: Sequence[StreamSource]) -> Iterator[StoredState]
 def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_sink: Leaving) -> TopologyError:
     """Return the refusal of two stores of one name."""
     if state is other:
-        rows = "stream" if isinstance(state, (KeyedDeduplication, KeyedJoin, KeyedTransform)) else "table"
+        rows = (
+            "stream" if isinstance(state, (KeyedDeduplication, KeyedJoin, KeyedOverRows, KeyedTransform)) else "table"
+        )
         return refusal(
             "not-supported-here",
             f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
@@ -553,6 +563,9 @@ class _Building:
         if isinstance(origin.source, KeyedTransform):
             self._add_transform(origin.source, branch)
             return
+        if isinstance(origin.source, KeyedOverRows):
+            self._add_over_rows(origin.source, branch)
+            return
         if isinstance(origin.source, ClosedWindows):
             self._add_closed(origin.source, branch)
             return
@@ -642,7 +655,28 @@ class _Building:
 
     def _add_transform(self, declared: KeyedTransform, branch: Branch) -> None:
         """Add the subtopology of a processor that ends in `branch`, and the branches that feed it."""
-        projection, topic = declared.projection, self._internal(declared.name, "repartition")
+        source = self._repartitioned(declared, declared.projection)
+        transform = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
+        self._behind[declared.name] = CompiledSubtopology(
+            subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
+        )
+
+    def _add_over_rows(self, declared: KeyedOverRows, branch: Branch) -> None:
+        """Add the subtopology of window functions that ends in `branch`, and the branches that feed it."""
+        source = self._repartitioned(declared, declared.windows.projection)
+        over = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
+        self._behind[declared.name] = CompiledSubtopology(
+            subtopology_id=declared.name, sources=(source,), branches=(replace(branch, over=over),)
+        )
+
+    def _repartitioned(
+        self, declared: KeyedTransform | KeyedOverRows, projection: ProjectForGroup
+    ) -> RepartitionSource:
+        """Add the branches that feed an operator on rows, and return the source that it reads them from."""
+        topic = self._internal(declared.name, "repartition")
+        if len(declared.origins) > 1:
+            # A union's template has a leaf of its own: its columns are no source's.
+            projection = replace(projection, bare=False, source_columns=())
         texts = self._texts_behind_union(declared.origins, projection, declared.clock)
         event_time = (EVENT_TIME_COLUMN,) if declared.clock is not None else ()
         for origin in declared.origins:
@@ -661,18 +695,15 @@ class _Building:
             before = origin.calls if watermark is not None else without_watermark(origin.calls)
             feeding = Branch(source_index=0, before=before, projection=projection, watermark=watermark, sink=sink)
             self._add_branch(origin, feeding, columns_read(projected))
-        source = RepartitionSource(
+        return RepartitionSource(
             topic=topic,
             columns=projection.columns,
             expressions=texts,
             on_error="fail",
             origins=declared.topics,
             # Records that start a micro-batch for timers of processing time look like watermarks.
-            has_watermarks=declared.clock is not None or declared.time_mode == "processingTime",
-        )
-        transform = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
-        self._behind[declared.name] = CompiledSubtopology(
-            subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
+            has_watermarks=declared.clock is not None
+            or (isinstance(declared, KeyedTransform) and declared.time_mode == "processingTime"),
         )
 
     def _watermark_of_side(
@@ -686,8 +717,8 @@ class _Building:
             return RelayedWatermark(name=clock.source, side=side)
         return self._clock(f"{declared.name}-{side}-watermark", clock, origin, None, declared.where, side)
 
-    def _watermark_in_front(self, declared: KeyedTransform, origin: StreamSource) -> Watermark | None:
-        """Return the clock on a way into a processor with timers of event time."""
+    def _watermark_in_front(self, declared: KeyedTransform | KeyedOverRows, origin: StreamSource) -> Watermark | None:
+        """Return the clock on a way into a processor with timers of event time, or into window functions."""
         if declared.clock is None:
             return None
         return self._clock(f"{declared.name}-watermark", declared.clock, origin, None, declared.where)

@@ -19,6 +19,7 @@ from headrace.spark.topology.nodes import (
     Deduplication,
     Join,
     KeyedOperator,
+    OverRows,
     RepartitionSink,
     RepartitionSource,
     SessionWindow,
@@ -124,6 +125,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
     document: dict[str, Any] = {} if branch.join is None else {"join": _join(branch.join)}
     if branch.transform is not None:
         document["transform"] = _transform(branch.transform)
+    if branch.over is not None:
+        document["over"] = _over(branch.over)
     if branch.closed is not None:
         document["closed_windows"] = _aggregate(branch.closed)
     document["calls"] = [call.method for call in branch.before]
@@ -165,6 +168,17 @@ def _transform(transform: Transform) -> dict[str, Any]:
         "variables": {variable.name: variable.kind for variable in transform.variables},
         "columns": [name for name, _ in transform.columns],
         "changelog": transform.changelog_topic,
+    }
+
+
+def _over(over: OverRows) -> dict[str, Any]:
+    return {
+        "name": over.name,
+        "keys": list(over.group_expressions),
+        "order": ", ".join(_order_of(over)),
+        "functions": [str(one) for one in over.functions],
+        "columns": [name for name, _ in over.columns],
+        "changelog": over.changelog_topic,
     }
 
 
@@ -253,7 +267,7 @@ def _top_n(top: TopN) -> dict[str, Any]:
     }
 
 
-def _order_of(top: TopN) -> list[str]:
+def _order_of(top: TopN | OverRows) -> list[str]:
     expressions = dict(zip((name for name, _ in top.inputs), top.input_expressions, strict=True))
     return [str(replace(one, column=expressions[one.column])) for one in top.order]
 
@@ -351,6 +365,8 @@ def _head_lines(branch: Branch) -> list[str]:
         return _join_lines(branch.join)
     if branch.transform is not None:
         return _transform_lines(branch.transform)
+    if branch.over is not None:
+        return _over_lines(branch.over)
     return [] if branch.closed is None else _operator_lines(branch.closed)
 
 
@@ -379,6 +395,16 @@ def _transform_lines(transform: Transform) -> list[str]:
     return [
         f"  keeps    {transform.name}: {transform.processor_name} by {by} ({variables or 'no variables'})",
         f"           changelog {transform.changelog_topic}",
+    ]
+
+
+def _over_lines(over: OverRows) -> list[str]:
+    by, order = ", ".join(over.group_expressions), ", ".join(_order_of(over))
+    return [
+        f"  keeps    {over.name}: rows by {by} in the order {order}, until the watermark has passed them, and what is",
+        "           read of them later:",
+        *(f"             {function}" for function in over.functions),
+        f"           changelog {over.changelog_topic}",
     ]
 
 
@@ -429,7 +455,8 @@ def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if branch.closed is not None:
         return ", ".join(name for name, _ in branch.closed.group_columns)
     if branch.operator is None:
-        groups = () if branch.transform is None else branch.transform.group_columns
+        head = branch.transform or branch.over
+        groups = () if head is None else head.group_columns
         return ", ".join(name for name, _ in groups) or "of the input"
     position = branch.operator.key_name if isinstance(branch.operator, TopN) else None
     return ", ".join([name for name, _ in branch.operator.group_columns] + ([position] if position else []))

@@ -20,9 +20,10 @@ from headrace.spark.analysis.event_time import (
     has_watermark,
     keyed_deduplication,
 )
+from headrace.spark.analysis.over_rows import read_over_rows
 from headrace.spark.analysis.plan_reader import check_narrow
 from headrace.spark.analysis.ranked_windows import window_columns
-from headrace.spark.analysis.ranking import Ranking, read_ranking
+from headrace.spark.analysis.ranking import Ranking, is_ranking, read_ranking
 from headrace.spark.analysis.static_join import StaticDataFrame, checked_join
 from headrace.spark.analysis.stream_union import aligned, common_event_time
 from headrace.spark.analysis.unbounded_state import warn_of_unbounded_deduplication, warn_of_unbounded_join
@@ -30,9 +31,10 @@ from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.grouped_stream import GroupedStream, StreamTable
 from headrace.spark.ranked_stream import RankedStream, ranked_stream
 from headrace.spark.spark_internals import analysed, sequence
+from headrace.spark.state_names import derived_state_name
 from headrace.spark.stream_base import Application, StreamBase, StreamSource, described_sources
 from headrace.spark.stream_join import STREAM_JOINS, StreamSide, join_kind, keyed_join, without_equal_rows
-from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedTransform
+from headrace.spark.stream_source import ClosedWindows, KeyedJoin, KeyedOverRows, KeyedTransform
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, HIDDEN_PREFIX, NarrowCall, TopicSource
 from headrace.spark.unsupported import (
     call_site,
@@ -72,11 +74,63 @@ class Stream(StreamBase):
                 raise
         # The rows behind a rank are a stream that waits for its filter.
         call = NarrowCall(method=method, args=args, kwargs=tuple(kwargs.items()), where=call_site())
-        return cast("Self", self._ranked(call))
+        self._check_not_deduplicated("a window function", call.where)
+        functions = self._over_rows(call)
+        return cast("Self", self._ranked(call) if functions is None else functions)
+
+    def _over_rows(self, call: NarrowCall) -> Stream | None:
+        """Return the rows behind a call with window functions; None for ranks, and without a watermark to follow."""
+        origins, before, template = self._origins, without_hidden(self._template), self._template
+        calls: tuple[NarrowCall, ...] = (call,)
+        ranks = is_ranking(apply_calls(template, calls))
+        known = origins[0].source if len(origins) == 1 else None
+        # A second call on the same window is computed together with the first one: the rows are in order already.
+        if isinstance(known, KeyedOverRows):
+            between = origins[0].calls[len(known.rest) :]
+            origins, before, calls = known.origins, known.before, (*known.calls, *between, call)
+            template = known.template
+        elif ranks or not has_watermark(template):
+            return None
+        try:
+            return self._in_event_time(origins, before, template, calls)
+        except TopologyError:
+            if not ranks:
+                raise
+            return None  # over another window, with a filter behind it
+
+    def _in_event_time(
+        self,
+        origins: tuple[StreamSource, ...],
+        before: DataFrame,
+        template: DataFrame,
+        calls: tuple[NarrowCall, ...],
+    ) -> Stream:
+        """Return the rows behind window functions, which `calls` on `before` add."""
+        where = calls[-1].where
+        ways = [(origin.source, origin.calls) for origin in origins if isinstance(origin.source, TopicSource)]
+        clock = closing_windows(template, ways, where, "window functions")
+        windows = read_over_rows(before, apply_calls(before, calls), clock.event_time_expression, where)
+        results = tuple(f"{sql} AS {quoted(name)}" for name, sql in windows.results)
+        rest = NarrowCall(method="selectExpr", args=results, where=where)
+        over = KeyedOverRows(
+            name=derived_state_name(
+                f"{windows.names[0]}-by", [name for name, _ in windows.group_columns], where, "withColumn"
+            ),
+            origins=origins,
+            windows=windows,
+            calls=calls,
+            before=before,
+            template=template,
+            clock=clock,
+            schema=windows.schema if windows.bare else windows.made_schema,
+            rest=() if windows.bare else (rest,),
+            where=where,
+        )
+        source = StreamSource(source=over, calls=over.rest)
+        return Stream(self._app, self._app._template_of(windows.schema), (source,))
 
     def _ranked(self, call: NarrowCall) -> RankedStream:
         """Return the rows behind a call with a rank over a window. Raises TopologyError for any other window."""
-        self._check_not_deduplicated("a window function", call.where)
         before = self._template.select(
             *(quoted(name) for name in self._template.columns if not name.startswith(HIDDEN_PREFIX))
         )

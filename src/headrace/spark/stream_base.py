@@ -33,7 +33,7 @@ from headrace.spark.sinks.declaration import (
     table_sink,
     topic_sink,
 )
-from headrace.spark.stream_source import ClosedWindows, KeyedTransform, RowSource, TableRows
+from headrace.spark.stream_source import ClosedWindows, KeyedOverRows, KeyedTransform, RowSource, TableRows
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
     Leaving,
@@ -567,6 +567,8 @@ def _described_source(source: RowSource) -> str:
         kind: str = source.value_format
     elif isinstance(source, KeyedTransform):
         kind = source.processor_name
+    elif isinstance(source, KeyedOverRows):
+        kind = "window functions"
     else:
         names = {ClosedWindows: "closed windows", TableRows: "table"}
         kind = names.get(type(source), "joined")

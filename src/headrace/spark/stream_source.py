@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +19,7 @@ from headrace.spark.topology.nodes import (
     InitialState,
     JoinKind,
     NarrowCall,
+    OverRows,
     ProcessorInterface,
     ProjectForGroup,
     StateVariable,
@@ -27,7 +28,19 @@ from headrace.spark.topology.nodes import (
     Transform,
 )
 
-__all__ = ["ClosedWindows", "JoinedSide", "KeyedJoin", "KeyedTransform", "RowSource", "StreamSource", "TableRows"]
+if TYPE_CHECKING:
+    from headrace.spark.analysis.over_rows import OverWindows
+
+__all__ = [
+    "ClosedWindows",
+    "JoinedSide",
+    "KeyedJoin",
+    "KeyedOverRows",
+    "KeyedTransform",
+    "RowSource",
+    "StreamSource",
+    "TableRows",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +183,51 @@ class KeyedTransform:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyedOverRows:
+    """Window functions in event time: where their rows come from, and what they add to them."""
+
+    name: str
+    origins: tuple[StreamSource, ...]
+    windows: OverWindows
+    calls: tuple[NarrowCall, ...]  # that add the functions, and those between them
+    before: DataFrame = field(repr=False)  # the rows in front of them, without hidden columns
+    template: DataFrame = field(repr=False)  # the template of these rows
+    clock: ClosingWindows  # by whose watermark rows leave
+    schema: StructType  # of its rows: the results, or g0.., i0.., f0.. where `rest` computes them
+    rest: tuple[NarrowCall, ...]  # makes the results of these rows, if they are more than renamed
+    where: str
+    noun = "a window function"
+    naming_call = "withColumn"
+    key_column = None  # no column equals the key of an input record
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that its rows come from."""
+        return _topics_of(self.origins)
+
+    def node(self, changelog_topic: str, idle_timeout_ms: int) -> OverRows:
+        """Return its compiled form. `idle_timeout_ms`: as in `WindowedAggregate`."""
+        windows, groups = self.windows, len(self.windows.group_columns)
+        names = [field.name for field in self.schema]
+        origins = [sql.strip("`") for _, sql in windows.results] if windows.bare else names
+        return OverRows(
+            name=self.name,
+            group_columns=windows.group_columns,
+            inputs=windows.inputs,
+            order=windows.order,
+            functions=windows.functions,
+            columns=tuple((field.name, field.dataType.json()) for field in self.schema),
+            origins=tuple(origins),
+            changelog_topic=changelog_topic,
+            group_expressions=windows.projection.expressions[:groups],
+            input_expressions=windows.projection.expressions[groups:],
+            watermark_sources=self.clock.sources,
+            idle_timeout_ms=idle_timeout_ms,
+            where=self.where,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedWindows:
     """The rows of an aggregate whose windows close, each once: when its window has closed."""
@@ -224,7 +282,7 @@ class TableRows:
         return apply_calls(table, self.calls)
 
 
-RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | ClosedWindows | TableRows
+RowSource: TypeAlias = TopicSource | KeyedJoin | KeyedTransform | KeyedOverRows | ClosedWindows | TableRows
 
 
 def _topics_of(origins: Sequence[StreamSource]) -> tuple[str, ...]:

@@ -37,15 +37,14 @@ from headrace.spark.spark_internals import (
 from headrace.spark.topology.nodes import ProjectForGroup, RankFunction, SortColumn, TimeWindow
 from headrace.spark.unsupported import is_hidden, refusal, translated
 
-__all__ = ["MOST_ROWS", "Ranking", "has_window", "limit_of", "read_ranking"]
+__all__ = ["MOST_ROWS", "Ranking", "WindowCallReader", "has_window", "is_ranking", "limit_of", "read_ranking"]
 
 MOST_ROWS = 10_000
 _FUNCTIONS: dict[str, RankFunction] = {"RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank"}
 _FIRST_ROWS = (
-    "row_number(), rank() or dense_rank() in a column of its own, and where('rn <= 10') behind it, "
-    "keeps the first rows of each key; groupBy with min, max, count or sum keeps such values per key"
+    "row_number(), rank() or dense_rank() in a column of its own, and where('rn <= 10') behind it, keeps the first "
+    "rows of each key; avg, lag and others over a window follow withWatermark, whose time the window is ordered by"
 )
-_COMPUTE_BEFORE = "compute it with withColumn before the rank"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +88,25 @@ def read_ranking(
     Raises:
         TopologyError: needs-shuffle, not-supported-here.
     """
-    return _Reader(before, where, windows or {}).read(ranked)
+    return _RankingReader(before, where, windows or {}).read(ranked)
 
 
-class _Reader:
+def is_ranking(dataframe: DataFrame) -> bool:
+    """Whether all window functions in the plan of `dataframe` are ranks. A rank needs a filter behind it."""
+    windows = [node for node in walk(analysed(dataframe)) if class_of(node) == "Window"]
+    aliases = [alias for node in windows for alias in sequence(node.windowExpressions())]
+    return all(class_of(alias.child().windowFunction()) in _FUNCTIONS for alias in aliases)
+
+
+class WindowCallReader:
+    """What a call with window functions computes, in SQL over the columns in front of it.
+
+    Grouping values become `g0..`, what else is kept of the rows `i0..`, and the functions have names of their own.
+    Subclasses read the functions. Mutable while it reads.
+    """
+
+    _noun = "window function"  # in messages
+
     def __init__(self, before: DataFrame, where: str, windows: Mapping[str, WindowColumn]) -> None:
         self._before, self._where, self._windows = before, where, windows
         self._spark = before.sparkSession
@@ -101,58 +115,16 @@ class _Reader:
         self._definitions: dict[int, Any] = {}  # by number of a column that the call itself defines
         self._groups: list[Any] = []
         self._inputs: list[Any] = []
-        self._rank = -1
+        self._made: dict[int, str] = {}  # names of the functions' columns, by their numbers in Spark
         self._window_at = -1  # number of the grouping value that is a window
         self._column: WindowColumn | None = None  # this window
         self._time_window: TimeWindow | None = None
 
-    def read(self, ranked: DataFrame) -> Ranking:
-        """Take the plan of `ranked` apart, and check the parts against Spark."""
-        # 1. The one Window node, and the definitions of the projections around it.
-        window, columns = self._window(analysed(ranked))
-        [alias] = sequence(window.windowExpressions())
-        function = self._function(alias)
-        self._rank = expression_id(alias)
-        # 2. Grouping values and results over the columns in front of the call. Spark's projections rename what a window
-        #    needs; those names are resolved away.
-        self._groups = [self._resolved(one) for one in sequence(window.partitionSpec())]
-        self._find_window()
-        self._check_groups()
-        names = [name for name in ranked.columns if not is_hidden(name)]
-        shown = [column for column in columns if not is_hidden(str(column.name()))]
-        outputs = [self._resolved(column) for column in shown]
-        rank_column = self._rank_column(shown)
-        # Columns in the order of the result: this order breaks ties. Then what else the rows are sorted by.
-        # 3. Inputs are noted in the order of the result, which breaks ties and so must not depend on Spark's plan.
-        for one in outputs:
-            self._note_columns(one)
-        order = tuple(found for one in sequence(window.orderSpec()) if (found := self._sorted_by(one)) is not None)
-        results = tuple((name, str(self._rebuilt(one).sql()).strip()) for name, one in zip(names, outputs, strict=True))
-        group_columns = tuple(
-            (self._name_of(one), '"timestamp"' if at == self._window_at else str(one.dataType().json()))
-            for at, one in enumerate(self._groups)
-        )
-        projection = self._projection(group_columns)
-        own = {f"g{at}" for at in range(len(self._groups))} | {f"i{at}" for at in range(len(self._inputs))} | {"r"}
-        ranking = Ranking(
-            function=function,
-            rank_column=rank_column,
-            group_columns=group_columns,
-            order=order,
-            projection=projection,
-            results=results,
-            output_schema_json=StructType([ranked.schema[name] for name in names]).json(),
-            bare=all(sql.strip("`") in own or sql == self._window_sql for _, sql in results),
-            source_keys=tuple(key for one in self._groups if (key := self._origins.column_of(one)) is not None),
-            window=self._time_window,
-            time_expression="" if self._column is None else self._column.time_expression,
-        )
-        # 4. Both halves from their SQL texts must have the types of the whole.
-        self._check_against_spark(ranking, StructType([ranked.schema[name] for name in names]))
-        return ranking
+    def _window_nodes(self, plan: Any) -> tuple[list[Any], list[Any]]:
+        """Return the window nodes, the last one first, and the columns of the result.
 
-    def _window(self, plan: Any) -> tuple[Any, list[Any]]:
-        """Return the window node, and the columns of the result. Notes what the projections around it define."""
+        Notes what the projections around them define.
+        """
         columns = sequence(plan.output())
         rows = analysed(self._before)
         windows = []
@@ -166,31 +138,7 @@ class _Reader:
             else:
                 raise self._refuse("needs-shuffle", f"{name} stands around this window function", _FIRST_ROWS)
             plan = plan.child()
-        if len(windows) != 1 or windows[0].windowExpressions().size() != 1:
-            raise self._refuse("needs-shuffle", "several window functions stand in one call", _FIRST_ROWS)
-        return windows[0], columns
-
-    def _function(self, alias: Any) -> RankFunction:
-        function = alias.child().windowFunction()
-        if class_of(function) not in _FUNCTIONS:
-            shown = str(function.sql())
-            raise self._refuse(
-                "needs-shuffle", f"{shown} over a window needs all rows of its partition in order", _FIRST_ROWS
-            )
-        return _FUNCTIONS[class_of(function)]
-
-    def _rank_column(self, columns: Sequence[Any]) -> str:
-        for column in columns:
-            one = column
-            while class_of(one) == "AttributeReference" and expression_id(one) in self._definitions:
-                one = self._definitions[expression_id(one)]
-            if class_of(one) == "AttributeReference" and expression_id(one) == self._rank:
-                return str(column.name())
-        raise self._refuse(
-            "not-supported-here",
-            "the rank itself is no column of the result",
-            "give it a name of its own: withColumn('rn', F.row_number().over(w))",
-        )
+        return windows, columns
 
     def _resolved(self, expression: Any) -> Any:
         """Return `expression` over the columns in front of the call, and the rank."""
@@ -201,6 +149,10 @@ class _Reader:
         if not children:
             return expression
         return with_children(self._spark, expression, [self._resolved(child) for child in children])
+
+    @property
+    def _compute_before(self) -> str:
+        return f"compute it with withColumn before the {self._noun}"
 
     def _find_window(self) -> None:
         """Note the grouping value that is a window which closes. It is grouped by its start."""
@@ -219,7 +171,7 @@ class _Reader:
         if not self._groups:
             raise self._refuse(
                 "needs-shuffle",
-                "a rank over all rows needs them in one place",
+                f"a {self._noun} over all rows needs them in one place",
                 'name a column: Window.partitionBy("c").orderBy(..)',
             )
         for at, one in enumerate(self._groups):
@@ -234,16 +186,18 @@ class _Reader:
     def _check_computable(self, expression: Any) -> None:
         """Refuse what has no form in SQL, and what has another value when it is computed again."""
         if any(class_of(node) in ("PythonUDF", "ScalaUDF") for node in walk(expression)):
-            raise self._refuse("not-supported-here", "a Python function stands beside the rank", _COMPUTE_BEFORE)
+            raise self._refuse(
+                "not-supported-here", f"a Python function stands beside the {self._noun}", self._compute_before
+            )
         volatile = nondeterministic_functions(expression)
         if volatile:
-            message = f"{', '.join(sorted(volatile))} stands beside the rank, and its value changes"
-            raise self._refuse("not-supported-here", message, _COMPUTE_BEFORE)
+            message = f"{', '.join(sorted(volatile))} stands beside the {self._noun}, and its value changes"
+            raise self._refuse("not-supported-here", message, self._compute_before)
 
     def _note_columns(self, expression: Any) -> None:
         """Note the columns that `expression` reads as inputs, in the order in which they stand there."""
         if class_of(expression) == "AttributeReference":
-            if expression_id(expression) != self._rank and self._group_of(expression) is None:
+            if expression_id(expression) not in self._made and self._group_of(expression) is None:
                 self._input(expression)
             return
         self._check_computable(expression)
@@ -252,8 +206,8 @@ class _Reader:
         # A column of a type that cannot be stored (a struct, a map) is not needed as a whole if the expression only
         # takes a part of it.
         columns = [one for one in walk(expression) if class_of(one) == "AttributeReference"]
-        is_ranked = any(expression_id(one) == self._rank for one in columns)
-        if not is_ranked and is_sortable(expression) and not all(map(is_sortable, columns)):
+        is_made = any(expression_id(one) in self._made for one in columns)
+        if not is_made and is_sortable(expression) and not all(map(is_sortable, columns)):
             self._input(expression)  # a field of a struct, an entry of a map: kept in place of the whole
             return
         for child in sequence(expression.children()):
@@ -287,7 +241,7 @@ class _Reader:
                 "not-supported-here",
                 f'"{expression.sql()}" is of type {expression.dataType().simpleString()}; '
                 "the rows that are kept have columns of flat types",
-                "select the fields that are needed, or make it a text with F.to_json, before the rank",
+                f"select the fields that are needed, or make it a text with F.to_json, before the {self._noun}",
             )
         self._inputs.append(expression)
         return len(self._inputs) - 1
@@ -296,9 +250,9 @@ class _Reader:
         return next((at for at, one in enumerate(self._groups) if one.semanticEquals(expression)), None)
 
     def _rebuilt(self, expression: Any) -> Any:
-        """Return `expression` over g0.., i0.. and r."""
-        if class_of(expression) == "AttributeReference" and expression_id(expression) == self._rank:
-            return unresolved_column(self._spark, "r")
+        """Return `expression` over g0.., i0.. and the functions' columns."""
+        if class_of(expression) == "AttributeReference" and expression_id(expression) in self._made:
+            return unresolved_column(self._spark, self._made[expression_id(expression)])
         for kind, values in (("g", self._groups), ("i", self._inputs)):
             for at, one in enumerate(values):
                 if not one.semanticEquals(expression):
@@ -340,29 +294,109 @@ class _Reader:
             ),
         )
 
-    def _check_against_spark(self, ranking: Ranking, wanted: StructType) -> None:
+    def _check_against_spark(
+        self,
+        projection: ProjectForGroup,
+        made: Sequence[tuple[str, str]],
+        results: Sequence[tuple[str, str]],
+        wanted: StructType,
+    ) -> None:
         """Both halves, parsed again, must have the types of the whole: SQL text is only trusted when they do."""
-        projection = ranking.projection
         sql = (*projection.key_sql, *projection.input_sql)
-        kinds = [*projection.columns, ("r", '"integer"')]
+        kinds = [*projection.columns, *made]
         rows = StructType([StructField(name, _parse_datatype_json_string(kind)) for name, kind in kinds])
         try:
             projected = self._before.selectExpr(*(f"{text} as {name}" for name, text in sql)).schema
-            whole = empty_frame(self._spark, rows).selectExpr(
-                *(f"{text} as {quoted(name)}" for name, text in ranking.results)
-            )
+            whole = empty_frame(self._spark, rows).selectExpr(*(f"{text} as {quoted(name)}" for name, text in results))
         except PySparkException as error:
             raise self._refuse(
-                "not-supported-here", "an expression beside the rank has no form in SQL", _COMPUTE_BEFORE
+                "not-supported-here", f"an expression beside the {self._noun} has no form in SQL", self._compute_before
             ) from error
         same = [field.dataType.json() for field in projected] == [kind for _, kind in projection.columns]
         if not same or [f.dataType for f in whole.schema] != [f.dataType for f in wanted]:
             raise self._refuse(
-                "not-supported-here", "an expression beside the rank changes its type when taken apart", _COMPUTE_BEFORE
+                "not-supported-here",
+                f"an expression beside the {self._noun} changes its type when taken apart",
+                self._compute_before,
             )
 
     def _refuse(self, code: str, message: str, fix: str) -> TopologyError:
         return refusal(code, message, fix, self._where)
+
+
+class _RankingReader(WindowCallReader):
+    _noun = "rank"
+
+    def read(self, ranked: DataFrame) -> Ranking:
+        """Take the plan of `ranked` apart, and check the parts against Spark."""
+        # 1. The one Window node, and the definitions of the projections around it.
+        windows, columns = self._window_nodes(analysed(ranked))
+        if len(windows) != 1 or windows[0].windowExpressions().size() != 1:
+            raise self._refuse("needs-shuffle", "several window functions stand in one call", _FIRST_ROWS)
+        [window] = windows
+        [alias] = sequence(window.windowExpressions())
+        function = self._function(alias)
+        self._made[expression_id(alias)] = "r"
+        # 2. Grouping values and results over the columns in front of the call. Spark's projections rename what a window
+        #    needs; those names are resolved away.
+        self._groups = [self._resolved(one) for one in sequence(window.partitionSpec())]
+        self._find_window()
+        self._check_groups()
+        names = [name for name in ranked.columns if not is_hidden(name)]
+        shown = [column for column in columns if not is_hidden(str(column.name()))]
+        outputs = [self._resolved(column) for column in shown]
+        rank_column = self._rank_column(shown)
+        # Columns in the order of the result: this order breaks ties. Then what else the rows are sorted by.
+        # 3. Inputs are noted in the order of the result, which breaks ties and so must not depend on Spark's plan.
+        for one in outputs:
+            self._note_columns(one)
+        order = tuple(found for one in sequence(window.orderSpec()) if (found := self._sorted_by(one)) is not None)
+        results = tuple((name, str(self._rebuilt(one).sql()).strip()) for name, one in zip(names, outputs, strict=True))
+        group_columns = tuple(
+            (self._name_of(one), '"timestamp"' if at == self._window_at else str(one.dataType().json()))
+            for at, one in enumerate(self._groups)
+        )
+        projection = self._projection(group_columns)
+        own = {f"g{at}" for at in range(len(self._groups))} | {f"i{at}" for at in range(len(self._inputs))} | {"r"}
+        ranking = Ranking(
+            function=function,
+            rank_column=rank_column,
+            group_columns=group_columns,
+            order=order,
+            projection=projection,
+            results=results,
+            output_schema_json=StructType([ranked.schema[name] for name in names]).json(),
+            bare=all(sql.strip("`") in own or sql == self._window_sql for _, sql in results),
+            source_keys=tuple(key for one in self._groups if (key := self._origins.column_of(one)) is not None),
+            window=self._time_window,
+            time_expression="" if self._column is None else self._column.time_expression,
+        )
+        # 4. Both halves from their SQL texts must have the types of the whole.
+        made = [("r", '"integer"')]
+        self._check_against_spark(projection, made, results, StructType([ranked.schema[name] for name in names]))
+        return ranking
+
+    def _function(self, alias: Any) -> RankFunction:
+        function = alias.child().windowFunction()
+        if class_of(function) not in _FUNCTIONS:
+            shown = str(function.sql())
+            raise self._refuse(
+                "needs-shuffle", f"{shown} over a window needs all rows of its partition in order", _FIRST_ROWS
+            )
+        return _FUNCTIONS[class_of(function)]
+
+    def _rank_column(self, columns: Sequence[Any]) -> str:
+        for column in columns:
+            one = column
+            while class_of(one) == "AttributeReference" and expression_id(one) in self._definitions:
+                one = self._definitions[expression_id(one)]
+            if class_of(one) == "AttributeReference" and expression_id(one) in self._made:
+                return str(column.name())
+        raise self._refuse(
+            "not-supported-here",
+            "the rank itself is no column of the result",
+            "give it a name of its own: withColumn('rn', F.row_number().over(w))",
+        )
 
 
 def limit_of(ranked: DataFrame, rank_column: str, condition: Column | str, where: str) -> int:

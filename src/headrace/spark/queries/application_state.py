@@ -66,7 +66,7 @@ def refused_stores(compiled: CompiledTopology) -> dict[str, str]:
         operator
         for part in compiled.subtopologies
         for branch in part.branches
-        for operator in (branch.closed, branch.join, branch.transform, branch.deduplication, branch.operator)
+        for operator in (branch.head, branch.deduplication, branch.operator)
         if operator is not None
     ]
     return {each.name: reason for each in operators if (reason := refuse_query(each)) is not None}

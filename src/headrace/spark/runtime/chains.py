@@ -33,6 +33,7 @@ from headrace.spark.runtime.operators.event_time_join_operator import EventTimeJ
 from headrace.spark.runtime.operators.join_operator import JoinOperator
 from headrace.spark.runtime.operators.keyed_operators import can_trace, stateful_operator, traced_step
 from headrace.spark.runtime.operators.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.operators.over_rows_operator import OverRowsOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulStep
 from headrace.spark.runtime.operators.transform_operator import TransformOperator
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
@@ -550,7 +551,7 @@ class ChainBuilder:
         if not branch.before:
             return fetched
         source = self._subtopology.sources[branch.source_index]
-        head = branch.join or branch.transform
+        head = branch.row_operator
         columns = _columns_of_source(source) if head is None else struct_of(head.columns).fields
         # Recorded calls name all columns of the source; the fetch stage yields only those that a result depends on.
         frame = apply_calls(_with_unread_columns(fetched, columns), branch.before)
@@ -596,7 +597,7 @@ class ChainBuilder:
         """Return the columns of the rows of a source, behind the operator that takes them first."""
         if branch.closed is not None:
             return struct_of(branch.closed.output_columns)
-        head = branch.join or branch.transform
+        head = branch.row_operator
         return source_schema(source) if head is None else struct_of(head.kept_columns)
 
     def _fetch_step(self, source: Source, *, with_key: bool, accounts: bool) -> FetchStep:
@@ -716,6 +717,8 @@ def _head_steps(branch: Branch, fetch: str, *, with_key: bool = False) -> list[S
         return [StatefulStep(stateful_operator(branch.closed, with_key), fetch)]
     if branch.join is not None:
         return [_joining(branch.join, fetch)]
+    if branch.over is not None:
+        return [StatefulStep(OverRowsOperator(branch.over), fetch)]
     return [StatefulStep(TransformOperator(branch.transform), fetch)] if branch.transform is not None else []
 
 

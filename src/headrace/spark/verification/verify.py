@@ -34,7 +34,14 @@ from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
-from headrace.spark.stream_source import ClosedWindows, JoinedSide, KeyedJoin, KeyedTransform, TableRows
+from headrace.spark.stream_source import (
+    ClosedWindows,
+    JoinedSide,
+    KeyedJoin,
+    KeyedOverRows,
+    KeyedTransform,
+    TableRows,
+)
 from headrace.spark.table_join import JoinedTable, KeyedTableJoin
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
@@ -62,6 +69,7 @@ from headrace.spark.verification.verdict import SinkVerdict, Verdict
 from headrace.spark.verification.verify_deduplication import first_rows, with_places
 from headrace.spark.verification.verify_joins import join_rows, least_watermark_us, rows_not_late
 from headrace.spark.verification.verify_lists import is_ambiguous, list_columns
+from headrace.spark.verification.verify_over_rows import window_functions
 from headrace.spark.verification.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
@@ -340,6 +348,8 @@ class _Recomputation:
             return apply_calls(origin.source.as_batch(*sides), origin.calls)
         if isinstance(origin.source, ClosedWindows):
             return apply_calls(self._closed_windows(origin.source.state), origin.calls)
+        if isinstance(origin.source, KeyedOverRows):
+            return apply_calls(self._over_rows(origin.source), origin.calls)
         assert isinstance(origin.source, TopicSource)  # rows of processors are not recomputed
         if origin.deduplication is None:
             return apply_calls(good_rows(self._frames[origin.source.name]), origin.calls)
@@ -370,6 +380,17 @@ class _Recomputation:
             passed.append(self._least_watermark(clock, rows))
         return _united(frames), _least(passed)
 
+    def _over_rows(self, over: KeyedOverRows) -> DataFrame:
+        """Return the rows of window functions that have left: those that all watermarks have passed."""
+        frames, passed = [], []
+        for rows, clock in self._placed_ways(over.origins, over.clock):
+            frames.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
+            passed.append(self._least_watermark(clock, rows))
+        watermark = _least(passed)
+        # A null is not less than anything: rows without an event time are left out.
+        left = F.unix_micros(EVENT_TIME_COLUMN) < watermark if watermark is not None else F.lit(False)
+        return window_functions(_united(frames).where(left), over)
+
     def _least_watermark(self, clock: SourceClock, rows: DataFrame) -> int | None:
         return least_watermark_us(rows, clock.delay_us, self._max_ahead_us, self._partitions(clock))
 
@@ -398,6 +419,8 @@ class _Recomputation:
                 topics.update(dict.fromkeys(origin.source.topics, "which ones are duplicates or late"))
             elif isinstance(origin.source, KeyedJoin):
                 topics.update(dict.fromkeys(origin.source.topics, "how often later ones are joined"))
+            elif isinstance(origin.source, KeyedOverRows):
+                topics.update(dict.fromkeys(origin.source.topics, "the values of window functions at later ones"))
         for (topic, partition), (start, _) in sorted(self._extent.ranges.items()):
             if topic in topics and start > 0:
                 yield f"{topic}-{partition} begins at offset {start:,}, and rows before it decide {topics[topic]}"
@@ -405,8 +428,11 @@ class _Recomputation:
     def _has_idle_timeout(self, rows: StreamBase) -> bool:
         timeout_ms = int(self._app.config["headrace.watermark.idle.timeout.ms"])
         in_front = _operators_in_front(_origins_of(rows))
-        joins = any(isinstance(found, KeyedJoin) and found.in_event_time for found in in_front)
-        return timeout_ms > 0 and (joins or any(True for _ in _closing_states(rows)))
+        timed = any(
+            isinstance(found, KeyedOverRows) or (isinstance(found, KeyedJoin) and found.in_event_time)
+            for found in in_front
+        )
+        return timeout_ms > 0 and (timed or any(True for _ in _closing_states(rows)))
 
     def _rows(self, origins: Sequence[StreamSource]) -> DataFrame:
         """Return the rows of all origins; with several origins, the columns that they share."""
@@ -606,7 +632,7 @@ def _closing_states(rows: StreamBase) -> Iterator[KeyedAggregate | KeyedTopN]:
 
 def _operators_in_front(
     origins: Sequence[StreamSource],
-) -> Iterator[KeyedJoin | KeyedTransform | ClosedWindows | TableRows]:
+) -> Iterator[KeyedJoin | KeyedOverRows | KeyedTransform | ClosedWindows | TableRows]:
     """Yield what stands between the topics and `origins`, over all levels."""
     for origin in origins:
         if not isinstance(origin.source, TopicSource):
@@ -619,7 +645,7 @@ def _frames_of_joins(origins: Sequence[StreamSource], app: ApplicationDeclaratio
     for origin in origins:
         if isinstance(origin.source, (KeyedJoin, TableRows)):
             yield origin.source.frame
-        if isinstance(origin.source, (KeyedJoin, TableRows, ClosedWindows)):
+        if isinstance(origin.source, (KeyedJoin, KeyedOverRows, TableRows, ClosedWindows)):
             ways = origin.source.origins
             yield from (apply_calls(app._template_of_source(one.source), one.calls) for one in ways)
             yield from _frames_of_joins(ways, app)

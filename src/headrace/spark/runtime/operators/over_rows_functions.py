@@ -6,6 +6,7 @@ Rows of a key lie side by side, those that have left before in front of those th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -166,6 +167,7 @@ class RunningFunction:
         if before is not None:
             first = before.values.fill_null(0).to_numpy(zero_copy_only=False)[group]
         numbers = column.cast(kind).fill_null(0).to_numpy(zero_copy_only=False)  # type: ignore[union-attr]
+        sums: NDArray[Any]
         if pa.types.is_integer(kind):
             sums, counts, overflow = kernels.sum_integers(numbers, valid, begins, ends, first, first_counts)
             if overflow >= 0:
