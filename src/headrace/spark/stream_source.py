@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
 
 from headrace.spark.analysis.event_time import ClosingWindows, KeyedDeduplication, RelayedClosing
 from headrace.spark.analysis.join_times import Operand
@@ -19,17 +19,16 @@ from headrace.spark.topology.nodes import (
     InitialState,
     JoinKind,
     NarrowCall,
+    OverFunction,
     OverRows,
     ProcessorInterface,
     ProjectForGroup,
+    SortColumn,
     StateVariable,
     TimeMode,
     TopicSource,
     Transform,
 )
-
-if TYPE_CHECKING:
-    from headrace.spark.analysis.over_rows import OverWindows
 
 __all__ = [
     "ClosedWindows",
@@ -37,6 +36,7 @@ __all__ = [
     "KeyedJoin",
     "KeyedOverRows",
     "KeyedTransform",
+    "OverWindows",
     "RowSource",
     "StreamSource",
     "TableRows",
@@ -181,6 +181,42 @@ class KeyedTransform:
             initial=self.initial,
             where=self.where,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverWindows:
+    """Window functions over the rows of a key, in SQL over the columns in front of them."""
+
+    group_columns: tuple[tuple[str, str], ...]  # (name, type JSON) of g0, g1, ..
+    order: tuple[SortColumn, ...]  # the event time first
+    functions: tuple[OverFunction, ...]  # f0, f1, ..
+    projection: ProjectForGroup  # g0.. and i0..; these are in the order in which they break ties
+    results: tuple[tuple[str, str], ...]  # (output column, SQL over g0.., i0.. and f0..)
+    names: tuple[str, ...]  # output columns that functions decide about
+    schema: StructType  # of the results
+
+    @property
+    def inputs(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, type JSON) of i0, i1, .."""
+        return self.projection.columns[len(self.group_columns) :]
+
+    @property
+    def made(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, type JSON) of f0, f1, .."""
+        return tuple((f"f{at}", one.result_type) for at, one in enumerate(self.functions))
+
+    @property
+    def made_schema(self) -> StructType:
+        """Return the columns g0.., i0.. and f0.."""
+        groups = [(f"g{at}", kind) for at, (_, kind) in enumerate(self.group_columns)]
+        columns = (*groups, *self.inputs, *self.made)
+        return StructType([StructField(name, _parse_datatype_json_string(kind)) for name, kind in columns])
+
+    @property
+    def bare(self) -> bool:
+        """Whether every result is a g, an i or an f as it is."""
+        own = {name for name, _ in (*self.projection.columns, *self.made)}
+        return all(sql.strip("`") in own for _, sql in self.results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

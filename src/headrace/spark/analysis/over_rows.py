@@ -10,21 +10,21 @@ in front of them. A frame may only reach back: rows behind a row are not known w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+from pyspark.sql.types import StructType
 
 from headrace.errors import TopologyError
 from headrace.spark.analysis.aggregate_split import is_number
 from headrace.spark.analysis.ranking import WindowCallReader
 from headrace.spark.analysis.session_settings import zone_of
 from headrace.spark.spark_internals import analysed, class_of, expression_id, sequence, spread_of_offsets, walk
-from headrace.spark.topology.nodes import OverFunction, ProjectForGroup, RowFunction, SortColumn
+from headrace.spark.stream_source import OverWindows
+from headrace.spark.topology.nodes import OverFunction, RowFunction, SortColumn
 from headrace.spark.unsupported import is_hidden
 
-__all__ = ["MOST_FRAME_ROWS", "OverWindows", "read_over_rows"]
+__all__ = ["MOST_FRAME_ROWS", "read_over_rows"]
 
 MOST_FRAME_ROWS = 10_000
 DAY_US = 86_400_000_000
@@ -40,42 +40,6 @@ _FUNCTIONS: Mapping[str, RowFunction] = {
 }
 _SUPPORTED = "avg, count, first, lag, last, max, min, row_number and sum"
 _BACKWARDS = "end the frame at the row itself: rowsBetween(-9, Window.currentRow)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverWindows:
-    """Window functions over the rows of a key, in SQL over the columns in front of them."""
-
-    group_columns: tuple[tuple[str, str], ...]  # (name, type JSON) of g0, g1, ..
-    order: tuple[SortColumn, ...]  # the event time first
-    functions: tuple[OverFunction, ...]  # f0, f1, ..
-    projection: ProjectForGroup  # g0.. and i0..; these are in the order in which they break ties
-    results: tuple[tuple[str, str], ...]  # (output column, SQL over g0.., i0.. and f0..)
-    names: tuple[str, ...]  # output columns that functions decide about
-    schema: StructType  # of the results
-
-    @property
-    def inputs(self) -> tuple[tuple[str, str], ...]:
-        """Return (name, type JSON) of i0, i1, .."""
-        return self.projection.columns[len(self.group_columns) :]
-
-    @property
-    def made(self) -> tuple[tuple[str, str], ...]:
-        """Return (name, type JSON) of f0, f1, .."""
-        return tuple((f"f{at}", one.result_type) for at, one in enumerate(self.functions))
-
-    @property
-    def made_schema(self) -> StructType:
-        """Return the columns g0.., i0.. and f0.."""
-        groups = [(f"g{at}", kind) for at, (_, kind) in enumerate(self.group_columns)]
-        columns = (*groups, *self.inputs, *self.made)
-        return StructType([StructField(name, _parse_datatype_json_string(kind)) for name, kind in columns])
-
-    @property
-    def bare(self) -> bool:
-        """Whether every result is a g, an i or an f as it is."""
-        own = {name for name, _ in (*self.projection.columns, *self.made)}
-        return all(sql.strip("`") in own for _, sql in self.results)
 
 
 def read_over_rows(before: DataFrame, after: DataFrame, event_time: str, where: str) -> OverWindows:

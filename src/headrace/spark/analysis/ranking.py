@@ -99,7 +99,7 @@ def is_ranking(dataframe: DataFrame) -> bool:
 
 
 class WindowCallReader:
-    """What a call with window functions computes, in SQL over the columns in front of it.
+    """Reader of a call with window functions: what it computes, in SQL over the columns in front of it.
 
     Grouping values become `g0..`, what else is kept of the rows `i0..`, and the functions have names of their own.
     Subclasses read the functions. Mutable while it reads.

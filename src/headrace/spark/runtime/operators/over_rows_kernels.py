@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-__all__ = ["extreme_rows", "sum_doubles", "sum_integers", "time_begins", "warm_up"]
+__all__ = ["extreme_rows", "sum_doubles", "sum_integers", "time_begins"]
 
 
 @njit(cache=True, nogil=True)
@@ -119,13 +119,3 @@ def extreme_rows(codes: Positions, valid: Mask, begins: Positions, ends: Positio
                 best = one
         found[row] = best
     return found
-
-
-def warm_up() -> None:
-    """Compile the loops, or load them from numba's cache."""
-    ones, doubles, valid = np.ones(1, np.int64), np.ones(1, np.float64), np.ones(1, np.bool_)
-    zeros = np.zeros(1, np.int64)
-    time_begins(ones, zeros, 1)
-    sum_doubles(doubles, valid, zeros, ones, doubles, ones)
-    sum_integers(ones, valid, zeros, ones, ones, ones)
-    extreme_rows(ones, valid, zeros, ones, zeros)

@@ -100,7 +100,7 @@ class _RunningOverRows:
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """What the store has of rows that have left, of the keys of those that leave now."""
+    """Stored rows that have left, of the keys of those that leave now."""
 
     inputs: pa.Table  # what frames and functions read of each row
     names: pa.Array  # under which it is stored
