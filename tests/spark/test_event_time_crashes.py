@@ -4,6 +4,7 @@ A duplicate follows 200 clicks behind the first one, so it comes in another micr
 store, undone or restored to what was committed, knows that it is one. Windows of five seconds close by the watermarks
 of four source tasks, which travel through a repartition topic: a lost, repeated or premature one shows in their counts.
 Every 50th click is followed by one of the day before, which each operator writes to the topic of late records once.
+Clicks are numbered in the order of their times, as far as the watermarks have come.
 All of them are counted by the rest of their number, and these counts again by how high they are: a change that is lost
 or repeated leaves a group that should be gone, or counts a rest twice.
 """
@@ -104,10 +105,11 @@ def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:
                 application.end()
         assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
         assert windows_of(servers) == closed_windows(sent)
+        assert numbers_of(servers) == numbered_clicks(sent)
         assert groups_of(servers) == counts_of_counts(sent)
         letters = late_records(servers)
         assert len(set(letters)) == len(letters), "no operator writes a record twice"
-        assert sorted(number for number, _ in letters) == sorted([*late_numbers(sent)] * 2)
+        assert sorted(number for number, _ in letters) == sorted([*late_numbers(sent)] * 3)
 
 
 def late_numbers(sent: int) -> range:
@@ -153,11 +155,15 @@ def windows_of(servers: str) -> list[tuple[str, int, int]]:
     return sorted((start, row["clicks"], row["total"]) for start, row in zip(starts, rows, strict=True))
 
 
+def newest_of_partitions(sent: int) -> list[int]:
+    """The newest click of each partition."""
+    return [max(n for n in range(sent) if id_of(n) % PARTITIONS == partition) for partition in range(PARTITIONS)]
+
+
 def closed_windows(sent: int) -> list[tuple[str, int, int]]:
     """The same of all windows that end at or before the least watermark of the partitions."""
-    newest = [max(n for n in range(sent) if id_of(n) % PARTITIONS == partition) for partition in range(PARTITIONS)]
     per_window = WINDOW_S * PER_SECOND
-    complete = int((min(newest) / PER_SECOND - DELAY_S) // WINDOW_S)
+    complete = int((min(newest_of_partitions(sent)) / PER_SECOND - DELAY_S) // WINDOW_S)
     return [
         (
             (START + timedelta(seconds=WINDOW_S * window)).isoformat(),
@@ -166,6 +172,18 @@ def closed_windows(sent: int) -> list[tuple[str, int, int]]:
         )
         for window in range(complete)
     ]
+
+
+def numbers_of(servers: str) -> list[tuple[int, int, int]]:
+    """Each click that left in its order: itself, how many of its rest there were, and the sum of the last four."""
+    rows = [json.loads(not_none(message.value())) for message in records_of(servers, "numbered")]
+    return sorted((row["n"], row["number"], row["last"]) for row in rows)
+
+
+def numbered_clicks(sent: int) -> list[tuple[int, int, int]]:
+    """The same of all clicks that are older than the least watermark of the partitions."""
+    passed = min(newest_of_partitions(sent)) - DELAY_S * PER_SECOND
+    return [(n, n // 10 + 1, sum(range(n, max(n - 40, -1), -10))) for n in range(passed)]
 
 
 def committed(admin: Admin) -> int:

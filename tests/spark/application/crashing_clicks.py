@@ -1,9 +1,10 @@
-"""Clicks without duplicates, in windows that close and counted twice, by a program that dies on demand."""
+"""Clicks without duplicates, in windows that close, numbered in order and counted twice, by a program that dies."""
 
 import os
 
 import crashing
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from headrace import DeadLetter, StreamsApp
 from headrace.spark import session
@@ -20,6 +21,12 @@ windows = clicks.withWatermark("at", "5 seconds").groupBy(F.window("at", "5 seco
 windows.agg(F.count("*").alias("clicks"), F.sum("n").alias("total")).to_topic(
     "windows", output_mode="append", partitions=2
 )
+
+# The clicks of a rest in the order of their times: how many there were, and the sum of the last four.
+in_order = Window.partitionBy("rest").orderBy("at")
+numbered = clicks.withWatermark("at", "5 seconds").select("n", "at", (F.col("n") % 10).alias("rest"))
+numbered = numbered.withColumn("number", F.count("*").over(in_order))
+numbered.withColumn("last", F.sum("n").over(in_order.rowsBetween(-3, 0))).to_topic("numbered", partitions=2)
 
 # A table over a table: a count that changes is taken out of its old group, and the group deleted with its last one.
 times = clicks.groupBy((F.col("n") % 50).alias("rest")).agg(F.count("*").alias("times"), name="times")
