@@ -56,7 +56,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "prepare": _entry("prepare", _APPLICATION, "Make applications start faster on this machine.", extra="spark"),
     "broker": _entry("broker", _SERVER, "Run the broker on one data directory."),
     "advise": _entry("advise", _SERVER, "Check a client's configuration and write a corrected file."),
-    "doctor": _entry("doctor", _SERVER, "Find out why a group rebalances."),
+    "doctor": _entry("doctor", _SERVER, "Find out why a group is in trouble."),
     "ui": _entry("ui", _SERVER, "Serve a web page of any Kafka: brokers, topics, groups.", extra="ui"),
     "exporter": _entry("exporter", _SERVER, "Serve Prometheus metrics of any Kafka: groups, lag, topics."),
     "topics": _entry("topics", _KAFKA, "Create, delete, list, describe and alter topics."),

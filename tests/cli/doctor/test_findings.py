@@ -75,7 +75,7 @@ def test_changes_of_partitions_subscriptions_and_topologies_are_named() -> None:
         ("Member c-1 in group orders has failed, removing it from the group", "session-expired"),
         ("[GroupId g] Member m fenced from the group because its session expired.", "session-expired"),
         ("Heartbeat session expired, marking coordinator dead", "session-expired"),
-        ("Group coordinator kafka:9092 (id: 2147483646) is unavailable or invalid", "unreachable-coordinator"),
+        ("Connection to node 1 (kafka/10.0.0.1:9092) could not be established. Node may", "unreachable-coordinator"),
         ("org.apache.kafka.common.errors.FencedInstanceIdException: The broker rejected this", "fenced-instance"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`headrace doctor`: why a group rebalances, from the coordinator's records and client logs."""
+"""`headrace doctor`: why a group is in trouble, from the coordinator's records, its state and client logs."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def command(
     command_config: Path | None,
     as_json: bool,
 ) -> None:
-    """Name the causes of a group's rebalances, the most important one first, with evidence and what prevents them.
+    """Name the causes of a group's trouble, the most important one first, with evidence and what prevents them.
 
-    Reads the coordinator's records in __consumer_offsets, which every Kafka has, and logs that you name. It changes
-    nothing. The records reach back as far as compaction has left them.
+    Reads the coordinator's records in __consumer_offsets, which every Kafka has, the group's positions and open
+    transactions, and logs that you name. It changes nothing. The records reach back as far as compaction has left them.
 
     \b
       headrace doctor --group orders
@@ -70,27 +70,31 @@ def command(
     from headrace.cli.doctor.client_logs import find_causes
     from headrace.cli.doctor.findings import diagnose
     from headrace.cli.doctor.group_events import group_events, read_group_records
+    from headrace.cli.doctor.group_state import read_group_state
     from headrace.client.broker_errors import unknown_group_error
 
+    now_ms = int(time.time() * 1000)
     with open_admin(bootstrap_servers, client_id="headrace-doctor", command_config=command_config) as admin:
         events = group_events(read_group_records(admin, group_id), group_id)
         if not events:
             listed = admin.list_groups()
             if group_id not in {group.group_id for group in listed}:
                 raise unknown_group_error(group_id, listed, bootstrap_servers)
-    begin_ms = int(time.time() * 1000) - since_ms
+        state = read_group_state(admin, group_id, now_ms=now_ms)
+    begin_ms = now_ms - since_ms
     recent = [event for event in events if event.at_ms >= begin_ms]
     lines: list[LogLine] = []
     for path in logs:
         with path.open(encoding="utf-8", errors="replace") as log:
             lines += find_causes(log, file=path.name)
-    findings = diagnose(recent, lines, time_text=_time)
+    findings = diagnose(recent, lines, state, time_text=_time)
     if as_json:
         print_json(
             {
                 "group_id": group_id,
                 "findings": [asdict(finding) for finding in findings],
                 "events": [asdict(event) for event in recent],
+                "state": asdict(state),
             }
         )
         return

@@ -1,0 +1,1 @@
+"""Incidents of groups, provoked with real clients on real brokers and kept as recordings for `headrace doctor`."""
