@@ -69,6 +69,9 @@ class Service:
     def metrics_port(self) -> int:
         return int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", self.line_with("/metrics"))[1])  # type: ignore[index]
 
+    def page_port(self) -> int:
+        return int(re.search(r"Page: http://127\.0\.0\.1:(\d+)/", self.line_with("Page: "))[1])  # type: ignore[index]
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -180,3 +183,30 @@ def test_a_running_broker_warns_about_slow_requests(service: Callable[..., Servi
             break
     client.close()
     assert "api=CreateTopics" in running.line_with("A request was slow.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_page_beside_a_broker_ends_with_it(service: Callable[..., Service], number: signal.Signals) -> None:
+    running = service("--ui-port", "0")
+    port = running.page_port()
+    status, body = http_get(port, "/")
+    assert status == 200
+    assert b"<html" in body
+    running.signal(number)
+    assert running.exit_code() == (0 if number == signal.SIGTERM else -number)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            return
+        assert time.monotonic() < deadline, "the page outlives its broker"
+        time.sleep(0.1)
+
+
+def test_a_page_that_could_not_log_in_is_refused(service: Callable[..., Service]) -> None:
+    secured = ("--override", "listeners=SASL_PLAINTEXT://127.0.0.1:0", "--override", "sasl.enabled.mechanisms=PLAIN")
+    refused = service("--ui-port", "0", *secured)
+    assert refused.exit_code() == 2
+    assert any("--ui-command-config FILE" in line for line in refused.lines)

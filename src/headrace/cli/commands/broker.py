@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.broker.monitoring.log_format import LEVELS, LogFormat, log_to
+from headrace.child_process import ChildProcess, python_module
 from headrace.cli.options import key_value_pairs, read_properties
 from headrace.cli.terminal import data
+from headrace.extras import require_extra
+
+if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
+    from headrace.broker.server import Server
 
 __all__ = ["command"]
 
 logger = logging.getLogger("headrace.broker")
+
+PAGE_ENDS_WITHIN_S = 5.0
 
 
 @click.command("broker")
@@ -44,6 +54,18 @@ logger = logging.getLogger("headrace.broker")
 )
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default="127.0.0.1, loopback only", help="Where --metrics-port listens."
+)
+@click.option(
+    "--ui-port",
+    type=click.IntRange(0, 65535),
+    help="Serve the web page of `headrace ui` on http://127.0.0.1:PORT, from a process of its own; 0 takes a free "
+    "port.  [default: not served]",
+)
+@click.option(
+    "--ui-command-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="How the page logs in to a broker whose first listener has TLS or a login.",
 )
 @click.option(
     "--log-format",
@@ -76,6 +98,8 @@ def command(
     override: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
+    ui_port: int | None,
+    ui_command_config: Path | None,
     log_format: LogFormat,
     log_level: str,
     scram_users: tuple[str, ...],
@@ -114,7 +138,62 @@ def command(
     # 4. Users for SCRAM are given before the first start, as with kafka-storage (KIP-900): with authentication on every
     #    listener no client could create the first one.
     added = [parse_added_user(line) for text in scram_users for line in _users(text)]
-    run_broker(configuration, metrics_host=metrics_host, metrics_port=metrics_port, scram_users=added)
+    with contextlib.ExitStack() as stack:
+        page = None if ui_port is None else _Page(configuration, ui_port, ui_command_config)
+        if page is not None:
+            stack.callback(page.close)
+        run_broker(
+            configuration,
+            None if page is None else page.open,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+            scram_users=added,
+        )
+
+
+class _Page:
+    """`headrace ui` of this broker, in a process of its own: it takes no time from the broker's event loop. Mutable.
+
+    It ends with the broker, whatever ends that: its stdin is a pipe that this process holds.
+    """
+
+    def __init__(self, configuration: BrokerConfiguration, port: int, command_config: Path | None) -> None:
+        """Start nothing yet. Raises ConfigError if the page's packages are missing, or it could not log in."""
+        require_extra("ui")
+        listener = configuration.listeners()[0]
+        if listener.protocol != "PLAINTEXT" and command_config is None:
+            raise click.UsageError(
+                f"--ui-port: the listener {listener.name} is {listener.protocol}. Name the settings with which the "
+                "page connects: --ui-command-config FILE."
+            )
+        self._host, self._port, self._command_config = listener.host, port, command_config
+        self._process: ChildProcess | None = None
+
+    def open(self, server: Server) -> None:
+        """Start the process."""
+        host = "127.0.0.1" if self._host in ("", "0.0.0.0", "::") else self._host
+        address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
+        options = ["--bootstrap-server", address, "--port", str(self._port), "--ends-with-stdin"]
+        if self._command_config is not None:
+            options += ["--command-config", str(self._command_config)]
+        self._process = ChildProcess(python_module("headrace.cli.main", "ui", *options))
+        self._process.listen(_log_line, _log_end, thread_name="headrace-ui")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end_input()
+            self._process.wait(PAGE_ENDS_WITHIN_S)
+            self._process.close()
+
+
+def _log_line(line: bytes) -> None:
+    logger.info("%s", line.decode(errors="replace"))
+
+
+def _log_end(exit_code: int) -> None:
+    if exit_code:
+        logger.warning("The web page is not served any more: its process ended with exit code %d.", exit_code)
 
 
 def _users(text: str) -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +71,7 @@ LOGIN_VARIABLE = "HEADRACE_UI_LOGIN"
 )
 @selection_options(only_topics="Offsets only of topics", not_topics="No offsets of topics")
 @click.option("--no-records", is_flag=True, help="Do not show the records of topics.")
+@click.option("--ends-with-stdin", is_flag=True, hidden=True, help="End when stdin ends: the broker's own page.")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -89,6 +93,7 @@ def command(
     interval: float,
     selection: Selection,
     no_records: bool,
+    ends_with_stdin: bool,
     timeout_ms: int,
 ) -> None:
     """Serve a web page of a Kafka cluster: brokers, topics, and groups of all types with members, tasks and lag.
@@ -128,8 +133,17 @@ def command(
     server = PageServer(page, host=host, port=port, certificate=tls_certificate, key=tls_key)
     if not is_loopback(host) and tls_certificate is None:
         echo_err("The login and all data travel unencrypted: set --tls-certificate, or put a proxy with TLS in front.")
+    if ends_with_stdin:
+        threading.Thread(target=_end_with_stdin, name="headrace-stdin", daemon=True).start()
     scheme = "https" if tls_certificate else "http"
     serve_while_collecting(server, watch.run, lambda served: f"Page: {scheme}://{in_url(host)}:{served.port}/")
+
+
+def _end_with_stdin() -> None:
+    """Stop this process, as SIGTERM does, when the process that holds the other end of stdin has ended."""
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _read(path: Path) -> str:
