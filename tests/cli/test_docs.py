@@ -41,7 +41,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
     assert command is not None
     section = (ROOT / "docs" / "reference" / "cli.md").read_text().split(f"\n## headrace {name}\n")[1].split("\n## ")[0]
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
             assert parameter.help, f"{name} {parameter.name} has no help"
             assert all(spelling in section for spelling in parameter.opts), parameter.opts
 
