@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,13 +69,18 @@ def test_a_restart_of_a_static_member_is_no_finding(headrace: Command, broker: E
     assert "replaced" in {event["kind"] for event in document["events"]}
 
 
-def test_more_partitions_of_a_source_topic_are_named(headrace: Command, broker: EmbeddedBroker) -> None:
+def test_more_partitions_of_a_source_topic_are_named(headrace: Command, broker: EmbeddedBroker, tmp_path: Path) -> None:
     with consumer(broker, "consumer", "reader") as reader:
         wait_until(lambda: len(reader.assigned) == 4, "it has everything")
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_partitions({"flights": 6})
         wait_until(lambda: len(reader.assigned) == 6, "it has the new ones too")
-    assert causes(diagnosed(headrace, broker, "g")) == ["partition-change"]
+    page = tmp_path / "g.html"
+    document = diagnosed(headrace, broker, "g", "--html", str(page), "--what-if")
+    assert causes(document) == ["partition-change"]
+    assert document["findings"][0]["what_if"] is None
+    assert document["state"]["group_type"] == "consumer"
+    assert "partition-change" in page.read_text()
 
 
 def test_a_streams_group_has_its_members(headrace: Command, broker: EmbeddedBroker, join: Join) -> None:

@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 from tests.cli.doctor.incident_table import PAGE, table
 from tests.cli.doctor.recording import RECORDINGS, Recording
+from tests.cli.doctor.test_report import report_of
 
 from headrace.cli.doctor.causes import CAUSES
+from headrace.cli.doctor.what_if import what_if_lines
 
 FILES = sorted(RECORDINGS.glob("*.json.gz"))
 ALL = {path.name.removesuffix(".json.gz"): Recording.read(path) for path in FILES}
@@ -60,3 +62,8 @@ def test_the_events_alone_name_what_events_can_show() -> None:
 def test_the_page_has_the_table_of_the_incidents() -> None:
     """`python -m tests.cli.doctor.incident_table` prints it."""
     assert "\n".join(table(ALL)) in PAGE.read_text()
+
+
+def test_the_page_has_the_replay_of_the_rolling_deploy() -> None:
+    what_if = report_of("rolling-java").what_ifs["rolling-deploy-without-static-members"]
+    assert "```\n" + "\n".join(what_if_lines(what_if)) + "\n```" in PAGE.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +11,16 @@ import click
 
 from headrace.cli.advice.situation import duration_ms
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
-from headrace.cli.terminal import data, print_json
+from headrace.cli.terminal import data, echo_err, print_json
 
 if TYPE_CHECKING:
     from headrace.cli.doctor.client_logs import LogLine
+    from headrace.cli.doctor.corrections import Correction
     from headrace.cli.doctor.findings import Finding
-    from headrace.cli.doctor.group_events import GroupEvent
+    from headrace.cli.doctor.group_facts import GroupFacts
+    from headrace.cli.doctor.what_if import WhatIf
 
 __all__ = ["command"]
-
-# A timeline is for reading; JSON has all of it.
-MOST_EVENTS = 40
 
 
 class _Duration(click.ParamType[int]):
@@ -47,6 +45,10 @@ class _Duration(click.ParamType[int]):
     metavar="FILE",
     help="A log of a client or a broker; may be repeated.",
 )
+@click.option(
+    "--what-if", "with_what_if", is_flag=True, help="Replay the incident in the simulator, with and without the fix."
+)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, too.")
 @bootstrap_option
 @command_config_option
 @json_option
@@ -54,6 +56,8 @@ def command(
     group_id: str,
     since_ms: int,
     logs: tuple[Path, ...],
+    with_what_if: bool,
+    html: Path | None,
     bootstrap_servers: str,
     command_config: Path | None,
     as_json: bool,
@@ -66,11 +70,16 @@ def command(
     \b
       headrace doctor --group orders
       headrace doctor --group orders --since 2h --logs consumer-1.log --logs broker.log
+      headrace doctor --group orders --what-if --html orders.html
     """
     from headrace.cli.doctor.client_logs import find_causes
+    from headrace.cli.doctor.corrections import correct_settings
     from headrace.cli.doctor.findings import diagnose
     from headrace.cli.doctor.group_events import group_events, read_group_records
+    from headrace.cli.doctor.group_facts import collect_facts
     from headrace.cli.doctor.group_state import read_group_state
+    from headrace.cli.doctor.html_report import html_report
+    from headrace.cli.doctor.report import Report, report_document, report_lines
     from headrace.client.broker_errors import unknown_group_error
 
     now_ms = int(time.time() * 1000)
@@ -88,36 +97,38 @@ def command(
         with path.open(encoding="utf-8", errors="replace") as log:
             lines += find_causes(log, file=path.name)
     findings = diagnose(recent, lines, state, time_text=_time)
+    facts = collect_facts(recent)
+    corrections = {finding.cause: correct_settings(finding, facts) for finding in findings}
+    report = Report(
+        group_id=group_id,
+        begin_ms=begin_ms,
+        end_ms=now_ms,
+        events=recent,
+        findings=findings,
+        state=state,
+        corrections={cause: found for cause, found in corrections.items() if found is not None},
+        what_ifs=_replay(findings, facts, corrections, len(state.partitions)) if with_what_if else {},
+    )
+    if html is not None:
+        html.write_text(html_report(report, _time), encoding="utf-8")
+        echo_err(f"The report is in {html}.")
     if as_json:
-        print_json(
-            {
-                "group_id": group_id,
-                "findings": [asdict(finding) for finding in findings],
-                "events": [asdict(event) for event in recent],
-                "state": asdict(state),
-            }
-        )
+        print_json(report_document(report))
         return
-    for line in _report(group_id, recent, findings):
+    for line in report_lines(report, _time):
         data(line)
 
 
-def _report(group_id: str, events: list[GroupEvent], findings: list[Finding]) -> list[str]:
-    from headrace.cli.doctor.findings import event_line
+def _replay(
+    findings: list[Finding], facts: GroupFacts, corrections: dict[str, Correction | None], partitions: int
+) -> dict[str, WhatIf]:
+    from headrace.cli.doctor.what_if import replay_finding
 
-    rebalances = sum(event.kind == "rebalance" for event in events)
-    lines = [f"{group_id}: {rebalances} rebalances, {len(findings)} findings"]
-    for number, finding in enumerate(findings, 1):
-        lines += ["", f"{number}. {finding.cause}: {finding.summary}"]
-        lines += [f"   {text}" for text in finding.evidence]
-        lines.append(f"   fix  {finding.fix}")
-    if not findings:
-        lines.append("No cause that should be prevented was found.")
-    if events:
-        left_out = max(0, len(events) - MOST_EVENTS)
-        lines += ["", "Timeline" + (f" (the last {MOST_EVENTS} of {len(events)} events)" if left_out else "")]
-        lines += [f"  {event_line(event, _time)}" for event in events[left_out:]]
-    return lines
+    replays = {
+        finding.cause: replay_finding(finding, facts, corrections[finding.cause], partitions=partitions)
+        for finding in findings
+    }
+    return {cause: found for cause, found in replays.items() if found is not None}
 
 
 def _time(at_ms: int) -> str:

@@ -41,6 +41,10 @@ class GroupEvent:
         client_host: Its address, else "".
         instance_id: Its instance id, if it is static.
         detail: The epoch, the subscription or what else changed, in words.
+        group_type: classic, consumer or streams, for events of members.
+        session_timeout_ms: The member's session, if the client sets it (classic groups).
+        rebalance_timeout_ms: The member's rebalance timeout, which clients set to max.poll.interval.ms.
+        assignor: The assignor of a new generation of a classic group, else "".
     """
 
     at_ms: int
@@ -50,6 +54,10 @@ class GroupEvent:
     client_host: str = ""
     instance_id: str | None = None
     detail: str = ""
+    group_type: str = ""
+    session_timeout_ms: int | None = None
+    rebalance_timeout_ms: int | None = None
+    assignor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,9 @@ class _Member:
     client_host: str
     instance_id: str | None
     subscription: str
+    group_type: str
+    session_timeout_ms: int | None = None
+    rebalance_timeout_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -172,6 +183,8 @@ def _member_seen(
         client_host=value.client_host,
         instance_id=value.instance_id,
         subscription=subscription,
+        group_type="consumer" if isinstance(value, s.ConsumerGroupMemberMetadataValue) else "streams",
+        rebalance_timeout_ms=_known(value.rebalance_timeout_ms),
     )
     return _join(group, member_id, member, at_ms)
 
@@ -211,6 +224,9 @@ def _generation(group: _Group, value: s.GroupMetadataValue, at_ms: int) -> list[
             client_host=member.client_host,
             instance_id=member.group_instance_id,
             subscription=_topics(member.subscription),
+            group_type="classic",
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=_known(member.rebalance_timeout_ms),
         )
         for member in value.members
     }
@@ -221,8 +237,14 @@ def _generation(group: _Group, value: s.GroupMetadataValue, at_ms: int) -> list[
         events += _join(group, member_id, member, at_ms)
     if value.generation != group.epoch:
         group.epoch = value.generation
-        events.append(GroupEvent(at_ms=at_ms, kind="rebalance", detail=f"generation {value.generation}"))
+        detail, assignor = f"generation {value.generation}", value.protocol or ""
+        events.append(GroupEvent(at_ms=at_ms, kind="rebalance", detail=detail, assignor=assignor))
     return events
+
+
+def _known(timeout_ms: int) -> int | None:
+    """Old records have -1."""
+    return timeout_ms if timeout_ms > 0 else None
 
 
 def _topics(subscription: bytes) -> str:
@@ -241,4 +263,7 @@ def _about(member_id: str, member: _Member, kind: EventKind, at_ms: int, detail:
         client_host=member.client_host,
         instance_id=member.instance_id,
         detail=detail,
+        group_type=member.group_type,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
     )
