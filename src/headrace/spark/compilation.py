@@ -208,7 +208,7 @@ def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_si
             "not-supported-here",
             f'the {rows} "{state.name}" already leaves at {other_sink.where.rpartition("/")[2]}; '
             "a second way out comes in a later release",
-            f"write {state.naming_call}(.., name='..') once more for the second topic, or read the first topic",
+            f"write {_naming(state, '..')} once more for the second topic, or read the first topic",
             sink.where,
         )
     noun = state.noun.partition(" ")[2].removesuffix(" of two streams")
@@ -218,10 +218,18 @@ def _state_twice(state: StoredState, sink: Leaving, other: StoredState, other_si
     return refusal(
         "state-name-taken",
         f'{both} are called "{state.name}"; their state would share one store and one changelog',
-        f"name one of them: {state.naming_call}(.., name='{state.name}-2')",
+        f"name one of them: {_naming(state, f'{state.name}-2')}",
         state.where,
         why=f"the other: {other.where}",
     )
+
+
+def _naming(state: StoredState, name: str) -> str:
+    """Return the call that gives a store a name."""
+    # The store of window functions is called after their first column.
+    if isinstance(state, KeyedOverRows):
+        return f"{state.naming_call}('{state.windows.names[0]}2', ..)"
+    return f"{state.naming_call}(.., name='{name}')"
 
 
 def _noun_only(text: str) -> str:

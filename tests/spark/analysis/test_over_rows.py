@@ -31,8 +31,8 @@ def by_time(first=None, last=0):
     return window if first is None else window.rowsBetween(first, last)
 
 
-def sales_of(app, delay="10 seconds"):
-    return app.stream("sales", schema=SCHEMA).drop("tags").withWatermark("sold", delay)
+def sales_of(app, delay="10 seconds", topic="sales"):
+    return app.stream(topic, schema=SCHEMA).drop("tags").withWatermark("sold", delay)
 
 
 @pytest.fixture
@@ -91,6 +91,18 @@ def test_ranks_of_other_windows_stay_ranks(sales):
     best = Window.partitionBy("seller").orderBy(F.desc("total"))
     stream.withColumn("rn", F.row_number().over(best)).where("rn <= 3").to_topic("best")
     assert "top-3-by-seller" in {part.subtopology_id for part in stream._app.compile().subtopologies}
+
+
+def test_a_second_way_out_and_a_second_store_of_the_name_have_a_remedy(sales):
+    counted = sales().withColumn("n", F.count("*").over(by_time()))
+    counted.to_topic("one")
+    with pytest.raises(TopologyError) as caught:
+        counted.to_topic("two")
+    assert "write withColumn('n2', ..) once more" in caught.value.fix
+    again = sales_of(counted._app, topic="more-sales").withColumn("n", F.sum("price").over(by_time()))
+    with pytest.raises(TopologyError) as caught:
+        again.to_topic("two")
+    assert (caught.value.code, "withColumn('n2', ..)" in caught.value.fix) == ("state-name-taken", True)
 
 
 def test_a_description_names_each_function(sales):
