@@ -72,6 +72,15 @@ def test_streams_and_aggregates_in_two_databases(broker, make_app, flights, tmp_
             assert f"postgresql://127.0.0.1:{server.port}/postgres/public.appended (PostgresSink" in shown
             assert PASSWORD not in shown
         assert {found.level for found in app.check() if found.code == "table"} == {"ok"}
+        verdict = app.verify()
+        assert verdict.status == "equal", verdict
+        assert {(sink.expected, sink.equal) for sink in verdict.sinks} == {(90, 90)}
+        assert len(verdict.sinks) == len(runs)
+        assert sum("counted writes where verify cannot look" in claim for claim in verdict.cannot_claim) == len(runs)
+        for run in runs:
+            run("DELETE FROM appended WHERE n = 7")
+        verdict = app.verify()
+        assert (verdict.status, {sink.lost for sink in verdict.sinks}) == ("differs", {1})
 
 
 @longer

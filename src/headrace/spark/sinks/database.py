@@ -193,6 +193,10 @@ class DatabaseSink(ABC):
     def _newest_only(self) -> bool:
         """As of `Layout.insertion`."""
 
+    @abstractmethod
+    def _as_text(self, column: str) -> str:
+        """Return the expression that shows a column, for people."""
+
     # Interface of sinks.
 
     def check(self) -> None:

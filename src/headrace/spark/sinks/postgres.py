@@ -111,6 +111,9 @@ class PostgresSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return True
 
+    def _as_text(self, column: str) -> str:
+        return f"CAST({column} AS text)"
+
 
 class PostgresConnection:
     """A connection by ADBC, in autocommit mode.

@@ -94,6 +94,9 @@ class SqliteSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return False
 
+    def _as_text(self, column: str) -> str:
+        return f"CASE typeof({column}) WHEN 'blob' THEN hex({column}) ELSE CAST({column} AS text) END"
+
 
 class SqliteConnection:
     """A connection to a file that exists, in autocommit mode. All methods raise OSError."""

@@ -30,6 +30,7 @@ from headrace.spark.frames import apply_calls
 from headrace.spark.grouped_stream import KeyedAggregate, StreamTable
 from headrace.spark.keyed_table import KeyedTable
 from headrace.spark.ranked_stream import KeyedTopN, RankedTable
+from headrace.spark.sinks.database import DatabaseSink
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.spark_internals import analysed, class_of, sequence, walk
 from headrace.spark.stream import Stream
@@ -70,7 +71,13 @@ from headrace.spark.verification.verify_deduplication import first_rows, with_pl
 from headrace.spark.verification.verify_joins import join_rows, least_watermark_us, rows_not_late
 from headrace.spark.verification.verify_lists import is_ambiguous, list_columns
 from headrace.spark.verification.verify_over_rows import window_functions
-from headrace.spark.verification.verify_streams import JSON_OPTIONS, compare_files, compare_stream, key_of_columns
+from headrace.spark.verification.verify_streams import (
+    JSON_OPTIONS,
+    compare_database,
+    compare_files,
+    compare_stream,
+    key_of_columns,
+)
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
 from headrace.spark.verification.verify_windows import closed_rows, rows_on_time, watermarks
@@ -245,17 +252,28 @@ class _Recomputation:
             claims += [f"{topic}.{name} is not compared: it may depend on the order of a list" for name in dependent]
             ignored |= frozenset(dependent)
         try:
-            if isinstance(outputs[0].sink, TableSink):
-                _show_committed_rows(outputs[0].sink, self._app.name)
-                return _judged(compare_files(outputs[0].sink, self._stream_rows(outputs[0]), ignored), outputs)
-            actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
-            actual, outputs = _as_json(actual, outputs)
-            if isinstance(outputs[0].rows, KeyedTable):
-                return self._table(outputs[0], actual, ignored)
-            expected = [(self._stream_rows(output), output.sink) for output in outputs]
-            return _judged(compare_stream(topic, expected, actual, ignored), outputs)  # type: ignore[arg-type]
+            return self._compared(topic, outputs, span, ignored)
         except PySparkException as error:
             return _undecided(topic, kind, f"the recomputation fails: {str(error).strip().splitlines()[0]}")
+        except OSError as error:
+            return _undecided(topic, kind, f"the table cannot be compared: {error.strerror or error}")
+
+    def _compared(
+        self, topic: str, outputs: list[Output], span: Mapping[TopicPartition, tuple[int, int]], ignored: frozenset[str]
+    ) -> SinkVerdict:
+        sink = outputs[0].sink
+        if isinstance(sink, TableSink):
+            rows = self._stream_rows(outputs[0])
+            if isinstance(sink.sink, DatabaseSink):
+                return _judged(compare_database(sink, rows, self._app.name, ignored), outputs)
+            _show_committed_rows(sink, self._app.name)
+            return _judged(compare_files(sink, rows, ignored), outputs)
+        actual = topic_frame(self._app.spark, self._app.bootstrap_servers, self._app.security, span)
+        actual, outputs = _as_json(actual, outputs)
+        if isinstance(outputs[0].rows, KeyedTable):
+            return self._table(outputs[0], actual, ignored)
+        expected = [(self._stream_rows(output), output.sink) for output in outputs]
+        return _judged(compare_stream(topic, expected, actual, ignored), outputs)  # type: ignore[arg-type]
 
     def _table(self, output: Output, actual: DataFrame, ignored: frozenset[str]) -> SinkVerdict:
         assert isinstance(output.sink, TopicSink)
@@ -537,7 +555,11 @@ def _show_committed_rows(sink: TableSink, group_id: str) -> None:
 
 
 def _is_readable(sink: Leaving) -> bool:
-    return isinstance(sink, TopicSink) or (isinstance(sink, TableSink) and isinstance(sink.sink, ParquetSink))
+    if not isinstance(sink, TableSink):
+        return isinstance(sink, TopicSink)
+    if isinstance(sink.sink, DatabaseSink):
+        return not sink.sink.takes_updates
+    return isinstance(sink.sink, ParquetSink)
 
 
 def _name(sink: Leaving) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
 
 from headrace.spark.formats import key_object_start
 from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.sinks.database_comparison import compare_table_rows, count_waiting_parts
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
@@ -70,6 +72,35 @@ def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str])
         for frame in (expected.select(*map(quoted, sink.columns)), files)
     ]
     return _compare(sink.name, *sides)
+
+
+def compare_database(sink: TableSink, expected: DataFrame, group_id: str, ignored: frozenset[str]) -> SinkVerdict:
+    """The same for the rows of a database table that only grows. The recomputed rows pass through the driver."""
+    name = sink.name
+    undecided = SinkVerdict(topic=name, kind="stream", expected=0, found=0, equal=0)
+    if ignored:
+        return replace(undecided, undecided=f"{', '.join(sorted(ignored))} cannot be recomputed")
+    waiting = count_waiting_parts(sink.sink, group_id)
+    if waiting:
+        why = f"rows of {waiting} micro-batches wait beside the table; an instance that runs adds them"
+        return replace(undecided, undecided=why)
+    rows = expected.select(*map(quoted, sink.columns)).toArrow()
+    found = compare_table_rows(sink.sink, [rows], examples=EXAMPLES)
+    return SinkVerdict(
+        topic=name,
+        kind="stream",
+        expected=found.expected,
+        found=found.found,
+        equal=found.equal,
+        missing=found.expected - found.equal,
+        lost=found.expected - found.equal,
+        repeated=found.repeated,
+        extra=found.extra,
+        examples=tuple(
+            f"{', '.join(map(str, values))}: {there} there, {wanted} recomputed"
+            for *values, there, wanted in found.examples
+        ),
+    )
 
 
 def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
