@@ -68,6 +68,26 @@ def test_a_signal_ends_a_run_with_its_batch_committed(broker, make_app, flights)
     assert 0 < len(numbers(broker)) == sum(broker.group("flight-counts").offsets.values())
 
 
+def test_a_signal_in_the_middle_of_the_start_is_no_error(broker, make_app, monkeypatch, caplog):
+    """PySpark's own `finally` fails when a signal interrupts a call of Py4J, as a start under load showed."""
+    caplog.set_level("INFO", "headrace.spark")
+
+    def interrupted():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            raise TypeError("'JavaObject' object is not callable")
+
+    app = copied(make_app())
+    monkeypatch.setattr(app, "start", interrupted)
+    app.run()
+    assert "stopped by SIGTERM before it had any task" in caplog.text
+    monkeypatch.setattr(app, "start", lambda: [][0])
+    with pytest.raises(IndexError):
+        app.run()
+
+
 def test_a_missing_source_topic_is_waited_for(broker, make_app, flights, caplog):
     """And its records are processed once it is there; a signal ends the wait, without an error."""
     caplog.set_level("INFO", "headrace.spark")

@@ -64,8 +64,15 @@ def run_in_foreground(
         except _StopRequested:
             log.info("%s stopped by %s before it had any task.", app.name, signals.name)
             return
-        except HeadraceError as error:
-            log.error("%s did not start: %s", app.name, error)
+        except Exception as error:
+            # The interruption hit a call of Py4J, whose connection is out of step then: PySpark's own `finally` fails,
+            # and its error takes the place of _StopRequested.
+            if signals.asked.is_set():
+                log.info("%s stopped by %s before it had any task.", app.name, signals.name)
+                log.debug("The interrupted start ended with %r.", error)
+                return
+            if isinstance(error, HeadraceError):
+                log.error("%s did not start: %s", app.name, error)
             raise
         try:
             ended = _wait(running, until, signals)
