@@ -23,6 +23,7 @@ from typing import NamedTuple
 from headrace.spark.cds_archive import SILENT
 
 __all__ = [
+    "CONNECT",
     "OLD_STREAMS",
     "STREAMS_TESTS",
     "TOOLS_VERSION",
@@ -40,6 +41,7 @@ __all__ = [
 TOOLS_VERSION = "4.3.1"
 STREAMS_TESTS = "kafka-streams-tests-4.3.1"
 OLD_STREAMS = "kafka-streams-4.2.0"
+CONNECT = "connect-runtime-4.3.1"
 JARS = Path(__file__).parents[2] / ".jars"
 
 _KAFKA = "org.apache.kafka"
@@ -88,6 +90,7 @@ VERSIONS: dict[str, tuple[_Jar, ...]] = {
         _Jar("com.fasterxml.jackson.core", "jackson-databind", "2.19.2"),
         _LOGGING,
     ),
+    CONNECT: (_Jar(_KAFKA, "connect-runtime", "4.3.1"),),
     _COMPILER: (_Jar("org.eclipse.jdt", "ecj", "3.38.0"),),
     _SPARK_AVRO: (_Jar("org.apache.spark", "spark-avro_2.13", "4.0.1"),),
 }
@@ -130,14 +133,14 @@ def spark_avro() -> Path:
     return next(kafka_jars(_SPARK_AVRO).glob("spark-avro_*.jar"))
 
 
-def compiled(sources: Path) -> Path:
-    """Class files of the Java sources below `sources`, for Java 17, against Kafka's jars. Raises KafkaUnavailable.
+def compiled(sources: Path, version: str = TOOLS_VERSION) -> Path:
+    """Class files of the Java sources below `sources`, for Java 17, against the jars of `version`.
 
-    They are kept for as long as the sources are the same.
+    They are kept for as long as the sources are the same. Raises KafkaUnavailable.
     """
     files = sorted(sources.rglob("*.java"))
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
-    libraries, compiler = kafka_jars(TOOLS_VERSION), kafka_jars(_COMPILER)
+    libraries, compiler = kafka_jars(version), kafka_jars(_COMPILER)
     return _made_once(f"classes-{digest}", lambda target: _compile(files, libraries, compiler, target))
 
 

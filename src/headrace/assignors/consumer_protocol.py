@@ -161,6 +161,10 @@ class Reader:
         (number,) = struct.unpack(">h", self.take(2))
         return int(number)
 
+    def peek(self, length: int) -> bytes:
+        """Return up to `length` bytes without reading them."""
+        return bytes(self._data[self._at : self._at + length])
+
     def take(self, length: int) -> bytes:
         """Read `length` bytes."""
         if length > self.left:

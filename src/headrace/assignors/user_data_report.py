@@ -23,6 +23,11 @@ from headrace.assignors.experimental.warm_spares import decode_user_data as _war
 from headrace.assignors.experimental.weighted import WeightedByLoad
 from headrace.assignors.experimental.weighted import decode_user_data as _weighted
 from headrace.assignors.kafka_assignors import CooperativeStickyAssignor, StickyAssignor, decode_sticky_user_data
+from headrace.assignors.streams_user_data import (
+    STREAMS_ASSIGNOR,
+    decode_streams_assignment,
+    decode_streams_subscription,
+)
 
 __all__ = ["Role", "UserDataReport", "report_user_data"]
 
@@ -74,6 +79,8 @@ def report_user_data(assignor: str, role: Role, data: bytes) -> UserDataReport:
         return UserDataReport(role=role)
     # By the group's assignor, not by trial: bytes of one layout may be valid in another.
     decode = _DECODERS.get(assignor)
+    if assignor == STREAMS_ASSIGNOR and role == "assignment":
+        decode = decode_streams_assignment
     decoded = None if decode is None else decode(read.user_data)
     return UserDataReport(role=role, user_data=read.user_data, decoded=decoded)
 
@@ -95,6 +102,7 @@ _DECODERS: Final[Mapping[str, Callable[[bytes], dict[str, object] | None]]] = Ma
     {
         StickyAssignor.name: _sticky,
         CooperativeStickyAssignor.name: _cooperative_sticky,
+        STREAMS_ASSIGNOR: decode_streams_subscription,
         LeaderIndependentSticky.name: _leader_independent,
         WarmSpares.name: _warm_spares,
         WeightedByLoad.name: _weighted,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.assignors.user_data_report import Role, UserDataReport, report_user_data
+from headrace.assignors.user_data_report import Role, UserDataReport
+from headrace.cli.member_user_data import report_member_data
 from headrace.cli.terminal import Column, kafka_table
 
 if TYPE_CHECKING:
@@ -159,7 +160,9 @@ def user_data_of(group: ConsumerGroupDescription, member: ConsumerMemberDescript
     """Return findings on user data in both directions; none for members of the consumer protocol (KIP-848)."""
     sent = (member.subscription_bytes, member.assignment_bytes)
     return [
-        report_user_data(group.assignor, role, data) for role, data in zip(ROLES, sent, strict=True) if data is not None
+        report_member_data("consumer", group.assignor, role, data)
+        for role, data in zip(ROLES, sent, strict=True)
+        if data is not None
     ]
 
 

@@ -11,8 +11,9 @@ from html.parser import HTMLParser
 from tests.cli.doctor.test_report import report_of
 
 from headrace.cli.doctor.html_report import html_report
+from headrace.cli.doctor.member_data import MemberData
 
-VOID = frozenset({"meta", "line", "circle"})
+VOID = frozenset({"meta", "line", "circle", "br"})
 
 
 class Page(HTMLParser):
@@ -71,7 +72,9 @@ def test_names_of_strangers_are_text() -> None:
     hostile = "<script>alert(1)</script>\"' onload=x"
     events = [replace(event, client_id=hostile, detail=hostile, member_id=hostile) for event in report.events]
     findings = [replace(each, evidence=(hostile,), summary=hostile) for each in report.findings]
-    text = html_report(replace(report, group_id=hostile, events=events, findings=findings), str)
+    data = MemberData(member_id=hostile, client_id=hostile, protocol=hostile, sent=hostile, received=hostile)
+    hostile_report = replace(report, group_id=hostile, events=events, findings=findings, member_data=(data,))
+    text = html_report(hostile_report, str)
     page = Page(text)
     assert "script" not in {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name == "onload"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.cli.exporter.test_snapshot_families import cluster, streams
+from tests.cli.exporter.test_snapshot_families import classic, cluster, streams
 
+from headrace.assignors.assignor import Assignment, Subscription
+from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
+from headrace.assignors.kafka_assignors import StickyAssignor
 from headrace.cli.exporter.cluster_snapshot import GroupSnapshot
 from headrace.cli.exporter.snapshot_history import SnapshotHistory
 from headrace.cli.readiness import Obstacle
 from headrace.cli.ui.group_documents import group_document, groups_document, state_reason
 from headrace.cli.ui.offset_series import OffsetSeries
 from headrace.cli.ui.paging import Paging
+from headrace.client.admin_groups import ConsumerGroupDescription, ConsumerMemberDescription
 
 
 def group_of(state: str, **fields: Any) -> GroupSnapshot:
@@ -94,3 +99,29 @@ def test_the_list_counts_types_and_states_of_all_groups() -> None:
     assert found["types"] == {"classic": 1, "streams": 1}
     assert found["states"] == {"Empty": 1, "Reconciling": 1}
     assert found["rows"][0]["lag"] is None  # nothing was committed
+
+
+def test_members_of_a_classic_group_show_their_user_data() -> None:
+    owned = StickyAssignor()
+    owned.on_assignment(Assignment(partitions=(("orders", 0),)), 7)
+    sent = Subscription(topics=("orders",), user_data=owned.subscription_user_data(("orders",)))
+    described = ConsumerGroupDescription(
+        group_id="g",
+        group_type="classic",
+        state="Stable",
+        assignor="sticky",
+        members=(
+            ConsumerMemberDescription(
+                member_id="m1",
+                instance_id=None,
+                client_id="app",
+                client_host="/10.0.0.1",
+                assignment=(("orders", 0),),
+                subscription_bytes=encode_subscription(sent),
+                assignment_bytes=encode_assignment(Assignment(partitions=(("orders", 0),))),
+            ),
+        ),
+    )
+    (row,) = document(replace(classic("m1"), description=described))["members"]["rows"]
+    assert row["user_data"] == [{"role": "subscription", "text": '{"generation":7,"owned":{"orders":[0]}}'}]
+    assert document(streams())["members"]["rows"][0]["user_data"] == []

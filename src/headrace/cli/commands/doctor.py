@@ -79,12 +79,14 @@ def command(
     from headrace.cli.doctor.group_facts import collect_facts
     from headrace.cli.doctor.group_state import read_group_state
     from headrace.cli.doctor.html_report import html_report
+    from headrace.cli.doctor.member_data import newest_member_data
     from headrace.cli.doctor.report import Report, report_document, report_lines
     from headrace.client.broker_errors import unknown_group_error
 
     now_ms = int(time.time() * 1000)
     with open_admin(bootstrap_servers, client_id="headrace-doctor", command_config=command_config) as admin:
-        events = group_events(read_group_records(admin, group_id), group_id)
+        records = list(read_group_records(admin, group_id))
+        events = group_events(records, group_id)
         if not events:
             listed = admin.list_groups()
             if group_id not in {group.group_id for group in listed}:
@@ -107,6 +109,7 @@ def command(
         findings=findings,
         state=state,
         corrections={cause: found for cause, found in corrections.items() if found is not None},
+        member_data=newest_member_data(records, group_id),
         what_ifs=_replay(findings, facts, corrections, len(state.partitions)) if with_what_if else {},
     )
     if html is not None:

@@ -26,6 +26,8 @@ __all__ = ["EventKind", "GroupEvent", "GroupRecord", "group_events", "read_group
 EventKind = Literal["joined", "left", "replaced", "rebalance", "subscription", "metadata", "topology"]
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS_WITHIN_MS = 60_000
+_OFFSET_COMMITS = (0, 1)
+"""Types of keys of committed offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,9 @@ class _Group:
 
 
 def read_group_records(admin: Admin, group_id: str) -> Iterator[GroupRecord]:
-    """Yield the records of the group's partition; those of other groups are among them.
+    """Yield the records of the group, without its committed offsets.
+
+    A group whose id contains this one may be among them.
 
     Raises:
         BrokerError: `topic-missing` if no group has committed anything yet; `not-authorized`.
@@ -107,8 +111,13 @@ def read_group_records(admin: Admin, group_id: str) -> Iterator[GroupRecord]:
     start = admin.list_offsets({key: "earliest"})[key].offset
     # Coordinators' own batches are never part of a transaction, so nothing is gained by waiting for markers.
     for _, _, record in consume(admin.client, {key: start}, isolation_level="read_uncommitted"):
-        if record.key is not None:
+        if record.key is not None and _may_concern(record.key, group_id.encode()):
             yield GroupRecord(timestamp_ms=record.timestamp_ms, key=record.key, value=record.value)
+
+
+def _may_concern(key: bytes, group_id: bytes) -> bool:
+    """Whether a key may be one of the group's, without decoding it: the partition holds many groups and offsets."""
+    return group_id in key and int.from_bytes(key[:2], "big") not in _OFFSET_COMMITS
 
 
 def group_events(records: Iterable[GroupRecord], group_id: str) -> list[GroupEvent]:

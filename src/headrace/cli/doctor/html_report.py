@@ -61,6 +61,7 @@ def html_report(report: Report, time_text: Callable[[int], str]) -> str:
             *(f"<li>{escape(sentence)}</li>" for sentence in tell_story(report, time_text)),
             "</ul>",
             *_findings(report),
+            *_member_data(report),
             *_timeline(report.events, time_text),
             *_events(report.events, time_text),
             "</body></html>",
@@ -81,6 +82,19 @@ def _findings(report: Report) -> list[str]:
         if what_if is not None:
             parts += _what_if(what_if)
     return parts
+
+
+def _member_data(report: Report) -> list[str]:
+    if not report.member_data:
+        return []
+    rows = "".join(
+        f"<tr><td>{escape(each.client_id)}<br>{escape(each.member_id)}</td><td>{escape(each.sent)}</td>"
+        f"<td>{escape(each.received)}</td></tr>"
+        for each in report.member_data[:MOST_LANES]
+    )
+    heads = "<th scope=col>member</th><th scope=col>sent</th><th scope=col>received</th>"
+    title = f"User data of the members ({escape(report.member_data[0].protocol)})"
+    return [f"<h2>{title}</h2>", f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"]
 
 
 def _what_if(what_if: WhatIf) -> list[str]:

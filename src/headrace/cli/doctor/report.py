@@ -12,6 +12,7 @@ from headrace.cli.doctor.corrections import Correction
 from headrace.cli.doctor.findings import Finding, event_line
 from headrace.cli.doctor.group_events import GroupEvent
 from headrace.cli.doctor.group_state import GroupState
+from headrace.cli.doctor.member_data import MemberData
 
 if TYPE_CHECKING:
     from headrace.cli.doctor.what_if import WhatIf
@@ -21,6 +22,7 @@ __all__ = ["Report", "correction_lines", "report_document", "report_lines", "tel
 # A timeline is for reading; JSON has all of it.
 MOST_EVENTS = 40
 MOST_SENTENCES = 12
+MOST_MEMBERS = 10
 # Events that are closer than this belong to one step of the story.
 STEP_MS = 60_000
 
@@ -38,6 +40,7 @@ class Report:
         state: The group's state at the end.
         corrections: Corrected settings by cause.
         what_ifs: Replays by cause.
+        member_data: User data of the members of a classic group.
     """
 
     group_id: str
@@ -48,6 +51,7 @@ class Report:
     state: GroupState
     corrections: dict[str, Correction] = field(default_factory=dict)
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    member_data: Sequence[MemberData] = ()
 
 
 def report_document(report: Report) -> dict[str, Any]:
@@ -67,6 +71,7 @@ def report_document(report: Report) -> dict[str, Any]:
         ],
         "events": [asdict(event) for event in report.events],
         "state": asdict(report.state),
+        "member_data": [asdict(each) for each in report.member_data],
     }
 
 
@@ -90,6 +95,8 @@ def report_lines(report: Report, time_text: Callable[[int], str]) -> list[str]:
             from headrace.cli.doctor.what_if import what_if_lines
 
             lines += [f"   {line}" for line in what_if_lines(what_if)]
+    if report.member_data:
+        lines += ["", *_member_data_lines(report.member_data)]
     if report.events:
         left_out = max(0, len(report.events) - MOST_EVENTS)
         lines += ["", "Timeline" + (f" (the last {MOST_EVENTS} of {len(report.events)} events)" if left_out else "")]
@@ -100,6 +107,18 @@ def report_lines(report: Report, time_text: Callable[[int], str]) -> list[str]:
 def _printable(line: str) -> str:
     """Replace control characters: names and logs come from strangers, and a terminal obeys escape sequences."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
+
+
+def _member_data_lines(member_data: Sequence[MemberData]) -> list[str]:
+    shown = member_data[:MOST_MEMBERS]
+    more = f", the first {len(shown)} of {len(member_data)} members" if len(shown) < len(member_data) else ""
+    lines = [f"User data of the members ({member_data[0].protocol}{more})"]
+    for each in shown:
+        lines.append(f"  {each.client_id} ({each.member_id})")
+        lines += [
+            f"    {word} {text}" for word, text in (("sent    ", each.sent), ("received", each.received)) if text != "-"
+        ]
+    return lines
 
 
 def correction_lines(correction: Correction) -> list[str]:

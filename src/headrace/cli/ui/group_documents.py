@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.cli.consumer_group_report import user_data_of
 from headrace.cli.exporter.cluster_snapshot import Assignment, ClusterSnapshot, GroupSnapshot, MemberSnapshot
 from headrace.cli.exporter.snapshot_history import SnapshotHistory
 from headrace.cli.group_view import AWAY_EPOCH, task_partitions
@@ -22,6 +23,8 @@ TopicPartition = tuple[str, int]
 # A member with thousands of scattered tasks shows so many ranges; the counts are always complete.
 MOST_RANGES = 60
 MOST_SUBSCRIBED = 50
+# Characters; a report of thousands of tasks is for `headrace consumer-groups --user-data`.
+MOST_USER_DATA = 500
 GroupsDocument = dict[str, Any]
 
 
@@ -306,6 +309,7 @@ def _member(row: _MemberRow, group: GroupSnapshot) -> dict[str, Any]:
         "process_id": _text(row, "process_id"),
         "subscribed": list(subscribed[:MOST_SUBSCRIBED]),
         "subscribed_regex": _text(row, "subscribed_regex"),
+        "user_data": _user_data(row, group),
         "epoch": member.epoch,
         "is_behind": member.epoch is not None
         and group.assignment_epoch is not None
@@ -317,6 +321,15 @@ def _member(row: _MemberRow, group: GroupSnapshot) -> dict[str, Any]:
         "lag": row.lag,
         "rate": row.rate,
     }
+
+
+def _user_data(row: _MemberRow, group: GroupSnapshot) -> list[dict[str, str]]:
+    """Return what a classic member and its leader sent each other, decoded; empty for assignors without user data."""
+    described, member = group.description, row.described
+    if not isinstance(described, ConsumerGroupDescription) or not isinstance(member, ConsumerMemberDescription):
+        return []
+    texts = [(report.role, report.text()) for report in user_data_of(described, member)]
+    return [{"role": role, "text": text[:MOST_USER_DATA]} for role, text in texts if text != "-"]
 
 
 def _tasks(held: Assignment, target: Assignment | None) -> list[dict[str, Any]]:

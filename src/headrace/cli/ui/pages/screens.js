@@ -343,6 +343,7 @@ function member(row) {
     h("span", { class: "name" }, row.client_id || row.member_id),
     h("small", { class: "id" }, row.member_id),
     details.filter(Boolean).map((text) => h("small", null, text)),
+    row.user_data.map((each) => h("small", { class: "data" }, `${each.role}: ${each.text}`)),
   ];
 }
 
