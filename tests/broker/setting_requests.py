@@ -175,10 +175,6 @@ INTENDED_DIFFERENCES: dict[str, tuple[str, str]] = {
         "invalid_request: This broker's loggers cannot be changed while it runs.",
         "there are no loggers to name here",
     ),
-    "metrics m [('interval.ms', 0, '1000')]": (
-        "invalid_request: This broker does not collect metrics of clients.",
-        "KIP-714 is not served",
-    ),
     "describe topic settings-missing []": (
         "unknown_topic_or_partition: The topic 'settings-missing' does not exist.",
         "Kafka sends the code alone",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kio.schema.types import BrokerId
 
@@ -45,6 +46,9 @@ from headrace.storage.log_directory import LogDirectory
 from headrace.storage.partition_log import PartitionLog
 from headrace.storage.producer_state import ProducerBudget
 
+if TYPE_CHECKING:
+    from headrace.broker.monitoring.client_metrics import ClientMetrics
+
 __all__ = [
     "ALL_OPERATIONS_UNKNOWN",
     "CONSUMER_GROUPS_OFF",
@@ -72,7 +76,7 @@ ALL_OPERATIONS_UNKNOWN = -(2**31)
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """`coordinator` is there once the broker has started.
+    """`coordinator` is there once the broker has started. `client_metrics` is made with the first request for them.
 
     `clock`: whatever becomes due by itself is asked of it, so that tests can move the time. `address_of`: the address
     that a client shall connect to, which is that of its own listener (`Listeners.address`).
@@ -96,6 +100,7 @@ class Services:
     quotas: Quotas
     address_of: Callable[[RequestContext], tuple[str, int]]
     scram_credentials: ScramCredentials
+    client_metrics: ClientMetrics | None = None
 
     @property
     def node_id(self) -> BrokerId:

@@ -72,6 +72,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     STREAMS_GROUP_HEARTBEAT = 88
@@ -156,6 +158,8 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
         _K.LIST_TRANSACTIONS: VersionRange(0, 2),
         _K.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
         _K.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+        _K.GET_TELEMETRY_SUBSCRIPTIONS: VersionRange(0, 0),
+        _K.PUSH_TELEMETRY: VersionRange(0, 0),
         _K.LIST_CONFIG_RESOURCES: VersionRange(0, 1),
         _K.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
         _K.STREAMS_GROUP_HEARTBEAT: VersionRange(0, 1),

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from kio.schema.end_txn.v5 import response as end_txn_response
     from kio.schema.find_coordinator.v6 import request as find_coordinator_request
     from kio.schema.find_coordinator.v6 import response as find_coordinator_response
+    from kio.schema.get_telemetry_subscriptions.v0 import request as get_telemetry_subscriptions_request
+    from kio.schema.get_telemetry_subscriptions.v0 import response as get_telemetry_subscriptions_response
     from kio.schema.heartbeat.v4 import request as heartbeat_request
     from kio.schema.heartbeat.v4 import response as heartbeat_response
     from kio.schema.incremental_alter_configs.v1 import request as incremental_alter_configs_request
@@ -114,6 +116,8 @@ if TYPE_CHECKING:
     from kio.schema.offset_delete.v0 import response as offset_delete_response
     from kio.schema.offset_for_leader_epoch.v4 import request as offset_for_leader_epoch_request
     from kio.schema.offset_for_leader_epoch.v4 import response as offset_for_leader_epoch_response
+    from kio.schema.push_telemetry.v0 import request as push_telemetry_request
+    from kio.schema.push_telemetry.v0 import response as push_telemetry_response
     from kio.schema.sasl_authenticate.v2 import request as sasl_authenticate_request
     from kio.schema.sasl_authenticate.v2 import response as sasl_authenticate_response
     from kio.schema.sasl_handshake.v1 import request as sasl_handshake_request
@@ -210,6 +214,8 @@ __all__ = [
     "fetch_response",
     "find_coordinator_request",
     "find_coordinator_response",
+    "get_telemetry_subscriptions_request",
+    "get_telemetry_subscriptions_response",
     "heartbeat_request",
     "heartbeat_response",
     "incremental_alter_configs_request",
@@ -243,6 +249,8 @@ __all__ = [
     "offset_for_leader_epoch_response",
     "produce_request",
     "produce_response",
+    "push_telemetry_request",
+    "push_telemetry_response",
     "sasl_authenticate_request",
     "sasl_authenticate_response",
     "sasl_handshake_request",

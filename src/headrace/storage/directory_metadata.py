@@ -72,12 +72,14 @@ class DynamicConfigs:
     Attributes:
         groups: Group id → its settings.
         brokers: Node id → its settings; the id "" stands for all brokers.
+        client_metrics: Name of a client metrics subscription → its settings (KIP-714).
         features: Feature name → finalized level.
         features_epoch: Number of changes to `features`.
     """
 
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     features_epoch: int = 0
 
@@ -256,6 +258,8 @@ def _load_dynamic_configs(file_system: FileSystem, directory: Path) -> DynamicCo
         return DynamicConfigs(
             groups=_parse_settings(stored["groups"]),
             brokers=_parse_settings(stored["brokers"]),
+            # Files of versions without client metrics do not have the entry.
+            client_metrics=_parse_settings(stored.get("client_metrics", {})),
             features={str(name): int(level) for name, level in stored["features"].items()},
             features_epoch=int(stored["features_epoch"]),
         )
@@ -271,6 +275,7 @@ def _save_dynamic_configs(file_system: FileSystem, directory: Path, configs: Dyn
     stored = {
         "groups": {name: dict(values) for name, values in configs.groups.items()},
         "brokers": {name: dict(values) for name, values in configs.brokers.items()},
+        "client_metrics": {name: dict(values) for name, values in configs.client_metrics.items()},
         "features": dict(configs.features),
         "features_epoch": configs.features_epoch,
     }

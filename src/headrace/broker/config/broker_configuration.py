@@ -69,6 +69,9 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _row("auto.create.topics.enable", "boolean", True),
             _row("delete.topic.enable", "boolean", True),
             _changeable("message.max.bytes", "int", 1048588, 0),
+            _changeable(
+                "telemetry.max.bytes", "int", 1048576, 1, doc="The largest PushTelemetry of a client, in bytes."
+            ),
             _row("socket.request.max.bytes", "int", 104857600, 1),
             _row("connections.max.idle.ms", "long", 600000, 1),
             _changeable("max.connections", "int", 2147483647, 0),

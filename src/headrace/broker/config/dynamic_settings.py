@@ -1,4 +1,4 @@
-"""Changes settings of groups and of brokers while the broker runs: checks, then disk, then everyone who goes by them.
+"""Changes settings of groups, brokers and client metrics while the broker runs: checks, then disk, then their users.
 
 What was changed survives a kill -9: it is on the disk before it counts, and is read before the coordinator starts.
 Groups need not exist (as in Kafka: settings come before the first member). A refusal has Kafka's error code and words;
@@ -32,6 +32,8 @@ __all__ = ["ALL_BROKERS", "DynamicSettings", "SettingsRefused"]
 logger = logging.getLogger("headrace.broker")
 
 ALL_BROKERS = ""
+# Each is compared with every client that asks.
+MOST_SUBSCRIPTIONS = 1_000
 
 
 class SettingsRefused(Exception):
@@ -88,6 +90,32 @@ class DynamicSettings:
         # On the disk first: a change that was acknowledged is in force after a crash, too.
         self._keep(replace(self._directory.dynamic_configs, groups=_with(self.groups, group_id, kept)))
         self._changed()
+
+    @property
+    def client_metrics(self) -> Mapping[str, Mapping[str, str]]:
+        """Name of a client metrics subscription → its settings."""
+        return self._directory.dynamic_configs.client_metrics
+
+    def replace_client_metrics(self, name: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
+        """Replace all settings of a client metrics subscription; without settings it is removed.
+
+        Raises SettingsRefused.
+        """
+        from headrace.broker.config.client_metrics_settings import ClientMetricsSubscription, SubscriptionInvalid
+
+        try:
+            ClientMetricsSubscription.from_settings(name, settings)
+        except SubscriptionInvalid as error:
+            raise SettingsRefused(error.code, error.message) from None
+        if validate_only or settings == self.client_metrics.get(name, {}):
+            return
+        if name not in self.client_metrics and len(self.client_metrics) >= MOST_SUBSCRIPTIONS:
+            raise SettingsRefused(
+                ErrorCode.policy_violation,
+                f"There are {MOST_SUBSCRIPTIONS} client metrics subscriptions already. Remove one that is not needed.",
+            )
+        stored = self._directory.dynamic_configs
+        self._keep(replace(stored, client_metrics=_with(stored.client_metrics, name, dict(settings))))
 
     def replace_broker(self, name: str, settings: Mapping[str, str], *, validate_only: bool) -> None:
         """Replace all dynamic settings of the broker, or of ALL_BROKERS.

@@ -31,7 +31,7 @@ _REASONS = (
       "socket.listen", "num.recovery", "log.cleaner.threads", "log.cleaner.io"), "one event loop serves all"),
     (("remote.", "log.local.", "follower.fetch.last.tiered"), "there is no tiered storage"),
     (("share.", "group.share."), "there are no share groups"),
-    (("metric.reporters", "metrics.", "kafka.metrics", "telemetry."), "metrics are on --metrics-port"),
+    (("metric.reporters", "metrics.", "kafka.metrics"), "metrics are on --metrics-port"),
     (("delegation.token",), "there are no delegation tokens"),
     (("broker.id",), "a broker is named by node.id"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS, BrokerConfiguration
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_SETTINGS
 from headrace.coordinator.metadata_image import TopicRetention
 from headrace.coordinator.settings import GROUP_SETTINGS
 from headrace.settings import Kind, Setting, Value, list_of, parse_value
@@ -19,6 +20,7 @@ from headrace.settings import Kind, Setting, Value, list_of, parse_value
 __all__ = [
     "DEFAULT",
     "DYNAMIC_BROKER",
+    "DYNAMIC_CLIENT_METRICS",
     "DYNAMIC_CLUSTER",
     "DYNAMIC_GROUP",
     "DYNAMIC_TOPIC",
@@ -29,6 +31,7 @@ __all__ = [
     "broker_default",
     "broker_settings",
     "broker_settings_of",
+    "client_metrics_settings",
     "cluster_settings",
     "effective_retention",
     "effective_value",
@@ -155,7 +158,8 @@ def effective_retention(topic_configs: Mapping[str, str], broker: BrokerConfigur
     )
 
 
-DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_CLUSTER, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 2, 3, 4, 5, 8
+DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_CLUSTER, STATIC_BROKER, DEFAULT = 1, 2, 3, 4, 5
+DYNAMIC_CLIENT_METRICS, DYNAMIC_GROUP = 7, 8
 _FAMILIES = {
     "log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     "log.roll.ms": ("log.roll.ms", "log.roll.hours"),
@@ -232,6 +236,14 @@ def group_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Itera
         # Settings without a broker-wide counterpart have their own default as the last source.
         if setting.synonym is None:
             sources = (*sources, Source(name=name, value=setting.default, source=DEFAULT))
+        yield DescribedSetting(setting=setting, value=sources[0].value, source=sources[0].source, synonyms=sources)
+
+
+def client_metrics_settings(own: Mapping[str, str]) -> Iterator[DescribedSetting]:
+    """Return all settings of a client metrics subscription with their sources."""
+    for setting in CLIENT_METRICS_SETTINGS.values():
+        default = Source(name=setting.name, value=setting.default, source=DEFAULT)
+        sources = (*_own(setting, own, DYNAMIC_CLIENT_METRICS), default)
         yield DescribedSetting(setting=setting, value=sources[0].value, source=sources[0].source, synonyms=sources)
 
 

@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups are changed: AlterConfigs, IncrementalAlterConfigs."""
+"""Settings of topics, brokers, groups and client metrics are changed: AlterConfigs, IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.broker.config.broker_configuration import BROKER_SETTINGS
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_SETTINGS
 from headrace.broker.config.dynamic_settings import SettingsRefused
 from headrace.broker.config.topic_configuration import TOPIC_SETTINGS, topic_setting
 from headrace.broker.metadata.cluster_metadata import TopicDescription
@@ -31,10 +32,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 # Operations of KIP-339 that change a list instead of replacing it.
 _WORDS = {APPEND: "append", SUBTRACT: "subtract"}
 Resource = TypeVar("Resource", bound=Any)
-_UNCHANGEABLE = {
-    BROKER_LOGGER: "This broker's loggers cannot be changed while it runs.",
-    CLIENT_METRICS: "This broker does not collect metrics of clients.",
-}
+_UNCHANGEABLE = {BROKER_LOGGER: "This broker's loggers cannot be changed while it runs."}
 
 
 class Change(NamedTuple):
@@ -81,6 +79,8 @@ def own_settings(resource_type: int, name: str, broker: Services) -> Mapping[str
             return _topic(name, broker).configs
         case 4:
             return broker.settings.of_broker(name)
+        case 16:
+            return broker.settings.client_metrics.get(name, {})
         case 32:
             return broker.settings.groups.get(name, {})
         case _:
@@ -96,6 +96,8 @@ def replace_settings(
             broker.topics.alter_configs(_topic(name, broker), settings, validate_only=validate_only)
         case 4:
             broker.settings.replace_broker(name, settings, validate_only=validate_only)
+        case 16:
+            broker.settings.replace_client_metrics(name, settings, validate_only=validate_only)
         case 32:
             broker.settings.replace_group(name, settings, validate_only=validate_only)
         case _:
@@ -154,6 +156,8 @@ def _merged(resource_type: int, own: Mapping[str, str], change: Change, broker: 
 def _setting(resource_type: int, name: str) -> Setting | None:
     if resource_type == GROUP:
         return GROUP_SETTINGS[name].setting if name in GROUP_SETTINGS else None
+    if resource_type == CLIENT_METRICS:
+        return CLIENT_METRICS_SETTINGS.get(name)
     return (TOPIC_SETTINGS if resource_type == TOPIC else BROKER_SETTINGS).get(name)
 
 
@@ -162,6 +166,8 @@ def _in_force(resource_type: int, own: Mapping[str, str], setting: Setting, brok
         return own[setting.name]
     if resource_type == TOPIC:
         return render_value(topic_setting(setting.name, own, broker.configuration).value) or ""
+    if resource_type == CLIENT_METRICS:
+        return render_value(setting.default) or ""
     # A group's setting inherits from a broker setting of another name (`streams.session.timeout.ms` from
     # `group.streams.session.timeout.ms`).
     inherited = setting.synonym if resource_type == GROUP and setting.synonym else setting.name

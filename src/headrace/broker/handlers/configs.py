@@ -11,6 +11,7 @@ from headrace.broker.config.dynamic_settings import ALL_BROKERS, SettingsRefused
 from headrace.broker.config.topic_configuration import (
     DescribedSetting,
     broker_settings,
+    client_metrics_settings,
     cluster_settings,
     group_settings,
     topic_settings,
@@ -49,7 +50,7 @@ def handle_describe_configs(
     """DescribeConfigs (API 32): the settings of topics, of this broker, of groups, with where each value comes from.
 
     Version notes: v1 synonyms and sources instead of is_default; v3 types and documentation; v4 flexible. Resource
-    types: 2 topic, 4 broker, 8 broker logger (there are none: an empty list), 16 client metrics (none are collected),
+    types: 2 topic, 4 broker, 8 broker logger (there are none: an empty list), 16 client metrics subscription,
     32 group. A null or empty list of keys asks for all. A group need not exist, as in Kafka.
 
     All settings of a resource take 0.2 ms and, encoded, 55 KB of memory. So resources are described over several turns
@@ -150,10 +151,10 @@ def _group_settings(name: str, broker: Services) -> Iterable[DescribedSetting]:
     return group_settings(broker.settings.groups.get(name, {}), broker.configuration)
 
 
-def _client_metrics_settings(name: str, _broker_settings: Services) -> Iterable[DescribedSetting]:
+def _client_metrics_settings(name: str, broker: Services) -> Iterable[DescribedSetting]:
     if not name:
         raise SettingsRefused(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
-    return ()
+    return client_metrics_settings(broker.settings.client_metrics.get(name, {}))
 
 
 def _unknown_type(_name: str, _broker_settings: Services) -> Iterable[DescribedSetting]:
@@ -196,7 +197,7 @@ def _entry(
 
 _NAMES_OF: Mapping[int, Callable[[Services], Iterable[str]]] = {
     GROUP: lambda broker: sorted(broker.settings.groups),
-    CLIENT_METRICS: lambda _broker: (),
+    CLIENT_METRICS: lambda broker: sorted(broker.settings.client_metrics),
     BROKER_LOGGER: lambda broker: (str(broker.node_id),),
     BROKER: lambda broker: (str(broker.node_id),),
     TOPIC: lambda broker: (topic.name for topic in broker.metadata.topics()),
@@ -208,8 +209,7 @@ def handle_list_config_resources(
 ) -> m.list_config_resources_response.ListConfigResourcesResponse:
     """ListConfigResources (API 74, KIP-1142): which resources can be described; groups only where something was set.
 
-    Version notes: v0 lists client metrics only (it was ListClientMetricsResources), of which there are none; v1 has
-    types.
+    Version notes: v0 lists client metrics only (it was ListClientMetricsResources); v1 has types.
     """
     r = m.list_config_resources_response
     wanted = {int(kind) for kind in request.resource_types} or set(_NAMES_OF)

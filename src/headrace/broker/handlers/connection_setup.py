@@ -14,7 +14,7 @@ from headrace.broker.requests.api_table import SERVED
 from headrace.broker.requests.partial_response import (
     Api,
 )
-from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.requests.request_context import ClientInformation, RequestContext
 from headrace.broker.services import NO_THROTTLE, Services
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey, advertised_range
@@ -41,6 +41,8 @@ def handle_api_versions(
     # The software's name ends up in metrics and logs, so its characters are limited (KIP-511).
     if context.api_version >= 3 and not all(_SOFTWARE.match(text) for text in named):
         return answer_versions(context.api_version, code=ErrorCode.invalid_request)
+    if context.api_version >= 3:
+        context.client_information = ClientInformation(*named)
     return answer_versions(context.api_version, features=broker.features)
 
 

@@ -192,6 +192,13 @@ class TopicAdministration:
             else:
                 self._creation_failures.pop(topic.name, None)
 
+    def add_internal(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicDescription:
+        """Create a topic of the broker's own, with its directories left to the first write. Raises StorageError,
+        OSError."""
+        topic = self._metadata.add_topic(name, partitions, configs, lazy=True)
+        self._changed()
+        return topic
+
     def creation_failure(self, name: str, within_ms: int) -> str | None:
         """Return why the creation of an internal topic failed, if that is less than `within_ms` ago."""
         failure = self._creation_failures.get(name)

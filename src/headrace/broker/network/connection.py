@@ -28,7 +28,7 @@ from headrace.broker.network.fair_queue import LARGE_ANSWER_BYTES, decode_cheap_
 from headrace.broker.network.fast_paths import NO_ANSWER, ResponseCache, append_produce, may_skip_handler
 from headrace.broker.network.response_writers import PIECE_BYTES, ChunkedWriter, SendfileWriter
 from headrace.broker.requests.quotas import throttle_ms
-from headrace.broker.requests.request_context import ANONYMOUS, Principal, RequestContext
+from headrace.broker.requests.request_context import ANONYMOUS, UNKNOWN_SOFTWARE, Principal, RequestContext
 from headrace.broker.security.listener_security import principal_of
 from headrace.protocol import fast_path
 from headrace.protocol.api_keys import ApiKey
@@ -143,6 +143,7 @@ class ClientSocket(asyncio.Protocol):
         self.peer = ("", 0)
         self._local_address = ("", 0)
         self._client_host = ""
+        self.client_information = UNKNOWN_SOFTWARE
         self.last_active = 0.0
         self.close_reason: CloseReason = "client"
 
@@ -558,11 +559,14 @@ class ClientConnection(ClientSocket):
         faults = self._server.faults
         # Faults look at decoded requests; `headrace broker` has none.
         taken = faults.intercept(header, request, self._server.topics_in) if faults is not None else ()
-        return (
+        outcome = (
             answer_with(taken, header, request, partial(handler, request, context))
             if taken
             else handler(request, context)
         )
+        if header.api_key == ApiKey.API_VERSIONS:
+            self.client_information = context.client_information
+        return outcome
 
     def _keep(self, frame: bytes, answer: bytes | None) -> None:
         """Repeat the answer where it may be repeated."""
@@ -712,6 +716,8 @@ class ClientConnection(ClientSocket):
             token=self._server.next_token(),
             client_id=header.client_id or "",
             client_host=self._client_host,
+            client_port=self.peer[1],
+            client_information=self.client_information,
             api_version=header.api_version,
             local_address=self._local_address,
             principal=self._principal,

@@ -78,6 +78,8 @@ SERVED: Mapping[ApiKey, str] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: "transaction_admin",
         ApiKey.CONSUMER_GROUP_HEARTBEAT: "consumer_group",
         ApiKey.CONSUMER_GROUP_DESCRIBE: "consumer_group",
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "telemetry",
+        ApiKey.PUSH_TELEMETRY: "telemetry",
         ApiKey.LIST_CONFIG_RESOURCES: "configs",
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata",
         ApiKey.STREAMS_GROUP_HEARTBEAT: "streams_group",

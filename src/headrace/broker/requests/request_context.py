@@ -6,14 +6,14 @@ A principal is named as in access rules: `User:alice` (KafkaPrincipal).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.coordinator.request_context import RequestContext as CoordinatorContext
 
 if TYPE_CHECKING:
     from headrace.coordinator.result import Repeatable
 
-__all__ = ["ANONYMOUS", "Principal", "RequestContext"]
+__all__ = ["ANONYMOUS", "UNKNOWN_SOFTWARE", "ClientInformation", "Principal", "RequestContext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,16 @@ class Principal:
 ANONYMOUS = Principal()
 
 
+class ClientInformation(NamedTuple):
+    """Name and version of a client's software, as its ApiVersions request gave them (KIP-511)."""
+
+    software_name: str
+    software_version: str
+
+
+UNKNOWN_SOFTWARE = ClientInformation("unknown", "unknown")
+
+
 # A plain class with slots and not a dataclass: one is made for every request, and a frozen dataclass sets each field
 # through `object.__setattr__`, which takes several times as long for ten fields.
 class RequestContext:
@@ -38,6 +48,7 @@ class RequestContext:
     `principal` is who the client has shown to be; `listener_name` is the listener it came by, in Kafka's words
     (PLAINTEXT where nothing is named); `secure` means that the connection is encrypted (TLS).
     `sends_files`: the connection takes records of an answer as spans of their file (`sendfile_writer`).
+    `client_information` is set by ApiVersions, for all further requests of the connection.
     `repeatable` is set where the answer may be repeated for the same bytes of this connection, see `fast_paths`.
     """
 
@@ -45,6 +56,8 @@ class RequestContext:
         "api_version",
         "client_host",
         "client_id",
+        "client_information",
+        "client_port",
         "listener_name",
         "local_address",
         "principal",
@@ -66,10 +79,14 @@ class RequestContext:
         listener_name: str = "PLAINTEXT",
         secure: bool = False,
         sends_files: bool = False,
+        client_port: int = 0,
+        client_information: ClientInformation = UNKNOWN_SOFTWARE,
     ) -> None:
         self.token = token
         self.client_id = client_id
         self.client_host = client_host
+        self.client_port = client_port
+        self.client_information = client_information
         self.api_version = api_version
         self.local_address = local_address
         self.principal = principal

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.broker.monitoring.broker_metrics import BrokerMetrics
     from headrace.broker.requests.api_table import ApiTable
-    from headrace.broker.requests.request_context import RequestContext
+    from headrace.broker.requests.request_context import ClientInformation, RequestContext
 
 __all__ = ["Authentication", "SaslReply", "SaslSession"]
 
@@ -246,6 +246,7 @@ class AuthenticatedConnection(Protocol):
     """The part of a connection that its authentication uses."""
 
     listener_name: str
+    client_information: ClientInformation
 
     def write(self, data: bytes) -> None: ...
     def request_context(self, header: RequestHeader) -> RequestContext: ...
@@ -384,4 +385,8 @@ class Authentication:
         apis = self._server.apis
         handler = apis[ApiKey.API_VERSIONS] if apis is not None else None
         assert handler is not None
-        return encode_response(header, handler(request, self._connection.request_context(header)))
+        context = self._connection.request_context(header)
+        answer = handler(request, context)
+        # Clients of librdkafka send ApiVersions once for a connection, before the login.
+        self._connection.client_information = context.client_information
+        return encode_response(header, answer)

@@ -1,4 +1,4 @@
-"""`headrace configs`: settings of topics, brokers and groups, passwords and quotas, as kafka-configs (4.3.1) has them.
+"""`headrace configs`: settings of topics, brokers, groups, client metrics; passwords; quotas. As kafka-configs 4.3.1.
 
 Where Kafka's tool ends with a Java stack trace, stderr has one sentence here, and the exit code is 1.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-KINDS = {"topics": "topic", "groups": "group", "brokers": "broker"}
+KINDS = {"topics": "topic", "groups": "group", "brokers": "broker", "client-metrics": "client-metrics"}
 _ALL_BROKERS = ""
 # As Kafka's tool: commas within square brackets belong to the value.
 _COMMA = re.compile(r",(?![^\[]*\])")
@@ -74,6 +74,7 @@ def _ordered(context: click.Context, option: click.Parameter, value: Any) -> Any
 @click.option("--group", metavar="ID", help="Short for --entity-type groups --entity-name ID.")
 @click.option("--broker", metavar="ID", help="Short for --entity-type brokers --entity-name ID.")
 @click.option("--broker-defaults", is_flag=True, help="Short for --entity-type brokers --entity-default.")
+@click.option("--client-metrics", metavar="NAME", help="Short for --entity-type client-metrics --entity-name NAME.")
 @click.option("--user", metavar="NAME", help="Short for --entity-type users --entity-name NAME.")
 @click.option("--user-defaults", is_flag=True, help="Short for --entity-type users --entity-default.")
 @click.option("--client", metavar="ID", help="Short for --entity-type clients --entity-name ID.")
@@ -95,8 +96,8 @@ def _ordered(context: click.Context, option: click.Parameter, value: Any) -> Any
 @bootstrap_option
 @json_option
 def command(**given: Any) -> None:
-    """Show and change settings of topics, brokers and groups, and the passwords and quotas of clients, with
-    kafka-configs' flags and output.
+    """Show and change settings of topics, brokers, groups and client metrics, and the passwords and quotas of
+    clients, with kafka-configs' flags and output.
 
     \b
       headrace configs --describe --group flight-delays --all
@@ -191,15 +192,23 @@ class _Entity:
     def kind(self) -> ResourceType:
         return cast("ResourceType", KINDS[self.entity_type])
 
+    @property
+    def word(self) -> str:
+        """The name of the kind as Kafka's tool prints it: its entity type without the last letter."""
+        return self.entity_type[:-1]
+
 
 def _entity(given: Mapping[str, Any]) -> _Entity:
     short = {"topics": given["topic"], "groups": given["group"], "brokers": given["broker"]}
+    short["client-metrics"] = given["client_metrics"]
     named = [(kind, name) for kind, name in short.items() if name is not None]
     if given["broker_defaults"]:
         named.append(("brokers", _ALL_BROKERS))
     types = [*given["entity_types"], *(kind for kind, _ in named)]
     if not types:
-        raise click.UsageError("Give --entity-type, or one of --topic, --group, --broker, --broker-defaults.")
+        raise click.UsageError(
+            "Give --entity-type, or one of --topic, --group, --broker, --broker-defaults, --client-metrics."
+        )
     if len(types) > 1:
         raise click.UsageError("Give one entity type only.")
     if named:
@@ -258,7 +267,7 @@ def _alter(admin: Admin, entity: _Entity, changes: Mapping[str, str | None]) -> 
     if name == _ALL_BROKERS:
         data("Completed updating default config for brokers in the cluster.")
     else:
-        data(f"Completed updating config for {entity.kind} {name}.")
+        data(f"Completed updating config for {entity.word} {name}.")
 
 
 def _describe(admin: Admin, entity: _Entity, *, all_: bool, as_json: bool) -> None:
@@ -270,7 +279,7 @@ def _describe(admin: Admin, entity: _Entity, *, all_: bool, as_json: bool) -> No
             print_json([])
             return
         if not all_:
-            data(f"The {entity.kind} '{entity.name}' doesn't exist and doesn't have dynamic config.")
+            data(f"The {entity.word} '{entity.name}' doesn't exist and doesn't have dynamic config.")
             return
     chosen = names if entity.name is None else [entity.name]
     described = admin.describe_configs([(entity.kind, name) for name in chosen]) if chosen else {}
@@ -282,7 +291,7 @@ def _describe(admin: Admin, entity: _Entity, *, all_: bool, as_json: bool) -> No
         print_json([_document(entity, name, shown[name]) for name in chosen])
         return
     for name in chosen:
-        what = f"{entity.kind} {name}" if name != _ALL_BROKERS else "brokers in the cluster"
+        what = f"{entity.word} {name}" if name != _ALL_BROKERS else "brokers in the cluster"
         data(f"{'All' if all_ else 'Default' if name == _ALL_BROKERS else 'Dynamic'} configs for {what} are:")
         for entry in shown[name]:
             data(f"  {_line(entry)}")
@@ -297,6 +306,8 @@ def _names(admin: Admin, entity: _Entity) -> list[str]:
         # Kafka's tool describes the defaults of all brokers as one more resource, with the empty name, after the
         # brokers.
         return [*(str(node) for node in brokers), _ALL_BROKERS]
+    if entity.entity_type == "client-metrics":
+        return sorted(name for _, name in admin.list_config_resources(["client-metrics"]))
     # Groups that exist, and groups that only have settings (ListConfigResources, KIP-1142): both are "all groups".
     listed = {group.group_id for group in admin.list_groups()}
     return sorted(listed | {name for kind, name in admin.list_config_resources(["group"]) if kind == "group"})
@@ -304,10 +315,10 @@ def _names(admin: Admin, entity: _Entity) -> list[str]:
 
 def _own_source(kind: str, name: str) -> int:
     """Return the configuration source that means "set on the resource itself"."""
-    # DescribeConfigsResponse.ConfigSource: 1 DYNAMIC_TOPIC, 2 DYNAMIC_BROKER, 3 DYNAMIC_DEFAULT_BROKER, 8
-    # DYNAMIC_GROUP. Without --all only these are shown: values from server.properties and defaults are not "dynamic
-    # configs".
-    return {"topic": 1, "group": 8}.get(kind, 3 if name == _ALL_BROKERS else 2)
+    # DescribeConfigsResponse.ConfigSource: 1 DYNAMIC_TOPIC, 2 DYNAMIC_BROKER, 3 DYNAMIC_DEFAULT_BROKER, 7
+    # DYNAMIC_CLIENT_METRICS, 8 DYNAMIC_GROUP. Without --all only these are shown: values from server.properties and
+    # defaults are not "dynamic configs".
+    return {"topic": 1, "client-metrics": 7, "group": 8}.get(kind, 3 if name == _ALL_BROKERS else 2)
 
 
 def _line(entry: ConfigEntry) -> str:
