@@ -79,11 +79,12 @@ class KafkaBroker:
         jvm: Sequence[str] | None = None,
         directory: Path | None = None,
         log_level: str = "ERROR",
+        classes: Path | None = None,
     ) -> None:
         """`listeners`: further ones, name → protocol; `ports` has theirs. `scram_users` as kafka-storage takes them.
 
         `jvm`: what the broker's JVM is told beside; None: to take its classes from an archive, where that pays.
-        `directory`: a new one, for everything it writes, which stays there.
+        `directory`: a new one, for everything it writes, which stays there. `classes`: a directory of plugins.
         """
         self.version = version
         self._stays = directory is not None
@@ -92,7 +93,8 @@ class KafkaBroker:
         self.log_directory = self.directory / "data"
         self.port, controller = find_free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
-        self._jars = kafka_jars(version)
+        # Behind Kafka's jars: the class archive fits while they are the beginning of the class path.
+        self._class_path = f"{kafka_jars(version)}/*" + (f":{classes}" if classes is not None else "")
         self._jvm = list(jvm) if jvm is not None else archived(version) if version == TOOLS_VERSION else []
         self._jvm.append(f"-Dorg.apache.logging.log4j.level={log_level}")
         self._properties = self.directory / "server.properties"
@@ -148,7 +150,7 @@ class KafkaBroker:
         assert out.returncode == 0, f"StorageTool format failed:\n{out.stdout}{out.stderr}"
 
     def _command(self, main_class: str, *options: str) -> list[str]:
-        return [java(), "-Xmx512m", *options, "-cp", f"{self._jars}/*", main_class]
+        return [java(), "-Xmx512m", *options, "-cp", self._class_path, main_class]
 
     def start(self) -> None:
         """Start the formatted broker, and wait until it serves."""

@@ -25,7 +25,8 @@ IncrementalAlterConfigs 44 0-1, AlterPartitionReassignments 45 0-1, ListPartitio
 OffsetDelete 47 0-0, DescribeClientQuotas 48 0-1,
 AlterClientQuotas 49 0-1, DescribeUserScramCredentials 50 0-0, AlterUserScramCredentials 51 0-0, DescribeQuorum 55 0-2,
 UpdateFeatures 57 0-2, DescribeCluster 60 0-2, DescribeProducers 61 0-0, DescribeTransactions 65 0-0,
-ListTransactions 66 0-2, ConsumerGroupHeartbeat 68 0-1, ConsumerGroupDescribe 69 0-1, ListConfigResources 74 0-1,
+ListTransactions 66 0-2, ConsumerGroupHeartbeat 68 0-1, ConsumerGroupDescribe 69 0-1,
+GetTelemetrySubscriptions 71 0-0, PushTelemetry 72 0-0, ListConfigResources 74 0-1,
 DescribeTopicPartitions 75 0-0, StreamsGroupHeartbeat 88 0-1, StreamsGroupDescribe 89 0-1
 """
 
