@@ -110,7 +110,14 @@ SAME_EITHER_WAY = {
     "Metadata, creating 1, not allowed to",
 }
 # Asked before anybody is somebody: the script itself asks them to log in, and ApiVersions comes before that.
-WITHOUT_A_RIGHT = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+WITHOUT_A_RIGHT = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    # KIP-714: no access rule guards them.
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
+}
 
 
 def test_no_api_is_without_a_row() -> None:

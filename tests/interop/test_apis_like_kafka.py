@@ -45,7 +45,8 @@ NOT_HERE = {
     92: "DeleteShareGroupOffsets: no share groups",
 }
 # We have it, Kafka's broker does not say so.
-ONLY_HERE: dict[int, str] = {}
+_TELEMETRY = "Kafka's broker advertises it only with a receiver plugin (KIP-714)"
+ONLY_HERE = {71: f"GetTelemetrySubscriptions: {_TELEMETRY}", 72: f"PushTelemetry: {_TELEMETRY}"}
 
 # Who calls what, as recorded with Kafka 4.3.1's clients: all of it is served.
 CALLED = {
