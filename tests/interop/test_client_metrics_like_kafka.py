@@ -10,7 +10,7 @@ import base64
 import json
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ def peers(kafka_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield Peer(kafka.bootstrap_servers, of_kafka), Peer(ours.bootstrap_servers, of_ours)
 
 
-def alter(peer: Peer, name: str, settings: dict[str, str | None]) -> str:
+def alter(peer: Peer, name: str, settings: Mapping[str, str | None]) -> str:
     with Admin(peer.bootstrap_servers) as admin:
         try:
             admin.alter_configs("client-metrics", name, settings)
