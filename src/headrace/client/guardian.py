@@ -121,6 +121,7 @@ class Guardian:
             group_protocol=settings.group_protocol,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             num_standby_replicas=settings.num_standby_replicas,
+            acceptable_recovery_lag=settings.acceptable_recovery_lag,
         )
 
     def run(self, already_read: bytes) -> None:

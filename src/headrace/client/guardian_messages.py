@@ -44,6 +44,7 @@ class GuardianSettings:
     group_protocol: StreamsProtocol = "streams"
     heartbeat_interval_ms: int = 3_000  # in a classic group
     num_standby_replicas: int = 0  # in a classic group
+    acceptable_recovery_lag: int | None = None  # in a classic group; None: no copies are made ahead
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
     rack_id: str | None = None

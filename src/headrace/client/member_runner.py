@@ -66,6 +66,7 @@ class MemberRunner:
         group_protocol: StreamsProtocol = "streams",
         heartbeat_interval_ms: int = 3_000,
         num_standby_replicas: int = 0,
+        acceptable_recovery_lag: int | None = None,
     ) -> None:
         """Args:
         client: A client that only this runner uses.
@@ -79,6 +80,7 @@ class MemberRunner:
         group_protocol: Kind of the group.
         heartbeat_interval_ms: Classic groups: `heartbeat.interval.ms`.
         num_standby_replicas: Classic groups: standby tasks of each stateful task, where this member is the leader.
+        acceptable_recovery_lag: Classic groups: see `ClassicTaskProtocol`.
         """
         self._client = client
         self._group_id = group_id
@@ -95,6 +97,7 @@ class MemberRunner:
                     process_id=process_id,
                     endpoint=endpoint,
                     num_standby_replicas=num_standby_replicas,
+                    acceptable_recovery_lag=acceptable_recovery_lag,
                 ),
                 topology,
                 chance=random.random,

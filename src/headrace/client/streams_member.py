@@ -59,6 +59,7 @@ class StreamsMember:
         heartbeat_interval_ms: int | None = None,
         heartbeat_max_interval_ms: int | None = None,
         num_standby_replicas: int | None = None,
+        acceptable_recovery_lag: int | None = None,
         request_timeout_ms: int | None = None,
         api_timeout_ms: int | None = None,
         config: Mapping[str, object] | str | os.PathLike[str] | None = None,
@@ -73,6 +74,9 @@ class StreamsMember:
                 answer the member gives up its tasks by itself. In a classic group the member sets it.
             heartbeat_interval_ms: In a classic group: time between heartbeats.
             num_standby_replicas: In a classic group: standby tasks of each stateful task.
+            acceptable_recovery_lag: In a classic group: changelog records that a copy may lack when its task moves to
+                this member. Stateful tasks stay with their owners until `report_offsets` reports such a copy. None: the
+                application makes no copies of warm-up tasks, and tasks move at once.
 
         Raises:
             ConfigError: `unknown-setting`, `bad-value`.
@@ -131,6 +135,7 @@ class StreamsMember:
             group_protocol=self._protocol.protocol,
             heartbeat_interval_ms=settings["heartbeat.interval.ms"],
             num_standby_replicas=settings["num.standby.replicas"],
+            acceptable_recovery_lag=acceptable_recovery_lag,
         )
         self._runner.start()
 

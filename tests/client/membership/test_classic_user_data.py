@@ -16,10 +16,13 @@ from headrace.client.membership.classic_user_data import (
     MemberReport,
     decode_assignment,
     decode_report,
+    decode_topology,
     encode_assignment,
+    encode_endpoints,
     encode_report,
 )
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
+from headrace.client.membership.topology import Subtopology, Topology
 
 NAMES = st.text(max_size=12)
 TASKS = st.dictionaries(NAMES, st.lists(st.integers(0, 5000), min_size=1, max_size=6), max_size=4).map(tasks_of)
@@ -35,6 +38,7 @@ REPORTS = st.builds(
     tasks=st.builds(
         TaskReport, owned=OWNED, task_offsets=OFFSETS, task_end_offsets=OFFSETS, shutdown_application=st.booleans()
     ),
+    acceptable_recovery_lag=st.none() | st.integers(0, 1 << 60),
 )
 SERVED = st.dictionaries(ENDPOINTS, st.builds(EndpointPartitions, active=TASKS, standby=TASKS), max_size=3)
 ASSIGNMENTS = st.builds(
@@ -71,6 +75,24 @@ def test_cut_bytes_are_malformed(report, assignment, data):
             decode(encoded[:length])
 
 
+def test_one_assignment_has_the_topology():
+    topology = Topology(subtopologies=(Subtopology(subtopology_id="counts", source_topics=("flights",)),))
+    data = encode_assignment(TaskAssignment(), topology=topology)
+    assert decode_topology(data) == topology
+    assert decode_assignment(data) == TaskAssignment()
+    assert decode_topology(encode_assignment(TaskAssignment())) is None
+
+
+@pytest.mark.parametrize("document", [b"[]", b"7", b"{", b'{"epoch":0}', b'{"epoch":0,"subtopologies":[{}]}'])
+def test_a_topology_of_strangers_is_malformed(document):
+    section = zlib.compress(document)
+    head = encode_assignment(TaskAssignment())[: 3 + 3 * 4 + 4]
+    data = head + struct.pack(">i", len(section)) + section + encode_endpoints({})
+    assert decode_assignment(data) == TaskAssignment()
+    with pytest.raises(MalformedUserData):
+        decode_topology(data)
+
+
 @given(st.binary(max_size=300))
 def test_bytes_of_strangers_are_read_or_malformed(content):
     for decode in (decode_report, decode_assignment):
@@ -87,7 +109,7 @@ def test_a_long_array_in_a_short_message_is_refused_before_it_is_read():
 
 def test_a_section_that_grows_without_bound_is_refused():
     packed = zlib.compress(bytes(MOST_BYTES + 1))
-    head = b"\x00\x01\x00" + bytes(16)  # no tasks, no status
+    head = b"\x00\x01\x00" + bytes(20)  # no tasks, no status, no topology
     assert len(packed) < 20_000
     with pytest.raises(MalformedUserData, match="more than"):
         decode_assignment(head + struct.pack(">i", len(packed)) + packed)
@@ -140,20 +162,21 @@ def test_the_layout_does_not_change():
         client_tags=(("zone", "a"),),
         endpoint=Endpoint("h", 80),
         tasks=tasks,
+        acceptable_recovery_lag=10_000,
     )
-    assert in_sections(encode_report(report), 84) == (
+    assert in_sections(encode_report(report), 92) == (
         "0001" "3132333435363738" "000170" "0000000100047a6f6e65000161" "0001680050" "01"
         "000000010009" "62792d6f726967696e" "000000020000000000000002"
-        "000000010007" "666c6967687473" "0000000100000001" "00000000"
+        "000000010007" "666c6967687473" "0000000100000001" "00000000" "0000000000002710"
         "000000010009" "62792d6f726967696e" "00000002"
         "00000000" "ffffffffffffffff" "0000000000000009" "00000002" "0000000000000007" "0000000000000008"
     )  # fmt: skip
     served = {Endpoint("h", 80): EndpointPartitions(active={"t": (0,)})}
     assignment = TaskAssignment(tasks=owned, status=((3, "x"),), endpoints=MappingProxyType(served), follow_up=True)
-    assert in_sections(encode_assignment(assignment), 66) == (
+    assert in_sections(encode_assignment(assignment), 70) == (
         "0001" "01"
         "000000010009" "62792d6f726967696e" "000000020000000000000002"
         "000000010007" "666c6967687473" "0000000100000001" "00000000"
-        "00000001" "00000003" "000178"
+        "00000001" "00000003" "000178" "00000000"
         "00000001" "000174" "00000001" "0001680050" "00000001" "00000000" "0000000100000000" "00000000"
     )  # fmt: skip

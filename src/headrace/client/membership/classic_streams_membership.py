@@ -166,7 +166,7 @@ class ClassicStreamsMembership:
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         metadata_max_age_ms: int = 300_000,
-        probing_rebalance_interval_ms: int = 600_000,
+        probing_rebalance_interval_ms: int = 60_000,
         rack_id: str | None = None,
         instance_id: str | None = None,
         member_id: str = "",

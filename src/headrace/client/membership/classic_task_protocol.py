@@ -3,7 +3,9 @@
 1. The topology is configured on the partitions that exist (`configure_topology`). Missing internal topics are created
    first; while source topics are missing or do not fit, every member has an empty assignment with the status.
 2. The sticky assignor of streams groups computes the target. What a member claims is its previous assignment.
-3. A task that another member claims is left out of its new owner's assignment (KIP-429's two phases, on tasks): the
+3. A stateful task whose new owner has no copy near the end of the changelog stays with its owner. The new owner has it
+   as a warm-up task (KIP-441), and joins again when the copy has caught up.
+4. A task that another member claims is left out of its new owner's assignment (KIP-429's two phases, on tasks): the
    claimant gives it back and joins again without the claim. A standby of the task that the new owner has stays until
    then. Two claims of one task are both refused, so both members give it back, and one gets it.
 
@@ -74,6 +76,8 @@ class ClassicTaskProtocol:
         endpoint: Address for interactive queries.
         num_standby_replicas: Standby tasks of each stateful task.
         rack_aware_assignment_tags: Tags over which standby tasks are spread.
+        acceptable_recovery_lag: Changelog records that a copy may lack when its task moves to this member. None: the
+            member makes no copies ahead.
     """
 
     topology: Topology
@@ -82,6 +86,7 @@ class ClassicTaskProtocol:
     endpoint: Endpoint | None = None
     num_standby_replicas: int = 0
     rack_aware_assignment_tags: tuple[str, ...] = ()
+    acceptable_recovery_lag: int | None = None
 
     def encode_report(self, report: TaskReport) -> bytes:
         """Return the user data of a subscription."""
@@ -92,6 +97,7 @@ class ClassicTaskProtocol:
                 client_tags=self.client_tags,
                 endpoint=self.endpoint,
                 tasks=report,
+                acceptable_recovery_lag=self.acceptable_recovery_lag,
             )
         )
 
@@ -124,16 +130,20 @@ class ClassicTaskProtocol:
         )
         return TaskPlan(
             active={member_id: found.tasks.active for member_id, found in assigned.items()},
-            user_data=_encoded(assigned),
+            user_data=_encoded(assigned, self.topology),
         )
 
 
-def _encoded(assigned: Mapping[str, TaskAssignment]) -> dict[str, bytes]:
+def _encoded(assigned: Mapping[str, TaskAssignment], topology: Topology) -> dict[str, bytes]:
     """Return the assignments' user data, without the endpoint map where it would take too much of Kafka's record."""
     endpoints = encode_endpoints(next(iter(assigned.values())).endpoints) if assigned else b""
     if len(endpoints) * len(assigned) > MOST_ENDPOINT_BYTES:
         endpoints = encode_endpoints({})
-    return {member_id: encode_assignment(found, endpoints) for member_id, found in assigned.items()}
+    first = min(assigned, default=None)
+    return {
+        member_id: encode_assignment(found, endpoints, topology=topology if member_id == first else None)
+        for member_id, found in assigned.items()
+    }
 
 
 def hash_of(topology: Topology) -> bytes:
@@ -188,6 +198,7 @@ def assign_tasks(
     for member_id, one in reports.items():
         for task in task_ids(one.tasks.owned.active):
             claimants[task].add(member_id)
+    targets = _warm_up(targets, current, claimants, stateful=_stateful_tasks(configured))
     tasks = {
         member_id: _first_phase(member_id, targets.get(member_id, _NO_TASKS), one.tasks.owned, claimants)
         for member_id, one in reports.items()
@@ -201,6 +212,7 @@ def assign_tasks(
             tasks=tasks[member_id],
             status=status if member_id in current else (_ANOTHER_TOPOLOGY, *status),
             endpoints=endpoints,
+            follow_up=bool(tasks[member_id].warmup),
         )
         for member_id in reports
     }
@@ -239,6 +251,70 @@ def _previous(owned: OwnedTasks) -> TasksTuple:
         standby=sorted_tasks(task_ids(owned.standby)),
         warmup=sorted_tasks(task_ids(owned.warmup)),
     )
+
+
+def _stateful_tasks(configured: ConfiguredTopology) -> frozenset[Task]:
+    return frozenset(
+        (each.subtopology_id, partition)
+        for each in configured.subtopologies.values()
+        if each.is_stateful
+        for partition in range(each.tasks)
+    )
+
+
+def _warm_up(
+    targets: Mapping[str, TasksTuple],
+    reports: Mapping[str, MemberReport],
+    claimants: Mapping[Task, Collection[str]],
+    *,
+    stateful: Collection[Task],
+) -> Mapping[str, TasksTuple]:
+    """Return the targets with each move to a member without a current copy replaced by a warm-up task (KIP-441).
+
+    Kafka limits the copies that are made at a time (`max.warmup.replicas`) because each of them is followed by another
+    rebalance of all members. Here all moves are warmed up together, as in a streams group, and the limit of the traffic
+    is the even share that the assignor moves.
+    """
+    delayed: dict[Task, tuple[str, str]] = {}
+    for member_id, target in targets.items():
+        for task in target.active:
+            owner = next(iter(claimants.get(task, ())), member_id)
+            if task in stateful and _waits_for_copy(task, owner, member_id, reports, claimants):
+                delayed[task] = owner, member_id
+    if not delayed:
+        return targets
+    found = {}
+    for member_id, target in targets.items():
+        process = reports[member_id].process_id
+        kept = {task for task, (owner, _) in delayed.items() if owner == member_id}
+        copied = {task for task, (_, new_owner) in delayed.items() if new_owner == member_id}
+        # Two copies in one process do not survive its failure, and would share one directory.
+        beside_owner = {task for task, (owner, _) in delayed.items() if reports[owner].process_id == process}
+        found[member_id] = TasksTuple(
+            active=sorted_tasks((set(target.active) - delayed.keys()) | kept),
+            standby=sorted_tasks(set(target.standby) - copied - beside_owner),
+            warmup=sorted_tasks(set(target.warmup) | copied),
+        )
+    return found
+
+
+def _waits_for_copy(
+    task: Task,
+    owner: str,
+    new_owner: str,
+    reports: Mapping[str, MemberReport],
+    claimants: Mapping[Task, Collection[str]],
+) -> bool:
+    # 1. Two claims, or a claim of a member with another topology, end at once: such an owner must not go on.
+    if owner == new_owner or owner not in reports or len(claimants[task]) != 1:
+        return False
+    # 2. Members of one process share the state directory, so the state is there already.
+    new = reports[new_owner]
+    if new.acceptable_recovery_lag is None or new.process_id == reports[owner].process_id:
+        return False
+    # 3. A position without an end comes from a store that is not followed.
+    offset, end = new.tasks.task_offsets.get(task), new.tasks.task_end_offsets.get(task)
+    return offset is None or end is None or end - offset > new.acceptable_recovery_lag
 
 
 def _first_phase(

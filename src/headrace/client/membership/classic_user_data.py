@@ -11,6 +11,7 @@ gets a copy, takes 3 kB instead of 60.
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_from
 from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, EndpointPartitions
 from headrace.client.membership.streams_heartbeat import TaskId
+from headrace.client.membership.topology import Topology
 
 __all__ = [
     "HASH_BYTES",
@@ -29,6 +31,7 @@ __all__ = [
     "MemberReport",
     "decode_assignment",
     "decode_report",
+    "decode_topology",
     "encode_assignment",
     "encode_endpoints",
     "encode_report",
@@ -38,7 +41,7 @@ VERSION = 1
 HASH_BYTES = 8
 _SHUTDOWN = 1
 _FOLLOW_UP = 1
-_NONE = -1  # an offset that was not reported
+_NONE = -1  # an offset or a bound that was not reported
 MOST_BYTES = 16 * 1024 * 1024
 """Length of a section after decompression: far above any real one, and a bound for the bytes of strangers."""
 
@@ -53,6 +56,8 @@ class MemberReport:
         client_tags: Tags for the placement of standby tasks (KIP-708).
         endpoint: Address for interactive queries.
         tasks: State of the member's tasks.
+        acceptable_recovery_lag: Changelog records that a copy may lack when its task moves to this member. None: the
+            member makes no copies ahead, and stateful tasks move to it at once.
     """
 
     topology_hash: bytes
@@ -60,6 +65,7 @@ class MemberReport:
     client_tags: tuple[tuple[str, str], ...] = ()
     endpoint: Endpoint | None = None
     tasks: TaskReport
+    acceptable_recovery_lag: int | None = None
 
 
 def encode_report(report: MemberReport) -> bytes:
@@ -74,6 +80,7 @@ def encode_report(report: MemberReport) -> bytes:
             _endpoint(report.endpoint),
             struct.pack(">b", _SHUTDOWN if tasks.shutdown_application else 0),
             *map(_tasks, (tasks.owned.active, tasks.owned.standby, tasks.owned.warmup)),
+            struct.pack(">q", _NONE if report.acceptable_recovery_lag is None else report.acceptable_recovery_lag),
             _compressed(_offsets(tasks.task_offsets, tasks.task_end_offsets)),
         )
     )
@@ -88,6 +95,7 @@ def decode_report(data: bytes) -> MemberReport:
     endpoint = _read_endpoint(reader)
     flags = reader.take(1)[0]
     active, standby, warmup = (_read_tasks(reader) for _ in range(3))
+    (recovery_lag,) = struct.unpack(">q", reader.take(8))
     task_offsets, task_end_offsets = _read_offsets(_decompressed(reader))
     return MemberReport(
         topology_hash=topology_hash,
@@ -100,15 +108,20 @@ def decode_report(data: bytes) -> MemberReport:
             task_end_offsets=task_end_offsets,
             shutdown_application=bool(flags & _SHUTDOWN),
         ),
+        acceptable_recovery_lag=None if recovery_lag < 0 else recovery_lag,
     )
 
 
-def encode_assignment(assignment: TaskAssignment, endpoints: bytes | None = None) -> bytes:
+def encode_assignment(
+    assignment: TaskAssignment, endpoints: bytes | None = None, *, topology: Topology | None = None
+) -> bytes:
     """Return the user data of an assignment.
 
     Args:
         assignment: The assignment of one member.
         endpoints: `encode_endpoints` of its endpoint map, which is the same for all members of a group.
+        topology: The group's topology, for tools that describe the group. One of its assignments has it: DescribeGroups
+            returns all of them, and the coordinator's record has room for one copy.
     """
     tasks = assignment.tasks
     return b"".join(
@@ -117,6 +130,7 @@ def encode_assignment(assignment: TaskAssignment, endpoints: bytes | None = None
             *map(_tasks, (tasks.active, tasks.standby, tasks.warmup)),
             struct.pack(">i", len(assignment.status)),
             *(struct.pack(">i", code) + encode_string(detail) for code, detail in assignment.status),
+            _topology(topology),
             encode_endpoints(assignment.endpoints) if endpoints is None else endpoints,
         )
     )
@@ -140,17 +154,40 @@ def encode_endpoints(endpoints: EndpointMap) -> bytes:
 
 def decode_assignment(data: bytes) -> TaskAssignment:
     """Decode the user data of an assignment. Raises MalformedUserData."""
+    return _read_assignment(data)[0]
+
+
+def decode_topology(data: bytes) -> Topology | None:
+    """Return the topology in the user data of an assignment, None in all but one. Raises MalformedUserData."""
+    packed = _read_assignment(data)[1]
+    if not packed:
+        return None
+    try:
+        return Topology.from_json(json.loads(_inflate(packed)))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedUserData(f"a topology: {error}") from None
+
+
+def _read_assignment(data: bytes) -> tuple[TaskAssignment, bytes]:
     reader = Reader(data)
     _check_version(reader)
     flags = reader.take(1)[0]
     active, standby, warmup = (_read_tasks(reader) for _ in range(3))
     status = tuple((reader.int32(), reader.string()) for _ in range(reader.count(6)))
-    return TaskAssignment(
+    topology = reader.nullable_bytes() or b""
+    assignment = TaskAssignment(
         tasks=OwnedTasks(active=active, standby=standby, warmup=warmup),
         status=status,
         endpoints=MappingProxyType(_read_endpoints(_decompressed(reader))),
         follow_up=bool(flags & _FOLLOW_UP),
     )
+    return assignment, topology
+
+
+def _topology(topology: Topology | None) -> bytes:
+    if topology is None:
+        return struct.pack(">i", 0)
+    return _compressed(json.dumps(topology.to_json(), separators=(",", ":")).encode())
 
 
 def _read_endpoints(reader: Reader) -> dict[Endpoint, EndpointPartitions]:
@@ -182,15 +219,18 @@ def _compressed(section: bytes) -> bytes:
 
 def _decompressed(reader: Reader) -> Reader:
     """Return a reader of a compressed section. Raises MalformedUserData, also beyond `MOST_BYTES`."""
-    packed = reader.nullable_bytes()
+    return Reader(_inflate(reader.nullable_bytes() or b""))
+
+
+def _inflate(packed: bytes) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        section = inflater.decompress(packed or b"", MOST_BYTES)
+        section = inflater.decompress(packed, MOST_BYTES)
     except zlib.error as error:
         raise MalformedUserData(f"a compressed section: {error}") from None
     if not inflater.eof:
         raise MalformedUserData(f"a compressed section is cut, or has more than {MOST_BYTES:,} bytes")
-    return Reader(section)
+    return section
 
 
 def _check_version(reader: Reader) -> None:

@@ -243,6 +243,7 @@ class ApplicationRuntime(RunningInstance):
                 session_timeout_ms=int(config["session.timeout.ms"]),
                 heartbeat_interval_ms=int(config["heartbeat.interval.ms"]),
                 num_standby_replicas=int(config["num.standby.replicas"]),
+                acceptable_recovery_lag=self.state.acceptable_recovery_lag,
             )
         self._link = GuardianLink.start(settings)
         self._link.watch_process(self._jvm.pid)

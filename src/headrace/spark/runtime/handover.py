@@ -72,7 +72,7 @@ class Handover:
         self._thread: threading.Thread | None = None
 
     def disable(self) -> None:
-        """Release all tasks at once from now on: members of a classic group do not know who gets a task."""
+        """Release all tasks at once from now on: the leader of a classic group delays moves itself (warm-up tasks)."""
         self._possible = False
 
     def delay(self, revoked: Iterable[Task]) -> frozenset[Task]:

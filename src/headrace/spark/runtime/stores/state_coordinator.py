@@ -102,6 +102,8 @@ class StateCoordinator:
             acceptable_lag=self._acceptable_lag,
             longest_s=longest_ms / 1000 if copies else 0.0,
         )
+        self._delays_moves = copies and longest_ms > 0
+        self._announced: frozenset[Task] = frozenset()
 
     # -- start and end ------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,11 @@ class StateCoordinator:
     def uses_target(self) -> bool:
         """Whether the target assignment is used: for copies, or for delayed revocation."""
         return self.replicas is not None and self._runtime.group_protocol == "streams"
+
+    @property
+    def acceptable_recovery_lag(self) -> int | None:
+        """Changelog records that a copy may lack when its task moves here; None without copies."""
+        return self._acceptable_lag if self.replicas is not None and self._delays_moves else None
 
     def begin_close(self) -> None:
         """Let the replica process end while the member leaves."""
@@ -269,6 +276,8 @@ class StateCoordinator:
         awaited = self._incoming(snapshot) if snapshot is not None else set()
         news = bool(awaited & (current - self._current)) or bool(awaited & (set(copies) - set(self._dormant)))
         in_use = self._in_use()
+        ready = self._warmed_up(current)
+        news = news or bool(ready)
         # 3. Stores of tasks that have just moved away: reported at once as well, so that the assignor can give such a
         #    task back to the member that has its state.
         left = self._moved_away(in_use)
@@ -284,8 +293,18 @@ class StateCoordinator:
         self._dormant |= {task: copy.position for task, copy in copies.items() if task not in in_use}
         if self._dormant:
             ends = {task: copy.end for task, copy in copies.items() if task in self._dormant}
-            # In a classic group every join carries the offsets, and each report of its own would be a rebalance.
-            link.report_offsets(self._dormant, ends, at_once=news and self._runtime.group_protocol == "streams")
+            # In a classic group every join carries the offsets, and a report of its own is a rebalance: only a warm-up
+            # task that has caught up is worth one.
+            at_once = bool(ready) if self._runtime.group_protocol == "classic" else news
+            link.report_offsets(self._dormant, ends, at_once=at_once)
+
+    def _warmed_up(self, current: frozenset[Task]) -> frozenset[Task]:
+        """Return the warm-up tasks of a classic group that have caught up, each of them once per time."""
+        if self._snapshot is None or self._runtime.group_protocol != "classic":
+            return frozenset()
+        caught_up = task_ids(self._snapshot.warmup) & current
+        ready, self._announced = caught_up - self._announced, caught_up
+        return ready
 
     def _moved_away(self, in_use: set[Task]) -> dict[Task, int]:
         """Return the positions of stores whose tasks have just moved away. Requested now, available on a later call."""
