@@ -27,6 +27,9 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=3)
     parser.add_argument("--standbys", type=int, default=0, help="copies of each task's state on other instances")
     parser.add_argument(
+        "--group-protocol", choices=("streams", "classic"), default="streams", help="classic: no streams groups"
+    )
+    parser.add_argument(
         "--execution", choices=("auto", "resident", "micro-batch"), default="auto", help="of the instances"
     )
     parser.add_argument(
@@ -48,7 +51,11 @@ def main() -> int:
         return time.monotonic() < ends[0]
 
     with broker_of(
-        arguments.broker, directory, replication_factor=arguments.replication_factor, standbys=arguments.standbys
+        arguments.broker,
+        directory,
+        replication_factor=arguments.replication_factor,
+        standbys=arguments.standbys,
+        group_protocol=arguments.group_protocol,
     ) as broker:
         outcome = chaos(
             broker,
@@ -58,6 +65,8 @@ def main() -> int:
             goes_on=goes_on,
             execution=arguments.execution,
             program=arguments.program,
+            group_protocol=arguments.group_protocol,
+            standbys=arguments.standbys,
         )
     for name, times in sorted(outcome.disasters.items(), key=lambda pair: -pair[1]):
         print(f"{times:4d}  {name}")

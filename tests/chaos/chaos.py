@@ -59,18 +59,31 @@ class Outcome:
 
 @contextlib.contextmanager
 def broker_of(
-    kind: str, directory: Path, *, session_s: float = SESSION_S, replication_factor: int = 1, standbys: int = 0
+    kind: str,
+    directory: Path,
+    *,
+    session_s: float = SESSION_S,
+    replication_factor: int = 1,
+    standbys: int = 0,
+    group_protocol: str = "streams",
 ) -> Iterator[RunningBroker]:
     """`kind`: "headrace", "kafka" or "kafka-cluster" (three brokers, topics with `replication_factor`).
 
     `standbys`: copies of each task's state on other instances, which take over when one dies.
+    `group_protocol`: "streams", or "classic": streams groups are turned off.
     """
-    bounds = {
+    bounds: dict[str, str | int] = {
         "group.streams.min.session.timeout.ms": 1000,
         "group.streams.max.session.timeout.ms": 600_000,
         "group.streams.session.timeout.ms": int(session_s * 1000),
         "group.streams.num.standby.replicas": standbys,
     }
+    if group_protocol == "classic":
+        bounds |= {
+            "group.coordinator.rebalance.protocols": "classic,consumer",
+            "group.min.session.timeout.ms": 1000,
+            "group.initial.rebalance.delay.ms": 0,
+        }
     if kind == "headrace":
         with BrokerProcess(directory / "data", bounds) as ours:
             yield ours
@@ -101,13 +114,19 @@ def chaos(
     proves_state: bool = True,
     execution: str = "auto",
     program: str = "flights",
+    group_protocol: str = "streams",
+    standbys: int = 0,
 ) -> Outcome:
     """`goes_on(n)`: whether there is an n-th disaster. `disasters`: these in turn, instead of a random choice.
 
     `execution`: as `headrace.execution`; "auto" fails if a subtopology has run jobs instead of resident slots.
     `program`: a name of `PROGRAMS`.
+    `group_protocol`, `standbys`: as of `broker_of`; a classic group has session and standby tasks from its members.
     """
     settings = {"EXECUTION": execution}
+    if group_protocol == "classic":
+        of_members = {"session.timeout.ms": int(SESSION_S * 1000), "num.standby.replicas": standbys}
+        settings["MEMBER_CONFIG"] = json.dumps(of_members)
     path = PROGRAMS[program]
     world = World(
         broker,

@@ -8,6 +8,7 @@ HEADRACE_STATE_DIR and MASTER as always, INSTANCE_ID makes a static member, EXEC
 TRANSACTION_TIMEOUT_MS is for machines on which a micro-batch takes longer than the usual ten seconds allow.
 """
 
+import json
 import os
 
 from pyspark.sql import functions as F
@@ -21,6 +22,7 @@ app = StreamsApp(
         "headrace.execution": os.environ.get("EXECUTION", "auto"),
         "group.instance.id": os.environ.get("INSTANCE_ID", ""),
         "transaction.timeout.ms": os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"),
+        **json.loads(os.environ.get("MEMBER_CONFIG", "{}")),  # of a classic group
     },
 )
 

@@ -5,6 +5,7 @@ twice or meets another state makes a row that `event_time_judgement` does not ex
 `chaos_windows_app`.
 """
 
+import json
 import os
 
 from pyspark.sql import functions as F
@@ -22,6 +23,7 @@ app = StreamsApp(
         "headrace.execution": os.environ.get("EXECUTION", "auto"),
         "group.instance.id": os.environ.get("INSTANCE_ID", ""),
         "transaction.timeout.ms": os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"),
+        **json.loads(os.environ.get("MEMBER_CONFIG", "{}")),  # of a classic group
     },
 )
 

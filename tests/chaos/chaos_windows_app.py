@@ -4,6 +4,7 @@ A flight's event time is a function of its number, so `event_time_judgement` rec
 to the next, and a minute without flights after each thousand, in which sessions end. Environment as for `chaos_app`.
 """
 
+import json
 import os
 
 from pyspark.sql import Window
@@ -20,6 +21,7 @@ app = StreamsApp(
         "headrace.max.slots": 1,
         "group.instance.id": os.environ.get("INSTANCE_ID", ""),
         "transaction.timeout.ms": os.environ.get("TRANSACTION_TIMEOUT_MS", "10000"),
+        **json.loads(os.environ.get("MEMBER_CONFIG", "{}")),  # of a classic group
     },
 )
 

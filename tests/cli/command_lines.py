@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tests.harness.commands import CommandResult
 
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.client.membership.streams_protocol import GroupProtocol
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
 from headrace.client.streams_member import StreamsMember
 
@@ -47,7 +48,9 @@ def flight_topology(source: str = "flights") -> Topology:
 class Worker:
     """A member that takes every task it is given and does nothing with it."""
 
-    def __init__(self, broker: EmbeddedBroker, client_id: str, topology: Topology) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, client_id: str, topology: Topology, group_protocol: GroupProtocol = "streams"
+    ) -> None:
         self.has_tasks = threading.Event()
         self._stop = threading.Event()
         self.member = StreamsMember(
@@ -56,6 +59,8 @@ class Worker:
             bootstrap_servers=broker.bootstrap_servers,
             client_id=client_id,
             heartbeat_max_interval_ms=100,
+            heartbeat_interval_ms=100,
+            group_protocol=group_protocol,
         )
         self._thread = threading.Thread(target=self._work)
         self._thread.start()

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.chaos.chaos import judge
+from tests.chaos.world import PROGRAM as CHAOS_PROGRAM
 from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS, broker_fixture
 from tests.harness.polling import wait_until
+from tests.longer import longer
 from tests.spark.application.judgement import wrongly_counted
-from tests.spark.application.processes import PROGRAMS, Application, Feed
+from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up, send_flights
 
 from headrace import StreamsApp
 from headrace.broker.embedded import EmbeddedBroker
@@ -68,3 +71,27 @@ def test_two_applications_share_and_one_is_killed(
     assert wrongly_counted(servers, sink, range(sent)) == []
     verdict = app.verify()
     assert (verdict.status, verdict.records) == ("equal", sent)
+
+
+@longer
+def test_an_application_changes_from_classic_to_streams_and_back(tmp_path: Path) -> None:
+    """All instances are stopped for each change; counts and sums go on from the state of the other kind."""
+    off = {**CLASSIC_GROUPS_WITHOUT_DELAYS, "group.coordinator.rebalance.protocols": "classic,consumer"}
+    for number, kind in enumerate(("classic", "streams", "classic")):
+        with BrokerProcess(tmp_path / "data", off if kind == "classic" else {}) as broker:
+            servers = broker.bootstrap_servers
+            application = Application(str(CHAOS_PROGRAM), servers, tmp_path / "a")
+            with Admin(servers) as admin:
+                if number == 0:
+                    admin.create_topics({"flights": 4})
+                send_flights(servers, range(number * 200, number * 200 + 200), 4)
+                application.start()
+                try:
+                    wait_until(
+                        lambda admin=admin: caught_up(admin, "chaos"), f"caught up, {kind}", application, timeout_s=240
+                    )
+                    assert admin.describe_streams_groups(["chaos"])["chaos"].group_type == kind
+                    assert application.stop() == 0
+                finally:
+                    application.end()
+            assert judge(broker, number * 200 + 200) == []

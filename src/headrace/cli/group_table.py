@@ -91,9 +91,9 @@ def _note(member: MemberView) -> str:
 
 
 def _tasks_cell(member: MemberView) -> str:
-    """Return the text of the active tasks and of the standby tasks."""
-    active, standby = tasks_text(member.active), tasks_text(member.standby)
-    return f"{active}   standby {standby}".strip() if standby else active
+    """Return the text of the active, standby and warm-up tasks."""
+    roles = (("", member.active), ("standby ", member.standby), ("warm-up ", member.warmup))
+    return "   ".join(f"{title}{tasks_text(tasks)}" for title, tasks in roles if tasks)
 
 
 def _of_instance(instance: Instance, status: InstanceStatus, member: MemberView | None) -> Row:
@@ -188,7 +188,7 @@ def short_line(row: Row) -> str:
 
 def group_line(view: GroupView) -> str:
     """`flight-delays   Stable   epoch 4   2 members   24 of 24 tasks owned   lag 779`."""
-    epoch = f"epoch {view.group_epoch}"
+    epoch = "classic group" if view.group_type == "classic" else f"epoch {view.group_epoch}"
     if view.assignment_epoch != view.group_epoch:
         epoch += f" (assignment {view.assignment_epoch})"
     members = f"{len(view.members)} member" + ("" if len(view.members) == 1 else "s")

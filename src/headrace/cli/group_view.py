@@ -66,6 +66,7 @@ class MemberView:
     topology_epoch: int
     active: Tasks
     standby: Tasks
+    warmup: Tasks
     target: Tasks
     lag: int
     records_per_s: float | None  # of the source topics; None at the first look
@@ -95,6 +96,7 @@ class GroupView:
     done: int
     known: int
     obstacles: tuple[Obstacle, ...]
+    group_type: str = "streams"  # or classic, without epochs (-1)
 
     @property
     def assigned(self) -> int:
@@ -161,6 +163,7 @@ class GroupPoller:
         own = [lag for (topic, _), lag in lags.items() if topic in sources]
         return GroupView(
             group_id=group.group_id,
+            group_type=group.group_type,
             state=group.state,
             group_epoch=group.group_epoch,
             assignment_epoch=group.assignment_epoch,
@@ -188,6 +191,7 @@ class GroupPoller:
             topology_epoch=member.topology_epoch,
             active=member.assignment.active,
             standby=member.assignment.standby,
+            warmup=member.assignment.warmup,
             target=member.target_assignment.active,
             lag=sum(lags[key].records for key in owned if key in lags),
             records_per_s=sum(rates[key] for key in known) if known else None,

@@ -48,7 +48,7 @@ def state_lines(group: StreamsGroupDescription, coordinator: str, verbose: bool)
     row: list[object] = [group.group_id, coordinator, group.state]
     if verbose:
         columns += [("GROUP-EPOCH", 15), ("TARGET-ASSIGNMENT-EPOCH", 25)]
-        row += [group.group_epoch, group.assignment_epoch]
+        row += [_epoch(group.group_epoch), _epoch(group.assignment_epoch)]
     columns.append(("#MEMBERS", 0))
     row.append(len(group.members))
     return kafka_table(columns, [row], grow=("GROUP", "COORDINATOR (ID)"))
@@ -82,11 +82,11 @@ def _verbose_member_lines(group: StreamsGroupDescription) -> list[str]:
         [
             (
                 group.group_id,
-                group.assignment_epoch,
-                m.topology_epoch,
+                _epoch(group.assignment_epoch),
+                _epoch(m.topology_epoch),
                 m.member_id,
-                "streams",
-                m.member_epoch,
+                group.group_type,
+                m.member_epoch if group.group_type == "streams" else "-",
                 m.process_id,
                 m.client_id,
                 _assignments(m, with_target=True),
@@ -100,6 +100,11 @@ def _verbose_member_lines(group: StreamsGroupDescription) -> list[str]:
     group_width = max(15, len(group.group_id))
     blank = group_width + 1 + 25 + 1 + 15
     return [line[:blank] + line[blank + 1 :] for line in table]
+
+
+def _epoch(epoch: int) -> object:
+    """The epoch, or "-" in a classic group, which has none."""
+    return "-" if epoch < 0 else epoch
 
 
 def _assignments(member: StreamsMemberDescription, *, with_target: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 Each call goes to the coordinator of its group and returns an outcome per group (partition, member), so that one refusal
 does not hide the others. Streams groups are described by StreamsGroupDescribe (KIP-1071), consumer groups by
-ConsumerGroupDescribe (KIP-848), classic groups by DescribeGroups.
+ConsumerGroupDescribe (KIP-848), classic groups by DescribeGroups, also those whose members run streams.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kio.static.primitive import i32
 from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment
 from headrace.client.admin_results import GroupListing, Outcomes, StreamsGroupDescription, read_streams_group
 from headrace.client.broker_errors import raise_for, refusal
+from headrace.client.classic_streams_groups import find_classic_streams_group
 from headrace.client.deadline import Backoff, Deadline
 from headrace.client.membership.group_events import GroupIdentity
 from headrace.client.membership.group_requests import LEAVE_EPOCH, leave_group_request
@@ -93,25 +94,44 @@ def plain_name(name: str) -> str:
 
 
 def describe_streams_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, StreamsGroupDescription]:
-    """Describe streams groups; `group-missing` is also the error for a group of another type."""
+    """Describe streams groups, and classic groups whose members run streams.
+
+    `group-missing` is also the error for a group of another type, `unsupported-api` that of a broker without streams
+    groups.
+    """
     done: dict[str, StreamsGroupDescription] = {}
     errors: dict[str, BrokerError] = {}
     for group_id in dict.fromkeys(group_ids):
-        request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
-            group_ids=(GroupId(group_id),), include_authorized_operations=False
-        )
-        response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
-        # One group per request: groups have different coordinators, and a request that reaches a wrong one would be
-        # repeated as a whole.
-        (group,) = response.groups
-        if group.error_code == ErrorCode.none:
-            done[group_id] = read_streams_group(group)
-        else:
-            what = f"to describe the streams group {group_id}"
-            errors[group_id] = refusal(
-                group.error_code, what, api="StreamsGroupDescribe", message=group.error_message, group_id=group_id
-            )
+        try:
+            done[group_id] = _described_streams_group(client, group_id)
+        except BrokerError as error:
+            errors[group_id] = error
+            # Members that run streams on a cluster without streams groups form a classic group.
+            if error.code in ("group-missing", "unsupported-api") and (
+                classic := find_classic_streams_group(client, group_id)
+            ):
+                del errors[group_id]
+                done[group_id] = classic
     return Outcomes(done=done, errors=errors)
+
+
+def _described_streams_group(client: NetworkClient, group_id: str) -> StreamsGroupDescription:
+    # One group per request: groups have different coordinators, and a request that reaches a wrong one would be
+    # repeated as a whole.
+    request = m.streams_group_describe_request.StreamsGroupDescribeRequest(
+        group_ids=(GroupId(group_id),), include_authorized_operations=False
+    )
+    response = client.call_coordinator(group_id, request, lambda r: (g.error_code for g in r.groups))
+    (group,) = response.groups
+    if group.error_code == ErrorCode.none:
+        return read_streams_group(group)
+    raise refusal(
+        group.error_code,
+        f"to describe the streams group {group_id}",
+        api="StreamsGroupDescribe",
+        message=group.error_message,
+        group_id=group_id,
+    )
 
 
 def delete_groups(client: NetworkClient, group_ids: Iterable[str]) -> Outcomes[str, None]:

@@ -137,7 +137,10 @@ class StreamsMemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupDescription:
-    """A streams group (KIP-1071); `topology` is None until a member sent one."""
+    """A group whose members run streams; `topology` is None until a member sent one.
+
+    `group_type` is streams (KIP-1071), or classic: epochs are -1 then, and the target is the assignment.
+    """
 
     group_id: str
     state: str
@@ -145,6 +148,7 @@ class StreamsGroupDescription:
     assignment_epoch: int
     topology: Topology | None
     members: tuple[StreamsMemberDescription, ...]
+    group_type: str = "streams"
 
 
 def read_streams_group(group: m.streams_group_describe_response.DescribedGroup) -> StreamsGroupDescription:

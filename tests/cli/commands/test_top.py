@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 
-from tests.cli.command_lines import GROUP, Command, Join, Worker
+import pytest
+from tests.cli.command_lines import GROUP, Command, Join, Worker, flight_topology
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS
 
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.cli.exporter.cluster_snapshot import Selection, take_snapshot
+from headrace.cli.exporter.name_filter import NameFilter
+from headrace.cli.upgrade.group_state import read_group_state
 from headrace.client.admin import Admin
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.errors import BrokerError
 
 
 def test_top_shows_who_owns_what(headrace: Command, broker: EmbeddedBroker, worker: Worker) -> None:
@@ -61,3 +67,35 @@ def test_top_tells_which_partitions_wait_for_their_state(headrace: Command, brok
         assert f"headrace topics --alter --topic {GROUP}-counts-changelog --partitions 6" in told
     finally:
         worker.close()
+
+
+def test_top_and_streams_groups_describe_a_classic_group(headrace: Command) -> None:
+    config = {**CLASSIC_GROUPS_WITHOUT_DELAYS, "group.coordinator.rebalance.protocols": "classic,consumer"}
+    with EmbeddedBroker({"flights": 4}, config=config) as classic:
+        at = ("--bootstrap-server", classic.bootstrap_servers)
+        worker = Worker(classic, "flight-delays-A", flight_topology(), "auto")
+        try:
+            assert worker.has_tasks.wait(20)
+            for named in ((), (GROUP,)):
+                shown = headrace("top", *named, "--once", "--interval", "0.1", *at).out
+                assert "Stable   classic group   1 member   6 of 6 tasks owned" in shown
+                assert "by-origin 0-1   flights 0-3" in shown
+            described = ("streams-groups", "--describe", "--group", GROUP)
+            members = headrace(*described, "--members", *at).out
+            assert "ACTIVE: by-origin:[0,1]; flights:[0,1,2,3];" in members
+            cells = headrace(*described, "--members", "--verbose", *at).out.splitlines()[1].split()
+            assert cells[:2] == [GROUP, "-"]
+            assert "classic" in cells
+            rows = headrace(*described, *at).out.splitlines()[1:]
+            assert [row.split()[1] for row in rows] == ["by-origin-repartition"] * 2 + ["flights"] * 4
+            with Admin(classic.bootstrap_servers) as admin:
+                snapshot = take_snapshot(admin, Selection(groups=NameFilter(), topics=NameFilter()))
+                with pytest.raises(BrokerError, match=r"the classic group .* has 1 member: flight-delays-A"):
+                    read_group_state(admin, GROUP).check_empty()
+            group = snapshot.groups[GROUP]
+            assert (group.group_type, group.epoch) == ("classic", None)
+            assert {role for role, _, _ in group.members[0].assignment} == {"active"}
+            wrong = headrace("top", "flight-dealys", "--once", *at)
+            assert wrong.code == 1
+        finally:
+            worker.close()

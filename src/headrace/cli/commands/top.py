@@ -1,4 +1,4 @@
-"""`headrace top [GROUP]`: the live view of a streams group, over Kafka's protocol alone; any broker will do."""
+"""`headrace top [GROUP]`: the live view of a group whose members run streams; any broker will do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from headrace.cli.group_view import GroupPoller, GroupView
 from headrace.cli.options import bootstrap_option, command_config_option, json_option, open_admin
 from headrace.cli.terminal import console, data, is_terminal, print_json
 from headrace.client.broker_errors import unknown_group_error
+from headrace.client.classic_streams_groups import may_run_streams
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headrace.client.admin import Admin
+    from headrace.client.admin_results import GroupListing
 
 __all__ = ["command"]
 
@@ -69,9 +71,11 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
     found = admin.list_groups()
     listed = [one.group_id for one in found if one.group_type.lower() == "streams"]
     if group is not None:
-        if group not in listed:
+        if group not in listed and group not in admin.try_describe_streams_groups([group]).done:
             raise unknown_group_error(group, found, bootstrap_servers)
         return group
+    # ListGroups does not tell classic groups that run streams from those of consumers, so each is described.
+    listed = listed or list(admin.try_describe_streams_groups(map(_group_id, filter(may_run_streams, found))).done)
     if len(listed) == 1:
         return listed[0]
     if not listed:
@@ -81,6 +85,10 @@ def _chosen(admin: Admin, group: str | None, bootstrap_servers: str) -> str:
             "start an application:  headrace run APP",
         )
     raise click.UsageError(f"There are {len(listed)} streams groups; name one: {', '.join(listed)}.")
+
+
+def _group_id(listed: GroupListing) -> str:
+    return listed.group_id
 
 
 def _poll(watch: GroupPoller, once: bool, interval: float) -> GroupView:

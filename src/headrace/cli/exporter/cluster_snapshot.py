@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import task_partitions
 from headrace.client.admin_groups import CONSUMER_PROTOCOL
+from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -191,9 +192,12 @@ def _read_group(admin: Admin, listed: GroupListing) -> GroupSnapshot:
             admin.describe_streams_groups([listed.group_id])[listed.group_id], _committed(admin, listed.group_id)
         )
     # Brokers before 3.8 list no types; `describe_consumer_groups` finds out by itself.
-    return _consumer_group(
-        admin.describe_consumer_groups([listed.group_id])[listed.group_id], _committed(admin, listed.group_id)
-    )
+    found = admin.describe_consumer_groups([listed.group_id])[listed.group_id]
+    if found.assignor == PROTOCOL_NAME:
+        streams = admin.try_describe_streams_groups([listed.group_id]).done.get(listed.group_id)
+        if streams is not None:
+            return _streams_group(streams, _committed(admin, listed.group_id))
+    return _consumer_group(found, _committed(admin, listed.group_id))
 
 
 def _committed(admin: Admin, group_id: str) -> dict[TopicPartition, int]:
@@ -201,13 +205,14 @@ def _committed(admin: Admin, group_id: str) -> dict[TopicPartition, int]:
 
 
 def _streams_group(group: StreamsGroupDescription, committed: Mapping[TopicPartition, int]) -> GroupSnapshot:
+    is_classic = group.group_type == "classic"
     return GroupSnapshot(
         group_id=group.group_id,
-        group_type="streams",
+        group_type=group.group_type,
         state=group.state,
         description=group,
-        epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
+        epoch=None if is_classic else group.group_epoch,
+        assignment_epoch=None if is_classic else group.assignment_epoch,
         inputs=frozenset(
             key for member in group.members for key in task_partitions(group.topology, member.assignment.active)
         ),
@@ -215,9 +220,9 @@ def _streams_group(group: StreamsGroupDescription, committed: Mapping[TopicParti
             MemberSnapshot(
                 member_id=member.member_id,
                 is_static=member.instance_id is not None,
-                epoch=member.member_epoch,
+                epoch=None if is_classic else member.member_epoch,
                 assignment=_tasks(member.assignment),
-                target=_tasks(member.target_assignment),
+                target=None if is_classic else _tasks(member.target_assignment),
             )
             for member in group.members
         ),

@@ -12,6 +12,7 @@ from typing import Literal
 from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, GroupSnapshot
 from headrace.cli.exporter.snapshot_history import SnapshotHistory
 from headrace.client.admin_groups import plain_name
+from headrace.client.admin_results import StreamsGroupDescription
 from headrace.metrics.prometheus_text import Family, counter, gauge
 
 __all__ = ["METRICS", "CollectionHealth", "Metric", "health_families", "snapshot_families"]
@@ -248,7 +249,8 @@ def _group_values(group: GroupSnapshot, history: SnapshotHistory) -> Iterator[Va
         return
     yield "kafka_consumergroup_members", len(group.members), labels
     yield f"{prefix}static_members", sum(member.is_static for member in group.members), labels
-    roles = ("active", "standby", "warmup") if kind == "streams" else ("partition",)
+    runs_streams = kind == "streams" or isinstance(group.description, StreamsGroupDescription)
+    roles = ("active", "standby", "warmup") if runs_streams else ("partition",)
     for role in roles:
         held = sum(1 for member in group.members for each in member.assignment if each[0] == role)
         yield f"{prefix}assigned", held, labels | {"role": role}

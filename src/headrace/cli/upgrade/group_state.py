@@ -137,7 +137,7 @@ def read_group_state(admin: Admin, group_id: str) -> GroupState:
     listed = next((group for group in admin.list_groups() if group.group_id == group_id), None)
     kind = "" if listed is None else listed.group_type.lower()
     # The list and the description are two requests; where both know the state, the later one counts.
-    described = admin.try_describe_streams_groups([group_id]).done.get(group_id) if kind == "streams" else None
+    described = _describe(admin, group_id) if kind in ("streams", "classic") else None
     lags = {} if described is None else lag_by_partition(admin, described)
     return GroupState(
         group_id=group_id,
@@ -149,6 +149,10 @@ def read_group_state(admin: Admin, group_id: str) -> GroupState:
         lags=lags,
         topics=admin.list_topics(include_internal=True),
     )
+
+
+def _describe(admin: Admin, group_id: str) -> StreamsGroupDescription | None:
+    return admin.try_describe_streams_groups([group_id]).done.get(group_id)
 
 
 def _stable_positions(

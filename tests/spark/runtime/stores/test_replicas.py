@@ -174,7 +174,8 @@ def test_a_store_that_stands_where_the_group_does_is_left_alone(broker, replicas
     store.begin_replay(taken, 2, 2)
     store.assign_position(stands.batch, stands.input_offsets, over=not_none(store.position()))
     store.close()
-    assert replicas.find([("counts", 0), ("counts", 1)]) == {("counts", 0): 2}
+    # The process starts meanwhile, which takes longer than one call waits where the machine is busy.
+    assert wait_until(lambda: replicas.find([("counts", 0), ("counts", 1)]), "stores on disk") == {("counts", 0): 2}
     assert brought_near(replicas) == 0
     assert position_on_disk(path_of_store(tmp_path, "counts", 0, "counts"), identity(broker)) == stands
 

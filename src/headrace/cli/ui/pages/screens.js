@@ -213,7 +213,7 @@ function trail(path, title) {
 }
 
 function drawGroup(data, view) {
-  const isStreams = data.type === "streams";
+  const isStreams = data.type === "streams" || data.topology !== null; // a classic group may run streams
   const modern = data.epoch !== null;
   return [
     trail("/groups", "Groups"),
