@@ -68,7 +68,9 @@ _OLD_LOGGING = _Jar("org.slf4j", "slf4j-reload4j", "1.7.36")
 # Directory below .jars → what lies in it, with all that it needs
 VERSIONS: dict[str, tuple[_Jar, ...]] = {
     "2.8.2": (_Jar(_KAFKA, "kafka_2.13", "2.8.2"), _OLD_LOGGING),
+    "3.5.2": (_Jar(_KAFKA, "kafka_2.13", "3.5.2"), _OLD_LOGGING),
     "3.9.1": (_Jar(_KAFKA, "kafka_2.13", "3.9.1"), _OLD_LOGGING),
+    "4.1.1": (_Jar(_KAFKA, "kafka_2.13", "4.1.1"), _LOGGING),
     "4.2.0": (_Jar(_KAFKA, "kafka_2.13", "4.2.0"), _LOGGING),
     "4.3.1": (
         _Jar(_KAFKA, "kafka_2.13", "4.3.1"),

@@ -1,7 +1,8 @@
 """Members that run streams in classic groups of Apache Kafka without streams groups.
 
-4.3.1 with `group.coordinator.rebalance.protocols=classic,consumer`; with HEADRACE_LONG=1 also 3.9.1 and, with
-ZooKeeper, 2.8.2, which have no streams groups at all, and two applications on each.
+4.3.1 with `group.coordinator.rebalance.protocols=classic,consumer`; with HEADRACE_LONG=1 also 4.1.1, where
+streams groups are an early access feature that is off, 3.9.1, 3.5.2 and, with ZooKeeper, 2.8.2, which have none at all,
+and two applications on each.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ Kafka = KafkaBroker | ZooKeeperKafka
 CLASSIC_ONLY = {"group.coordinator.rebalance.protocols": "classic,consumer"}
 BROKERS: dict[str, Callable[[], Kafka]] = {
     "4.3.1": lambda: KafkaBroker("4.3.1", CLASSIC_ONLY),
+    "4.1.1": lambda: KafkaBroker("4.1.1"),
     "3.9.1": lambda: KafkaBroker("3.9.1"),
+    "3.5.2": lambda: KafkaBroker("3.5.2"),
     "2.8.2": lambda: ZooKeeperKafka("2.8.2"),
 }
 
 
 @pytest.fixture(
-    scope="module", params=["4.3.1", pytest.param("3.9.1", marks=longer), pytest.param("2.8.2", marks=longer)]
+    scope="module",
+    params=["4.3.1", *(pytest.param(version, marks=longer) for version in ("4.1.1", "3.9.1", "3.5.2", "2.8.2"))],
 )
 def kafka(request: pytest.FixtureRequest, kafka_tools: None) -> Iterator[Kafka]:
     with BROKERS[request.param]() as broker:
