@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,8 @@ def test_an_application_changes_from_classic_to_streams_and_back(tmp_path: Path)
                 send_flights(servers, range(number * 200, number * 200 + 200), 4)
                 application.start()
                 try:
-                    wait_until(
-                        lambda admin=admin: caught_up(admin, "chaos"), f"caught up, {kind}", application, timeout_s=240
-                    )
+                    is_done = partial(caught_up, admin, "chaos")
+                    wait_until(is_done, f"caught up in a {kind} group", application, timeout_s=240)
                     assert admin.describe_streams_groups(["chaos"])["chaos"].group_type == kind
                     assert application.stop() == 0
                 finally:
