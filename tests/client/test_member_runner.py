@@ -11,6 +11,7 @@ from tests.harness.brokers import broker_fixture
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.events import Assigned
+from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.network_client import NetworkClient
 
 broker = broker_fixture({"flights": 2})
@@ -20,11 +21,10 @@ def joined(broker: EmbeddedBroker) -> MemberRunner:
     has_joined = threading.Event()
     runner = MemberRunner(
         NetworkClient(broker.bootstrap_servers, client_id="test"),
-        group_id="flight-delays",
-        member_id="m-1",
-        process_id="p-1",
-        topology=flight_topology(),
-        listener=lambda event, _: has_joined.set() if isinstance(event, Assigned) else None,
+        MembershipConfiguration(
+            group_id="flight-delays", member_id="m-1", process_id="p-1", topology=flight_topology()
+        ),
+        lambda event, _: has_joined.set() if isinstance(event, Assigned) else None,
     )
     runner.start()
     assert has_joined.wait(30)

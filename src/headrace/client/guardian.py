@@ -28,6 +28,7 @@ from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import Fatal, MemberEvent
+from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.network_client import NetworkClient
 from headrace.client.process_tree import ProcessTree
 from headrace.client.transaction_markers import read_leader_views
@@ -105,23 +106,25 @@ class Guardian:
         )
         self._runner = MemberRunner(
             client,
-            group_id=settings.group_id,
-            member_id=settings.member_id,
-            process_id=settings.process_id,
-            topology=settings.topology,
-            listener=self._send_event,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
-            rack_id=settings.rack_id,
-            instance_id=settings.instance_id,
-            endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
-            early_look=settings.early_look,
-            keeps_member_id=settings.keeps_member_id,
-            group_protocol=settings.group_protocol,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            num_standby_replicas=settings.num_standby_replicas,
-            acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            MembershipConfiguration(
+                group_id=settings.group_id,
+                member_id=settings.member_id,
+                process_id=settings.process_id,
+                topology=settings.topology,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
+                rack_id=settings.rack_id,
+                instance_id=settings.instance_id,
+                endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
+                early_look=settings.early_look,
+                keeps_member_id=settings.keeps_member_id,
+                group_protocol=settings.group_protocol,
+                heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                num_standby_replicas=settings.num_standby_replicas,
+                acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            ),
+            self._send_event,
         )
 
     def run(self, already_read: bytes) -> None:

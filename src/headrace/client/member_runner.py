@@ -17,15 +17,12 @@ from contextlib import suppress
 from headrace.client.connection import ConnectionLost, PendingReply
 from headrace.client.deadline import lease_clock_ms
 from headrace.client.membership.assignment import AssignmentSnapshot, TaskId
-from headrace.client.membership.classic_streams_membership import ClassicStreamsMembership
-from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import MemberEvent, SettingIgnored
 from headrace.client.membership.member_core import MemberState
+from headrace.client.membership.membership_configuration import MembershipConfiguration, create_membership
 from headrace.client.membership.request_manager import NEVER_MS, Outgoing
 from headrace.client.membership.streams_heartbeat import fatal_error
 from headrace.client.membership.streams_membership import StreamsMembership
-from headrace.client.membership.streams_protocol import StreamsProtocol
-from headrace.client.membership.topology import Topology
 from headrace.client.network_client import NetworkClient
 from headrace.client.selector import WakeupSignal, wait_for
 from headrace.errors import BrokerError, CannotConnect, HeadraceError
@@ -49,81 +46,18 @@ class MemberRunner:
     def __init__(
         self,
         client: NetworkClient,
-        *,
-        group_id: str,
-        member_id: str,
-        process_id: str,
-        topology: Topology,
+        configuration: MembershipConfiguration,
         listener: Listener,
-        rebalance_timeout_ms: int = 300_000,
-        session_timeout_ms: int = 45_000,
-        heartbeat_max_interval_ms: int = 500,
-        rack_id: str | None = None,
-        instance_id: str | None = None,
-        endpoint: Endpoint | None = None,
-        early_look: bool = False,
-        keeps_member_id: bool = False,
-        group_protocol: StreamsProtocol = "streams",
-        heartbeat_interval_ms: int = 3_000,
-        num_standby_replicas: int = 0,
-        acceptable_recovery_lag: int | None = None,
     ) -> None:
         """Args:
         client: A client that only this runner uses.
-        group_id: The group.
-        member_id: A UUID that the member generated. In a classic group, where the coordinator gives out ids: that of
-            the member which this one continues, or empty.
-        process_id: Identifies the process.
-        topology: The application's topology.
+        configuration: Configuration of the membership.
         listener: Called on the thread, once per event.
-        rebalance_timeout_ms: See `MemberCore`; likewise the other arguments.
-        group_protocol: Kind of the group.
-        heartbeat_interval_ms: Classic groups: `heartbeat.interval.ms`.
-        num_standby_replicas: Classic groups: standby tasks of each stateful task, where this member is the leader.
-        acceptable_recovery_lag: Classic groups: see `ClassicTaskProtocol`.
         """
         self._client = client
-        self._group_id = group_id
+        self._group_id = configuration.group_id
         self._listener = listener
-        self._membership: StreamsMembership | ClassicStreamsMembership
-        if group_protocol == "classic":
-            # Imported here: only the leader of a classic group needs the rules of the coordinator.
-            from headrace.client.membership.classic_task_protocol import ClassicTaskProtocol
-
-            self._membership = ClassicStreamsMembership(
-                group_id,
-                ClassicTaskProtocol(
-                    topology=topology,
-                    process_id=process_id,
-                    endpoint=endpoint,
-                    num_standby_replicas=num_standby_replicas,
-                    acceptable_recovery_lag=acceptable_recovery_lag,
-                ),
-                topology,
-                chance=random.random,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                session_timeout_ms=session_timeout_ms,
-                heartbeat_interval_ms=heartbeat_interval_ms,
-                rack_id=rack_id,
-                instance_id=instance_id,
-                member_id=member_id,
-            )
-        else:
-            self._membership = StreamsMembership(
-                group_id,
-                member_id,
-                process_id,
-                topology,
-                chance=random.random,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                session_timeout_ms=session_timeout_ms,
-                heartbeat_max_interval_ms=heartbeat_max_interval_ms,
-                rack_id=rack_id,
-                instance_id=instance_id,
-                endpoint=endpoint,
-                early_look=early_look,
-                keeps_member_id=keeps_member_id,
-            )
+        self._membership = create_membership(configuration, chance=random.random)
         self._changed = threading.Condition()
         self._commands: list[Callable[[int], None]] = []
         self._wake = WakeupSignal()
@@ -133,7 +67,7 @@ class MemberRunner:
         self._lost_since_ms: int | None = None  # since when no request has been answered
         # The clock of leases goes on while the machine is suspended, unlike `time.monotonic` (`client.deadline`).
         self._began_ms = lease_clock_ms()
-        self._thread = threading.Thread(target=self._run, name=f"headrace-member-{group_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"headrace-member-{configuration.group_id}", daemon=True)
 
     def start(self) -> None:
         """Join the group."""

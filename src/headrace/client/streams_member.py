@@ -20,6 +20,7 @@ from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot, TaskId
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, owner_of
 from headrace.client.membership.events import Assigned, AssignmentChanged, EndpointsChanged, MemberEvent
+from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.membership.streams_protocol import GroupProtocol, ProtocolChoice, parse_group_protocol
 from headrace.client.membership.task_ownership import commit_generation
 from headrace.client.membership.topology import Topology
@@ -120,22 +121,24 @@ class StreamsMember:
         self._closed = False
         self._runner = MemberRunner(
             settings.network_client(),
-            group_id=group_id,
-            member_id=member,
-            process_id=process_id or _random_id(),
-            topology=topology,
-            listener=self._on_event,
-            rebalance_timeout_ms=settings["rebalance.timeout.ms"],
-            session_timeout_ms=settings["session.timeout.ms"],
-            heartbeat_max_interval_ms=settings["headrace.heartbeat.max.interval.ms"],
-            rack_id=settings["client.rack"] or None,
-            instance_id=settings["group.instance.id"] or None,
-            endpoint=_endpoint(settings["application.server"]),
-            early_look=early_look,
-            group_protocol=self._protocol.protocol,
-            heartbeat_interval_ms=settings["heartbeat.interval.ms"],
-            num_standby_replicas=settings["num.standby.replicas"],
-            acceptable_recovery_lag=acceptable_recovery_lag,
+            MembershipConfiguration(
+                group_id=group_id,
+                member_id=member,
+                process_id=process_id or _random_id(),
+                topology=topology,
+                rebalance_timeout_ms=settings["rebalance.timeout.ms"],
+                session_timeout_ms=settings["session.timeout.ms"],
+                heartbeat_max_interval_ms=settings["headrace.heartbeat.max.interval.ms"],
+                rack_id=settings["client.rack"] or None,
+                instance_id=settings["group.instance.id"] or None,
+                endpoint=_endpoint(settings["application.server"]),
+                early_look=early_look,
+                group_protocol=self._protocol.protocol,
+                heartbeat_interval_ms=settings["heartbeat.interval.ms"],
+                num_standby_replicas=settings["num.standby.replicas"],
+                acceptable_recovery_lag=acceptable_recovery_lag,
+            ),
+            self._on_event,
         )
         self._runner.start()
 

@@ -12,6 +12,7 @@ from kio.static.primitive import i32
 from headrace.client.admin import Admin
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.events import Assigned
+from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.network_client import NetworkClient
 from headrace.protocol import messages as m
 from headrace.spark.runtime import repartition_purge
@@ -44,11 +45,13 @@ def join_again(broker, group_id, app, member_id):
     with NetworkClient(broker.bootstrap_servers) as client:
         runner = MemberRunner(
             client,
-            group_id=group_id,
-            member_id=member_id,
-            process_id=app._runtime.directory.process_id,
-            topology=app._runtime.compiled.description(),
-            listener=lambda event, _: assigned.set() if isinstance(event, Assigned) else None,
+            MembershipConfiguration(
+                group_id=group_id,
+                member_id=member_id,
+                process_id=app._runtime.directory.process_id,
+                topology=app._runtime.compiled.description(),
+            ),
+            lambda event, _: assigned.set() if isinstance(event, Assigned) else None,
         )
         runner.start()
         assert assigned.wait(30)
