@@ -71,6 +71,8 @@ def test_changes_of_partitions_subscriptions_and_topologies_are_named() -> None:
     ("line", "cause"),
     [
         ("[Consumer clientId=c] consumer poll timeout has expired. This means the time between", "slow-batches"),
+        ("[Consumer clientId=c] Consumer poll timeout has expired. This means the time between", "slow-batches"),
+        ("than the configured max.poll.interval.ms, exceeded approximately by 5101 ms. Member", "slow-batches"),
         ("%4|1|MAXPOLL|c#consumer-1| Application maximum poll interval (300000ms) exceeded by 9ms", "slow-batches"),
         ("Member c-1 in group orders has failed, removing it from the group", "session-expired"),
         ("[GroupId g] Member m fenced from the group because its session expired.", "session-expired"),

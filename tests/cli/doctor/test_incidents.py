@@ -56,7 +56,7 @@ def test_the_events_alone_name_what_events_can_show() -> None:
     """Without logs a cause that only they name is missing, and nothing wrong is named instead."""
     for name, recording in ALL.items():
         silent = replace(recording, logs={}).diagnose()
-        assert {finding.cause for finding in silent} <= {recording.cause, "flapping-member"}, name
+        assert {finding.cause for finding in silent} <= {recording.cause, "flapping-member", "removed-member"}, name
 
 
 def test_the_page_has_the_table_of_the_incidents() -> None:

@@ -165,12 +165,27 @@ def _java(assignor: str) -> str:
     return f"org.apache.kafka.clients.consumer.{assignor}"
 
 
-def more_partitions(stage: Stage) -> None:
+def more_partitions(client: str, **settings: Any) -> Callable[[Stage], None]:
     """The topic of a running group receives two more partitions."""
-    pair = [stage.join("headrace", f"reader-{number}", **MODERN) for number in range(2)]
-    stage.settle(*pair)
-    stage.admin.create_partitions({stage.topic: stage.partitions + 2})
-    stage.settle(*pair, count=stage.partitions + 2)
+
+    def provoke(stage: Stage) -> None:
+        pair = [stage.join(client, f"reader-{number}", **settings) for number in range(2)]
+        stage.settle(*pair)
+        stage.admin.create_partitions({stage.topic: stage.partitions + 2})
+        stage.settle(*pair, count=stage.partitions + 2)
+
+    return provoke
+
+
+def short_session(provoke: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    """The same in a group of the consumer protocol, whose session is a setting of the group."""
+
+    def provoke_then(stage: Stage) -> None:
+        changes = {"consumer.session.timeout.ms": "4000", "consumer.heartbeat.interval.ms": "500"}
+        stage.admin.alter_configs("group", stage.group, changes)
+        provoke(stage)
+
+    return provoke_then
 
 
 def other_topics(stage: Stage) -> None:
@@ -241,6 +256,8 @@ def _incident(name: str, cause: str, clients: str, broker: str, provoke: Callabl
 
 TITLES = {
     "slow-batches": "Batches of one member take longer than max.poll.interval.ms.",
+    "removed-member": "The process of one member is suspended for longer than its session, and its log has no line.",
+    "partition-change": "The topic of a running group receives two more partitions.",
     "session-expired": "The process of one member is suspended for longer than its session.",
     "flapping-member": "One instance is killed or ends right after each start.",
     "rolling-deploy-without-static-members": "Three instances are replaced one after another.",
@@ -249,12 +266,29 @@ SIX_PARTITIONS = frozenset({"full-group"})
 
 INCIDENTS: Sequence[Incident] = (
     _incident("slow-batch-java", "slow-batches", "Java", "kafka", slow_batch("java", **CLASSIC)),
+    _incident(
+        "slow-batch-java-consumer", "slow-batches", "Java (consumer protocol)", "kafka", slow_batch("java", **MODERN)
+    ),
     _incident("slow-batch-librdkafka", "slow-batches", "librdkafka", "kafka", slow_batch("librdkafka", **CLASSIC)),
     _incident("slow-batch-aiokafka", "slow-batches", "aiokafka", "headrace", slow_batch("aiokafka", **CLASSIC)),
     _incident("slow-batch-headrace", "slow-batches", "Headrace", "kafka", slow_batch("headrace", **MODERN)),
     _incident("pause-java", "session-expired", "Java", "headrace", suspended("java", **CLASSIC)),
     _incident("pause-librdkafka", "session-expired", "librdkafka", "kafka", suspended("librdkafka", **CLASSIC)),
     _incident("pause-aiokafka", "session-expired", "aiokafka", "kafka", suspended("aiokafka", **CLASSIC)),
+    _incident(
+        "pause-java-consumer",
+        "session-expired",
+        "Java (consumer protocol)",
+        "kafka",
+        short_session(suspended("java", **MODERN)),
+    ),
+    _incident(
+        "pause-librdkafka-consumer",
+        "removed-member",
+        "librdkafka (consumer protocol)",
+        "kafka",
+        short_session(suspended("librdkafka", **MODERN)),
+    ),
     _incident("crash-loop-aiokafka", "flapping-member", "aiokafka", "headrace", crash_loop("aiokafka", **CLASSIC)),
     _incident("exit-loop-librdkafka", "flapping-member", "librdkafka", "kafka", exit_loop("librdkafka", **CLASSIC)),
     _incident(
@@ -272,7 +306,14 @@ INCIDENTS: Sequence[Incident] = (
     _incident("hanging-transaction", "hanging-transaction", "Java, librdkafka", "kafka", hanging_transaction),
     _incident("rare-heartbeats", "unsuitable-settings", "Java", "headrace", rare_heartbeats),
     _incident("two-assignors", "inconsistent-assignors", "Java, librdkafka", "kafka", two_assignors),
-    _incident("more-partitions", "partition-change", "Headrace", "kafka", more_partitions),
+    _incident("more-partitions", "partition-change", "Headrace", "kafka", more_partitions("headrace", **MODERN)),
+    _incident(
+        "more-partitions-java",
+        "partition-change",
+        "Java",
+        "kafka",
+        more_partitions("java", metadata_max_age_ms=2_000, **CLASSIC),
+    ),
     _incident("other-topics", "subscription-change", "librdkafka", "headrace", other_topics),
     _incident("missing-source", "not-ready", "Headrace", "kafka", missing_source),
     _incident("same-instance-id", "fenced-instance", "librdkafka", "kafka", same_instance_id),

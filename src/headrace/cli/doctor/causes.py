@@ -51,6 +51,14 @@ CAUSES: Final[Mapping[str, Cause]] = MappingProxyType(
             "the configuration.",
             weight=NAMED,
         ),
+        "removed-member": Cause(
+            summary="Members left the group and returned under the same member id, so their processes kept running",
+            fix="Pass the logs of these members with --logs: a session expired, or max.poll.interval.ms passed. "
+            "librdkafka writes no line about either in a group of the consumer protocol; look for pauses of the "
+            "process at these times, and compare the length of its batches with max.poll.interval.ms. An application "
+            "that unsubscribes and subscribes again looks the same.",
+            weight=2 * EFFECT,
+        ),
         "flapping-member": Cause(
             summary="A client left and joined again and again",
             fix="Read the log of that client: a crash loop, max.poll.interval.ms, or an expired session. Pass it with "

@@ -32,7 +32,8 @@ LONGEST_SEARCHED = 2_000
 
 # Each pattern has no nested repetition, so a hostile line costs linear time. The first pattern that matches counts.
 _PATTERNS: tuple[tuple[LogCause, re.Pattern[str]], ...] = (
-    ("slow-batches", re.compile(r"consumer poll timeout has expired")),  # Java, also as the reason of a LeaveGroup
+    ("slow-batches", re.compile(r"[Cc]onsumer poll timeout has expired")),  # Java, also as the reason of a LeaveGroup
+    ("slow-batches", re.compile(r"configured max\.poll\.interval\.ms, exceeded approximately by")),  # Java, KIP-848
     ("slow-batches", re.compile(r"Application maximum poll interval \(\d+ms\) exceeded")),  # librdkafka
     ("slow-batches", re.compile(r"max_poll_interval_ms.{0,40}exceeded|Heartbeat poll expired", re.IGNORECASE)),
     ("slow-batches", re.compile(r"max-poll-exceeded|MaxPollExceeded|_MAX_POLL_EXCEEDED")),  # ours; librdkafka's code
@@ -42,6 +43,7 @@ _PATTERNS: tuple[tuple[LogCause, re.Pattern[str]], ...] = (
     ("session-expired", re.compile(r"session timed out without receiving a heartbeat")),  # Java: of the coordinator
     ("session-expired", re.compile(r"Heartbeat session expired|SESSTMOUT")),  # kafka-python, aiokafka; librdkafka
     ("session-expired", re.compile(r"encountered UNKNOWN_MEMBER_ID from HEARTBEAT response")),  # Java, after a pause
+    ("session-expired", re.compile(r"HeartbeatRequest failed because member \S{1,100} is unknown")),  # Java, KIP-848
     ("session-expired", re.compile(r"Heartbeat failed: local member_id was not recognized")),  # aiokafka, kafka-python
     ("fenced-instance", re.compile(r"FENCED_INSTANCE_ID|FencedInstanceId|instance-fenced")),
     ("fenced-instance", re.compile(r"[Ss]tatic consumer fenced by other consumer")),  # librdkafka
@@ -122,4 +124,5 @@ def _judge_heartbeats(settings: dict[str, int]) -> LogCause | None:
 def _shown(head: str, settings: dict[str, int], cause: LogCause) -> str:
     if cause == "unsuitable-settings":
         return ", ".join(f"{name} = {value}" for name, value in sorted(settings.items()) if "poll" not in name)
-    return head.strip()[:LONGEST_LINE]
+    text = head.strip()
+    return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"

@@ -71,10 +71,12 @@ def diagnose(
         time_text: Writes a time in ms for the evidence.
     """
     found = [*_log_findings(logs)]
-    flapping = _flapping(events, time_text)
-    if flapping is not None:
+    flapping, removed = _flapping(events, time_text), _removed(events, time_text)
+    if removed is not None and not _EXPLAIN_REMOVAL & {finding.cause for finding in found}:
+        found.append(removed)
+    elif flapping is not None:
         found.append(flapping)
-    else:
+    elif removed is None:
         # A crash loop looks like many small deploys; naming both would be naming one cause twice.
         found += _rolling(events, time_text)
     found += _changed(events, time_text)
@@ -218,6 +220,25 @@ def _flapping(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> 
         _evidence(worst, time_text),
         summary=f"The client {client_id} at {host} left and joined again {len(worst)} times within an hour.",
     )
+
+
+# Causes from logs that say more about a member that was removed than its return does.
+_EXPLAIN_REMOVAL = frozenset({"session-expired", "slow-batches", "unsuitable-settings", "not-authorized"})
+
+
+def _removed(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> Finding | None:
+    """Members that joined again under their old id: only a consumer of KIP-848 that is still running does that.
+
+    It generates its id once. A restarted process has another one.
+    """
+    gone: dict[str, GroupEvent] = {}
+    returned = []
+    for event in events:
+        if event.kind == "left":
+            gone[event.member_id] = event
+        elif event.kind == "joined" and event.group_type == "consumer" and event.member_id in gone:
+            returned += [gone.pop(event.member_id), event]
+    return _finding("removed-member", len(returned) // 2, _evidence(returned, time_text)) if returned else None
 
 
 def _rolling(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> list[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from headrace.assignors.consumer_protocol import MalformedUserData, decode_subscription
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, decode_subscription
 from headrace.client.plain_records import consume
 from headrace.coordinator.records import schemas as s
 from headrace.coordinator.records.serde import decode
@@ -26,6 +26,7 @@ __all__ = ["EventKind", "GroupEvent", "GroupRecord", "group_events", "read_group
 EventKind = Literal["joined", "left", "replaced", "rebalance", "subscription", "metadata", "topology"]
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS_WITHIN_MS = 60_000
+COOPERATIVE = "cooperative-sticky"
 _OFFSET_COMMITS = (0, 1)
 """Types of keys of committed offsets."""
 
@@ -92,6 +93,8 @@ class _Group:
     epoch: int | None = None
     metadata_hash: int | None = None
     topology_epoch: int | None = None
+    # The most partitions of each topic that a generation of a classic group assigned.
+    partitions: dict[str, int] = field(default_factory=dict)
     members_changed_ms: int = -1
     topology_at_ms: int | None = None
 
@@ -244,11 +247,35 @@ def _generation(group: _Group, value: s.GroupMetadataValue, at_ms: int) -> list[
     ]
     for member_id, member in sorted(present.items()):
         events += _join(group, member_id, member, at_ms)
+    events += _grown(group, value, at_ms)
     if value.generation != group.epoch:
         group.epoch = value.generation
         detail, assignor = f"generation {value.generation}", value.protocol or ""
         events.append(GroupEvent(at_ms=at_ms, kind="rebalance", detail=detail, assignor=assignor))
     return events
+
+
+def _grown(group: _Group, value: s.GroupMetadataValue, at_ms: int) -> list[GroupEvent]:
+    """Topics of which an eager generation assigns more partitions than any before.
+
+    Classic groups have no hash of their topics. A generation of an eager assignor assigns all partitions; one of
+    cooperative-sticky leaves out those that move, so it shows nothing.
+    """
+    if value.protocol_type != "consumer" or value.protocol == COOPERATIVE:
+        return []
+    counts: dict[str, int] = {}
+    for member in value.members:
+        try:
+            assigned = decode_assignment(member.assignment).partitions
+        except MalformedUserData:
+            return []
+        for topic, number in assigned:
+            counts[topic] = max(counts.get(topic, 0), number + 1)
+    grown = [topic for topic, count in counts.items() if 0 < group.partitions.get(topic, 0) < count]
+    details = {topic: f"{topic} had {group.partitions[topic]} partitions and has {counts[topic]}" for topic in grown}
+    for topic, count in counts.items():
+        group.partitions[topic] = max(count, group.partitions.get(topic, 0))
+    return [GroupEvent(at_ms=at_ms, kind="metadata", detail=details[topic]) for topic in sorted(grown)]
 
 
 def _known(timeout_ms: int) -> int | None:

@@ -33,6 +33,7 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #8886; vertical-align: top; }
 pre, code, td { overflow-wrap: anywhere; } pre { white-space: pre-wrap; background: #8882; padding: .6rem; }
 .fix { border-left: 4px solid #2a7; padding-left: .8rem; } figure { margin: 0; overflow-x: auto; }
+svg { max-width: 100%; min-width: 40rem; height: auto; }
 svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 .present { stroke: #2a7; } .left { fill: #c33; } .joined { fill: #27c; } .replaced { fill: #2a7; }
 .rebalance { stroke: #8888; } .changed { fill: #b70; }
@@ -141,7 +142,7 @@ def _timeline(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> 
     parts.append(f'<text x="{WIDTH - 10}" y="{height - 4}" text-anchor="end">{escape(time_text(end_ms))}</text>')
     more = f"; {len(clients) - len(lanes)} more clients are in the table" if len(clients) > len(lanes) else ""
     parts.append(
-        f"</svg><figcaption>Lines across are rebalances; a bar is a member that is present{more}.</figcaption>"
+        f"</svg><figcaption>Vertical lines are rebalances; a bar is a member that is present{more}.</figcaption>"
     )
     parts.append("</figure>")
     return parts

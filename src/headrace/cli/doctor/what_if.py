@@ -84,6 +84,8 @@ def replay_finding(
     if was.protocol == "classic":
         modern = replace(was, protocol="consumer", session_timeout_ms=DEFAULT_SESSION_MS)
         rows.append(("group.protocol=consumer", replace(modern, heartbeat_interval_ms=BROKER_HEARTBEAT_MS)))
+    if len(rows) < 2:
+        return None  # nothing to compare with
     longest = in_words(max(each.duration_ms for each in disturbances))
     return WhatIf(
         cause=finding.cause,
