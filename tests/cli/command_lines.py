@@ -49,7 +49,12 @@ class Worker:
     """A member that takes every task it is given and does nothing with it."""
 
     def __init__(
-        self, broker: EmbeddedBroker, client_id: str, topology: Topology, group_protocol: GroupProtocol = "streams"
+        self,
+        broker: EmbeddedBroker,
+        client_id: str,
+        topology: Topology,
+        group_protocol: GroupProtocol = "streams",
+        endpoint: str | None = None,
     ) -> None:
         self.has_tasks = threading.Event()
         self._stop = threading.Event()
@@ -61,6 +66,7 @@ class Worker:
             heartbeat_max_interval_ms=100,
             heartbeat_interval_ms=100,
             group_protocol=group_protocol,
+            endpoint=endpoint,
         )
         self._thread = threading.Thread(target=self._work)
         self._thread.start()

@@ -31,7 +31,10 @@ def broker_without_streams() -> Iterator[EmbeddedBroker]:
 @pytest.fixture(scope="module")
 def shared(broker: EmbeddedBroker) -> Iterator[tuple[Worker, Worker]]:
     """Two members with three tasks each."""
-    workers = [Worker(broker, f"flight-delays-{name}", flight_topology(), "auto") for name in "AB"]
+    workers = [
+        Worker(broker, f"flight-delays-{name}", flight_topology(), "auto", endpoint=f"127.0.0.1:{7000 + number}")
+        for number, name in enumerate("AB")
+    ]
     with Admin(broker.bootstrap_servers) as admin:
         wait_until(lambda: _shares(admin) == [3, 3], "shared")
     yield workers[0], workers[1]
@@ -64,6 +67,7 @@ def test_a_classic_group_is_described_with_tasks_and_topology(
         for member in group.members:
             assert member.assignment.active == by_id[member.member_id].member.assignment.active
             assert member.process_id
+            assert member.user_endpoint == ("127.0.0.1", 7000 + "AB".index(member.client_id[-1]))
         # The same group in the eyes of Kafka's tools.
         assert admin.describe_consumer_groups([GROUP])[GROUP].group_type == "classic"
 

@@ -20,7 +20,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.checked_api import checked_api
 from headrace.client.admin import Admin
-from headrace.client.deadline import Deadline
+from headrace.client.admin_results import StreamsGroupDescription
+from headrace.client.deadline import Backoff, Deadline
 from headrace.client.membership.assignment import task_ids
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.network_client import NetworkClient
@@ -355,12 +356,21 @@ class StateQuery:
                 if task in member.standby or task is None:
                     yield member.endpoint
 
+    def _described(self, deadline: Deadline) -> StreamsGroupDescription:
+        """Describe the group, a classic one when its rebalance is over: only then the description has endpoints."""
+        backoff = Backoff()
+        while True:
+            found = self._admin.describe_streams_groups([self._group_id])[self._group_id]
+            if found.group_type != "classic" or found.state == "Stable" or deadline.passed:
+                return found
+            backoff.pause(deadline)
+
     def _describe(self, deadline: Deadline) -> None:
         now_s = time.monotonic()
         if self._described_s is not None and now_s - self._described_s < DESCRIPTION_AGE_S:
             return
         try:
-            found = self._admin.describe_streams_groups([self._group_id])[self._group_id]
+            found = self._described(deadline)
         except CannotConnect:
             if deadline.passed or not self._members:
                 raise
