@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.harness.brokers import CLASSIC_GROUPS_WITHOUT_DELAYS
 from tests.spark.queries.test_aggregate_queries import BY_WINDOW, BY_WORD, counted, rows_of, windowed_rows
 from tests.spark.runtime.aggregating_task import AggregatingTask
 from tests.spark.runtime.stateful_task import Task
@@ -141,6 +142,8 @@ class Instance:
             bootstrap_servers=broker.bootstrap_servers,
             endpoint=f"127.0.0.1:{self.port}",
             heartbeat_max_interval_ms=50,
+            heartbeat_interval_ms=50,
+            group_protocol="auto",
         )
 
     def turn(self):
@@ -182,6 +185,23 @@ def group(tmp_path):
         instances[0].join(broker)
         settle(instances[:1])
         yield broker, instances
+
+
+def test_instances_of_a_classic_group_are_found_and_share(tmp_path):
+    """DescribeGroups names their endpoints, in the user data of the subscriptions."""
+    config = {**CLASSIC_GROUPS_WITHOUT_DELAYS, "group.coordinator.rebalance.protocols": "classic,consumer"}
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker({"words": PARTITIONS}, config=config))
+        instances = [Instance(broker, tmp_path / name, BY_WORD, words_of) for name in ("a", "b")]
+        query = stack.enter_context(query_of(broker))
+        for number, instance in enumerate(instances, 1):
+            stack.callback(instance.close)
+            instance.join(broker)
+            assert instance.state.member.group_protocol.protocol == "classic"
+            settle(instances[:number])
+            query._described_s = None  # the description is read again
+            check_all(query)
+            assert len(query._members) == number
 
 
 def settle(instances):
