@@ -36,15 +36,20 @@ def shared(broker: EmbeddedBroker) -> Iterator[tuple[Worker, Worker]]:
         for number, name in enumerate("AB")
     ]
     with Admin(broker.bootstrap_servers) as admin:
-        wait_until(lambda: _shares(admin) == [3, 3], "shared")
+        # The description is ahead of the members, which learn of their assignment with the answer to the sync.
+        wait_until(lambda: _is_shared(admin, workers), "shared")
     yield workers[0], workers[1]
     for worker in workers:
         worker.close()
 
 
-def _shares(admin: Admin) -> list[int]:
+def _is_shared(admin: Admin, workers: list[Worker]) -> bool:
     group = admin.try_describe_streams_groups([GROUP]).done.get(GROUP)
-    return [] if group is None else [_tasks(member) for member in group.members]
+    if group is None or group.state != "Stable":
+        return False
+    described = {member.member_id: member.assignment.active for member in group.members}
+    known = {worker.member_id: worker.member.assignment.active for worker in workers}
+    return described == known and [_tasks(member) for member in group.members] == [3, 3]
 
 
 def _tasks(member: Any) -> int:
