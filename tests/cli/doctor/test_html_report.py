@@ -67,6 +67,16 @@ def test_the_page_has_story_findings_settings_replays_and_lanes() -> None:
     assert sum(tag == "line" and attributes["class"] == "rebalance" for tag, attributes in page.tags) == 6
 
 
+def test_a_member_that_joined_before_the_first_event_has_a_bar_from_the_left_edge() -> None:
+    report = report_of("slow-batch-java")
+    left = next(event for event in report.events if event.kind == "left")
+    page = Page(
+        html_report(replace(report, events=[replace(left, at_ms=left.at_ms - 5_000, kind="rebalance"), left]), str)
+    )
+    (bar,) = [attributes for tag, attributes in page.tags if tag == "line" and attributes["class"] == "present"]
+    assert (bar["x1"], bar["x2"]) == ("220", "950")
+
+
 def test_names_of_strangers_are_text() -> None:
     report = report_of("slow-batch-java")
     hostile = "<script>alert(1)</script>\"' onload=x"

@@ -23,6 +23,9 @@ def test_an_absence_ends_with_the_return_of_the_client_or_with_its_successor() -
         Absence(client="a", left_ms=10, duration_ms=30),
     )
     assert facts.members == 2
+    later = collect_facts(history, since_ms=15)
+    assert later.absences == (Absence(client="b", left_ms=20, duration_ms=5),)
+    assert later.members == 2
 
 
 def test_facts_hold_the_settings_that_records_hold() -> None:

@@ -99,7 +99,7 @@ def command(
         with path.open(encoding="utf-8", errors="replace") as log:
             lines += find_causes(log, file=path.name)
     findings = diagnose(recent, lines, state, time_text=_time)
-    facts = collect_facts(recent)
+    facts = collect_facts(events, since_ms=begin_ms)
     corrections = {finding.cause: correct_settings(finding, facts) for finding in findings}
     report = Report(
         group_id=group_id,

@@ -46,8 +46,13 @@ class GroupFacts:
     absences: tuple[Absence, ...]
 
 
-def collect_facts(events: Sequence[GroupEvent]) -> GroupFacts:
-    """Return the facts that events in order of time show."""
+def collect_facts(events: Sequence[GroupEvent], *, since_ms: int = 0) -> GroupFacts:
+    """Return the facts that events in order of time show.
+
+    Args:
+        events: All known events: the settings of a member are in its join, which may be old.
+        since_ms: Earlier absences are left out.
+    """
     seen = [event for event in events if event.kind in ("joined", "replaced")]
     sessions = [event.session_timeout_ms for event in seen if event.session_timeout_ms is not None]
     # aiokafka and clients before Kafka 0.10.1 send their session as rebalance timeout; their interval is unknown.
@@ -63,7 +68,7 @@ def collect_facts(events: Sequence[GroupEvent]) -> GroupFacts:
         max_poll_interval_ms=min(intervals, default=None),
         assignor=next((event.assignor for event in reversed(events) if event.assignor), ""),
         is_static=bool(seen) and all(event.instance_id for event in seen),
-        absences=tuple(_absences(events)),
+        absences=tuple(absence for absence in _absences(events) if absence.left_ms >= since_ms),
     )
 
 

@@ -156,8 +156,10 @@ def _lane(client: tuple[str, str], events: Sequence[GroupEvent], number: int, x:
     for event in events:
         if event.kind in ("joined", "replaced"):
             present[event.member_id] = event.at_ms
-        elif event.kind == "left" and event.member_id in present:
-            parts.append(_bar(x(present.pop(event.member_id)), x(event.at_ms), y))
+        elif event.kind == "left":
+            # A member without a join was there before the first event.
+            since_ms = present.pop(event.member_id, None)
+            parts.append(_bar(NAME_WIDTH if since_ms is None else x(since_ms), x(event.at_ms), y))
     parts += [_bar(x(since_ms), WIDTH - 10, y) for since_ms in present.values()]
     for event in events[:MOST_MARKS]:
         kind = event.kind if event.kind in ("joined", "left", "replaced") else "changed"
