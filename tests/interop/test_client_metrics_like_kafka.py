@@ -23,7 +23,7 @@ from tests.interop.kafka_broker import KafkaBroker, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.metadata.cluster_metadata import CLIENT_METRICS_TOPIC
+from headrace.broker.handlers.telemetry import CLIENT_METRICS_TOPIC
 from headrace.client.admin import Admin
 from headrace.errors import BrokerError
 from headrace.protocol import messages as m

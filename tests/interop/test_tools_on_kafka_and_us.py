@@ -133,6 +133,15 @@ configs --alter --entity-type topics --entity-name TOPIC --add-config message.ti
 configs --describe --entity-type topics --entity-name nobody-made-this
 configs --describe --entity-type client-metrics
 client-metrics --list
+client-metrics --alter --name TOPIC --metrics org.apache.kafka.consumer.,x. --interval 1000 --match client_id=a.*
+client-metrics --list
+client-metrics --describe --name TOPIC
+configs --describe --entity-type client-metrics --entity-name TOPIC
+configs --alter --entity-type client-metrics --entity-name TOPIC --add-config interval.ms=1
+configs --alter --entity-type client-metrics --entity-name TOPIC --add-config nope=1
+client-metrics --alter --name TOPIC --match rack=a
+client-metrics --delete --name TOPIC
+client-metrics --describe --name TOPIC
 topics --delete --topic TOPIC
 topics --delete --topic nobody-made-this
 topics --delete --topic nobody-made-this --if-exists

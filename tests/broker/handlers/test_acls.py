@@ -75,7 +75,14 @@ def test_without_rules_everyone_may_where_that_was_set(tmp_path: Path) -> None:
 
 
 # Fetch looks at each partition itself; the others need no right.
-WITHOUT_CHECK = {ApiKey.FETCH, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+WITHOUT_CHECK = {
+    ApiKey.FETCH,
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
+}
 
 
 def test_every_api_that_is_served_is_checked_and_in_the_table() -> None:

@@ -14,7 +14,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.metadata.cluster_metadata import CLIENT_METRICS_TOPIC
+from headrace.broker.handlers.telemetry import CLIENT_METRICS_TOPIC
 from headrace.client.admin import Admin
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -242,9 +242,10 @@ def group_settings(own: Mapping[str, str], broker: BrokerConfiguration) -> Itera
 def client_metrics_settings(own: Mapping[str, str]) -> Iterator[DescribedSetting]:
     """Return all settings of a client metrics subscription with their sources."""
     for setting in CLIENT_METRICS_SETTINGS.values():
-        default = Source(name=setting.name, value=setting.default, source=DEFAULT)
-        sources = (*_own(setting, own, DYNAMIC_CLIENT_METRICS), default)
-        yield DescribedSetting(setting=setting, value=sources[0].value, source=sources[0].source, synonyms=sources)
+        # Kafka lists no defaults among the synonyms of these.
+        sources = tuple(_own(setting, own, DYNAMIC_CLIENT_METRICS))
+        value, source = (sources[0].value, sources[0].source) if sources else (setting.default, DEFAULT)
+        yield DescribedSetting(setting=setting, value=value, source=source, synonyms=sources)
 
 
 def _own(setting: Setting, own: Mapping[str, str], source: int) -> Iterable[Source]:

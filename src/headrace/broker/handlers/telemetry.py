@@ -1,6 +1,6 @@
 """Metrics of clients (KIP-714): GetTelemetrySubscriptions, PushTelemetry, and the topic that takes the metrics.
 
-Each data point becomes one record of the internal topic `__headrace_client_metrics`: the key is the client instance id,
+Each data point becomes one record of the topic `__headrace_client_metrics`: the key is the client instance id,
 the value a JSON object (`metric_rows`). Kafka passes the metrics to a plugin of the operator instead. The topic is made
 with the first metrics of a subscribed client; its retention bounds it by time and size.
 """
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from kio.static.primitive import i8, i32
 
 from headrace.broker.logs.partition_logs import AppendRefused
-from headrace.broker.metadata.cluster_metadata import CLIENT_METRICS_TOPIC, TopicDescription
+from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.monitoring.client_metrics import ClientInstance, ClientMetrics, Push, TelemetryRefused
 from headrace.broker.requests.partial_response import Api
 from headrace.broker.requests.request_context import RequestContext
@@ -28,14 +28,18 @@ from headrace.protocol.compression import codec_name, decompress
 from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.kio_units import from_ms
 from headrace.protocol.otlp_metrics import MetricPoint, OtlpMalformed, decode_points
+from headrace.protocol.partitioner import partition_for_key
 from headrace.protocol.record_batches import CorruptBatch, PlainRecord, encode_batch
 from headrace.storage.checkpoint_files import format_topic_id
 from headrace.storage.errors import StorageError
 
-__all__ = ["APIS", "handle_get_telemetry_subscriptions", "handle_push_telemetry", "metric_rows"]
+__all__ = ["APIS", "CLIENT_METRICS_TOPIC", "handle_get_telemetry_subscriptions", "handle_push_telemetry", "metric_rows"]
 
 logger = logging.getLogger("headrace.broker")
 
+# An ordinary topic and not an internal one: streams groups may not read internal topics, as in Kafka, and this one is
+# made to be read. A user may create it beforehand, with other partitions and settings.
+CLIENT_METRICS_TOPIC = "__headrace_client_metrics"
 # Kafka's SUPPORTED_COMPRESSION_TYPES, the one that it prefers first: zstd, lz4, gzip, snappy.
 _ACCEPTED_CODECS = (i8(4), i8(3), i8(1), i8(2))
 # A Java consumer has about 150 metrics, and 20 more for each partition. Metrics of a client compress to a tenth, so a
@@ -144,8 +148,9 @@ async def _store(
             _batches, request.metrics, codec_name(int(request.compression_type)), client, now_ms, most_bytes
         )
         topic = _topic(broker)
+        partition = partition_for_key(str(client["client_instance_id"]).encode(), topic.partitions)
         for batch in batches:
-            broker.logs.append(topic, 0, batch, origin="coordinator")
+            broker.logs.append(topic, partition, batch, origin="coordinator")
     except (CorruptBatch, OtlpMalformed, AppendRefused, StorageError, OSError) as error:
         instance.last_error = ErrorCode.invalid_record
         logger.warning(
@@ -191,7 +196,7 @@ def metric_rows(points: Iterable[MetricPoint], client: Mapping[str, object]) -> 
 
 def _topic(broker: Services) -> TopicDescription:
     topic = broker.metadata.topic(CLIENT_METRICS_TOPIC)
-    return topic or broker.topics.add_internal(CLIENT_METRICS_TOPIC, 1, _TOPIC_CONFIGS)
+    return topic or broker.topics.add_topic(CLIENT_METRICS_TOPIC, 1, _TOPIC_CONFIGS)
 
 
 # Attributes of a client that are part of its rows. The address has no port: it would make each connection another row.

@@ -16,13 +16,12 @@ from headrace.coordinator.metadata_image import MetadataImage, TopicImage, Topic
 from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.log_directory import LogDirectory
 
-__all__ = ["CLIENT_METRICS_TOPIC", "GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
+__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
-CLIENT_METRICS_TOPIC = "__headrace_client_metrics"
 # `__share_group_state` is reserved although share groups are not served: a user topic of this name would be in the way
 # of a migration to Kafka.
-INTERNAL_TOPICS = frozenset({CLIENT_METRICS_TOPIC, GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

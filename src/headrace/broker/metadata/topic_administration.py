@@ -192,9 +192,8 @@ class TopicAdministration:
             else:
                 self._creation_failures.pop(topic.name, None)
 
-    def add_internal(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicDescription:
-        """Create a topic of the broker's own, with its directories left to the first write. Raises StorageError,
-        OSError."""
+    def add_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicDescription:
+        """Create a topic that the broker itself writes to. Raises StorageError, OSError."""
         topic = self._metadata.add_topic(name, partitions, configs, lazy=True)
         self._changed()
         return topic
