@@ -3,6 +3,7 @@
 import datetime as dt
 import itertools
 import signal
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -253,6 +254,63 @@ def test_commits_are_durable_where_the_server_does_not_wait_for_its_disk(server,
         connection.execute("SET synchronous_commit = remote_apply")
         connection.begin()
         assert connection.execute(query) == [("remote_apply", "1min")]
+
+
+@pytest.mark.slow
+def test_the_limit_for_locks_is_the_one_of_the_url_if_there_is_one(server):
+    for more, limit in (("", "90s"), ("?options=-c%20lock_timeout%3D300s", "5min")):
+        connection = PostgresConnection(server.url(more=more))
+        try:
+            connection.begin()
+            [(found,)] = connection.execute("SELECT current_setting('lock_timeout')::interval = $1::interval", limit)
+            assert found
+            connection.execute("COMMIT")
+            assert connection.execute("SELECT current_setting('lock_timeout')") == [("5min" if more else "0",)]
+        finally:
+            connection.close()
+
+
+@pytest.mark.slow
+def test_rows_behind_a_lock_on_the_table_are_added_once_when_it_ends(server, schema, caplog):
+    run(server, f"CREATE TABLE {schema}.t (n bigint)")
+    url = server.url(more="?options=-c%20lock_timeout%3D100ms")
+    sink = open_sink(url, f"{schema}.t", schema_json([("n", "long")]))
+    assert sink.pending(TASK) == []
+    part = write_part(sink, 0, pa.table({"n": [1]}))
+    with server.connection() as other:
+        other.begin()
+        other.execute(f"LOCK TABLE {schema}.t IN ACCESS EXCLUSIVE MODE")
+        # Every step is over before the limit of the session that holds the lock.
+        with pytest.raises(TimeoutError, match=r"another session holds a lock on .*3 attempts\). End its transaction"):
+            sink.commit([part])
+        assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
+        assert PASSWORD not in caplog.text
+        # The failed transactions hold nothing: the next owner of the task finds the part.
+        assert [one.batch for one in sink.pending(TASK)] == [part.batch]
+        other.execute("COMMIT")
+    sink.commit([part])
+    sink.commit([part])
+    assert run(server, f"SELECT n FROM {schema}.t") == [(1,)]
+    assert sink.pending(TASK) == []
+
+
+@pytest.mark.slow
+def test_a_lock_that_ends_meanwhile_costs_an_attempt(server, schema):
+    run(server, f"CREATE TABLE {schema}.t (n bigint)")
+    sink = open_sink(server.url(more="?options=-c%20lock_timeout%3D2s"), f"{schema}.t", schema_json([("n", "long")]))
+    assert sink.pending(TASK) == []
+    part = write_part(sink, 0, pa.table({"n": [1]}))
+    with server.connection() as other:
+        other.begin()
+        other.execute(f"LOCK TABLE {schema}.t IN ACCESS EXCLUSIVE MODE")
+        failed = threading.Event()
+        release = threading.Thread(target=lambda: (failed.wait(30), other.execute("COMMIT")))
+        release.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("headrace.spark.sinks.database.log.warning", lambda *_: failed.set())
+            sink.commit([part])
+        release.join()
+    assert run(server, f"SELECT n FROM {schema}.t") == [(1,)]
 
 
 @pytest.mark.slow

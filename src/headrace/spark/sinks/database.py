@@ -39,6 +39,7 @@ __all__ = ["Connection", "DatabaseSink", "RowWriter", "idle_connections", "rows_
 
 log = logging.getLogger("headrace.spark")
 CHUNK_BYTES = 32 << 20
+LOCK_ATTEMPTS = 3
 _TASK = "target = $1 AND group_id = $2 AND subtopology = $3 AND task_partition = $4"
 
 
@@ -235,6 +236,28 @@ class DatabaseSink(ABC):
         return record.positions
 
     def commit(self, parts: Sequence[SinkPart]) -> None:
+        # A transaction that failed on a lock was rolled back, so a repetition adds nothing twice.
+        for attempt in range(1, LOCK_ATTEMPTS + 1):
+            try:
+                self._commit(parts)
+            except TimeoutError as error:
+                if attempt == LOCK_ATTEMPTS:
+                    raise TimeoutError(
+                        error.errno,
+                        f"another session holds a lock on {self.name} ({error.strerror}, {attempt} attempts). End its "
+                        "transaction, and start the application again; the rows are staged beside the table",
+                    ) from None
+                log.warning(
+                    "Another session holds a lock on %s: %s; trying again (attempt %d of %d)",
+                    self.name,
+                    error.strerror,
+                    attempt + 1,
+                    LOCK_ATTEMPTS,
+                )
+            else:
+                return
+
+    def _commit(self, parts: Sequence[SinkPart]) -> None:
         # One transaction, so that a micro-batch waits for the disk once. Tasks are locked in one order.
         with self.transaction() as connection:
             self._check_target(connection)
@@ -313,6 +336,8 @@ class DatabaseSink(ABC):
         staging = self._beside(layout.staging_table(self.table))
         try:
             connection.execute(layout.insertion(self._target(), staging, newest_only=self._newest_only), part)
+        except TimeoutError:
+            raise
         except (OSError, ValueError) as error:
             # The table may have been changed since the application began. `check` finds the reason, unless the
             # database is out of reach.

@@ -33,6 +33,10 @@ URL_DEFAULTS = {
     "application_name": "headrace",
 }
 IDLE_IN_TRANSACTION = "60s"  # a driver that was suspended does not keep the next owner from its task
+# A statement that waits for a lock longer than this fails, unless the role, the database or the URL has a limit of its
+# own. Longer than the time above: the lock of a driver that was suspended ends first.
+LOCK_TIMEOUT = "90s"
+LOCK_NOT_AVAILABLE = "55P03"
 LONGEST_KEY_BYTES = 2000  # an entry of a B-tree has 2,704
 INTEGERS = {"tinyint": 2, "smallint": 2, "int": 4, "bigint": 8}
 INTEGER_COLUMNS = {"smallint": 2, "integer": 4, "bigint": 8}
@@ -120,6 +124,7 @@ class PostgresConnection:
 
     Raises:
         OSError: from all methods. Its text has no password.
+        TimeoutError: if another session holds a lock for longer than `lock_timeout`.
     """
 
     def __init__(self, address: str, schema: str = "") -> None:
@@ -144,8 +149,10 @@ class PostgresConnection:
         self.execute(
             "SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('synchronous_commit', "
             "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
-            "ELSE current_setting('synchronous_commit') END, true)",
+            "ELSE current_setting('synchronous_commit') END, true), set_config('lock_timeout', "
+            "CASE current_setting('lock_timeout') WHEN '0' THEN $2 ELSE current_setting('lock_timeout') END, true)",
             IDLE_IN_TRANSACTION,
+            LOCK_TIMEOUT,
         )
 
     def close(self) -> None:
@@ -167,6 +174,8 @@ class PostgresConnection:
             # Class 22: a value that no column of its type holds; 23514: a CHECK of the staging table.
             if state.startswith("22") or state == "23514":
                 raise ValueError(text) from None
+            if state == LOCK_NOT_AVAILABLE:
+                raise TimeoutError(errno.ETIMEDOUT, text) from None
             full = state == "53100"
             raise OSError(errno.ENOSPC if full else errno.EIO, text) from None
 
