@@ -6,8 +6,6 @@ eager protocol, 1 the compatible (incremental) one of KIP-415, 2 the sessioned o
 
 from __future__ import annotations
 
-import struct
-
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader
 
 __all__ = ["CONNECT_PROTOCOL_TYPE", "decode_connect_assignment", "decode_connect_metadata"]
@@ -24,14 +22,7 @@ Connectors = dict[str, list[int | str]]
 def decode_connect_metadata(data: bytes) -> Decoded | None:
     """Decode what a worker sends to the leader. Return None for other bytes."""
     try:
-        reader = Reader(data)
-        version = _version(reader)
-        found: Decoded = {"version": version, "url": reader.nullable_string(), "config_offset": _int64(reader)}
-        if version >= 1:
-            allocation = reader.nullable_bytes()
-            # A worker without connectors sends null.
-            found["allocation"] = None if allocation is None else _assignment(Reader(allocation))
-        return _finished(reader, found)
+        return _metadata(Reader(data))
     except MalformedUserData:
         return None
 
@@ -44,20 +35,32 @@ def decode_connect_assignment(data: bytes) -> Decoded | None:
         return None
 
 
+def _metadata(reader: Reader) -> Decoded:
+    version = _version(reader)
+    found: Decoded = {"version": version, "url": reader.nullable_string(), "config_offset": reader.int64()}
+    if version >= 1:
+        allocation = reader.nullable_bytes()
+        # A worker without connectors sends null.
+        found["allocation"] = None if allocation is None else _assignment(Reader(allocation))
+    reader.check_end()
+    return found
+
+
 def _assignment(reader: Reader) -> Decoded:
     version = _version(reader)
     found: Decoded = {
         "version": version,
-        "error": struct.unpack(">h", reader.take(2))[0],
+        "error": reader.int16(),
         "leader": reader.nullable_string(),
         "leader_url": reader.nullable_string(),
-        "config_offset": _int64(reader),
+        "config_offset": reader.int64(),
         "assigned": _connectors(reader, nullable=version >= 1),
     }
     if version >= 1:
         found["revoked"] = _connectors(reader, nullable=True)
         found["scheduled_delay_ms"] = reader.int32()
-    return _finished(reader, found)
+    reader.check_end()
+    return found
 
 
 def _connectors(reader: Reader, *, nullable: bool) -> Connectors:
@@ -80,17 +83,7 @@ def _peek_null(reader: Reader) -> bool:
 
 
 def _version(reader: Reader) -> int:
-    version = int(struct.unpack(">h", reader.take(2))[0])
+    version = reader.int16()
     if not 0 <= version <= LATEST_VERSION:
         raise MalformedUserData(f"version {version} of Connect's protocol is unknown")
     return version
-
-
-def _finished(reader: Reader, found: Decoded) -> Decoded:
-    if reader.left:
-        raise MalformedUserData(f"{reader.left} bytes are left")
-    return found
-
-
-def _int64(reader: Reader) -> int:
-    return int(struct.unpack(">q", reader.take(8))[0])

@@ -108,14 +108,24 @@ class Reader:
 
     def version(self) -> int:
         """Read the version; newer ones count as 3, since they only add fields at the end."""
-        version = self._int16()
+        version = self.int16()
         if version < 0:
             raise MalformedUserData(f"version {version} is below 0")
         return min(version, HIGHEST_VERSION)
 
+    def int16(self) -> int:
+        """Read an int16."""
+        (number,) = struct.unpack(">h", self.take(2))
+        return int(number)
+
     def int32(self) -> int:
         """Read an int32."""
         (number,) = struct.unpack(">i", self.take(4))
+        return int(number)
+
+    def int64(self) -> int:
+        """Read an int64."""
+        (number,) = struct.unpack(">q", self.take(8))
         return int(number)
 
     def count(self, entry_bytes: int) -> int:
@@ -136,7 +146,7 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         """Read a nullable string."""
-        length = self._int16()
+        length = self.int16()
         if length < 0:
             return None
         try:
@@ -157,9 +167,10 @@ class Reader:
             found.extend((topic, self.int32()) for _ in range(self.count(4)))
         return tuple(found)
 
-    def _int16(self) -> int:
-        (number,) = struct.unpack(">h", self.take(2))
-        return int(number)
+    def check_end(self) -> None:
+        """Check that everything was read. Raises MalformedUserData."""
+        if self.left:
+            raise MalformedUserData(f"{self.left} bytes are left")
 
     def peek(self, length: int) -> bytes:
         """Return up to `length` bytes without reading them."""

@@ -60,7 +60,8 @@ def _subscription(reader: Reader) -> Decoded:
         found["client_tags"] = {
             _text(reader.nullable_bytes() or b""): _text(reader.nullable_bytes() or b"") for _ in tags
         }
-    return _finished(reader, found)
+    reader.check_end()
+    return found
 
 
 def _nested_sums(reader: Reader) -> dict[str, object]:
@@ -83,7 +84,7 @@ def _flat_sums(reader: Reader) -> dict[str, object]:
 
 
 def _offset_sum(reader: Reader) -> object:
-    number = _int64(reader)
+    number = reader.int64()
     return {_LATEST_OFFSET: "running", _UNKNOWN_OFFSET: "unknown"}.get(number, number)
 
 
@@ -105,8 +106,9 @@ def _assignment(reader: Reader) -> Decoded:
     if version >= 4:
         found["error_code"] = reader.int32()
     if version >= 7:
-        found["next_rebalance_ms"] = _int64(reader)
-    return _finished(reader, found)
+        found["next_rebalance_ms"] = reader.int64()
+    reader.check_end()
+    return found
 
 
 def _dictionary(reader: Reader) -> dict[int, str]:
@@ -155,16 +157,6 @@ def _version(reader: Reader) -> int:
     if not 1 <= version <= LATEST_VERSION:
         raise MalformedUserData(f"version {version} of Kafka Streams' user data is unknown")
     return version
-
-
-def _finished(reader: Reader, found: Decoded) -> Decoded:
-    if reader.left:
-        raise MalformedUserData(f"{reader.left} bytes are left")
-    return found
-
-
-def _int64(reader: Reader) -> int:
-    return int(struct.unpack(">q", reader.take(8))[0])
 
 
 def _text(data: bytes) -> str:

@@ -32,6 +32,7 @@ from headrace.assignors.streams_user_data import (
 __all__ = ["Role", "UserDataReport", "report_user_data"]
 
 Role = Literal["subscription", "assignment"]
+Decode = Callable[[bytes], dict[str, object] | None]
 # One line of a terminal; the number of bytes follows.
 MAX_HEX_BYTES: Final = 64
 
@@ -61,13 +62,14 @@ class UserDataReport:
         return f"0x{self.user_data[:MAX_HEX_BYTES].hex()}{more} ({len(self.user_data)} bytes)"
 
 
-def report_user_data(assignor: str, role: Role, data: bytes) -> UserDataReport:
+def report_user_data(assignor: str, role: Role, data: bytes, decode: Decode | None = None) -> UserDataReport:
     """Read the user data inside a member's subscription or assignment.
 
     Args:
         assignor: name of the assignor that the group has chosen.
         role: which of the two `data` is.
         data: the member's bytes as DescribeGroups returns them; empty where there are none.
+        decode: decodes the user data; None takes the decoder of the assignor, if it is known here.
     """
     if not data:
         return UserDataReport(role=role)
@@ -78,9 +80,8 @@ def report_user_data(assignor: str, role: Role, data: bytes) -> UserDataReport:
     if read.user_data is None:
         return UserDataReport(role=role)
     # By the group's assignor, not by trial: bytes of one layout may be valid in another.
-    decode = _DECODERS.get(assignor)
-    if assignor == STREAMS_ASSIGNOR and role == "assignment":
-        decode = decode_streams_assignment
+    if decode is None:
+        decode = _DECODERS.get((assignor, role), _DECODERS.get(assignor))
     decoded = None if decode is None else decode(read.user_data)
     return UserDataReport(role=role, user_data=read.user_data, decoded=decoded)
 
@@ -98,11 +99,12 @@ def _cooperative_sticky(data: bytes) -> dict[str, object] | None:
     return {"generation": struct.unpack(">i", data)[0]} if len(data) == struct.calcsize(">i") else None
 
 
-_DECODERS: Final[Mapping[str, Callable[[bytes], dict[str, object] | None]]] = MappingProxyType(
+_DECODERS: Final[Mapping[str | tuple[str, Role], Decode]] = MappingProxyType(
     {
         StickyAssignor.name: _sticky,
         CooperativeStickyAssignor.name: _cooperative_sticky,
-        STREAMS_ASSIGNOR: decode_streams_subscription,
+        (STREAMS_ASSIGNOR, "subscription"): decode_streams_subscription,
+        (STREAMS_ASSIGNOR, "assignment"): decode_streams_assignment,
         LeaderIndependentSticky.name: _leader_independent,
         WarmSpares.name: _warm_spares,
         WeightedByLoad.name: _weighted,

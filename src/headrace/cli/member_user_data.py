@@ -6,12 +6,14 @@ the client, so they are added here.
 
 from __future__ import annotations
 
+from functools import partial
+
 from headrace.assignors.connect_user_data import (
     CONNECT_PROTOCOL_TYPE,
     decode_connect_assignment,
     decode_connect_metadata,
 )
-from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, decode_subscription
+from headrace.assignors.consumer_protocol import MalformedUserData
 from headrace.assignors.user_data_report import Role, UserDataReport, report_user_data
 from headrace.client.membership.assignment import Tasks
 from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
@@ -35,15 +37,8 @@ def report_member_data(protocol_type: str, protocol: str, role: Role, data: byte
         return UserDataReport(role=role, user_data=data or None, decoded=decode(data) if data else None)
     if protocol_type != "consumer":
         return UserDataReport(role=role, user_data=data or None)
-    if protocol != PROTOCOL_NAME or not data:
-        return report_user_data(protocol, role, data)
-    try:
-        read = decode_subscription(data) if role == "subscription" else decode_assignment(data)
-    except MalformedUserData as error:
-        return UserDataReport(role=role, user_data=data, unreadable=str(error))
-    if read.user_data is None:
-        return UserDataReport(role=role)
-    return UserDataReport(role=role, user_data=read.user_data, decoded=_streams_member(role, read.user_data))
+    known = partial(_streams_member, role) if protocol == PROTOCOL_NAME else None
+    return report_user_data(protocol, role, data, known)
 
 
 def _streams_member(role: Role, data: bytes) -> dict[str, object] | None:

@@ -95,7 +95,7 @@ def decode_report(data: bytes) -> MemberReport:
     endpoint = _read_endpoint(reader)
     flags = reader.take(1)[0]
     active, standby, warmup = (_read_tasks(reader) for _ in range(3))
-    (recovery_lag,) = struct.unpack(">q", reader.take(8))
+    recovery_lag = reader.int64()
     task_offsets, task_end_offsets = _read_offsets(_decompressed(reader))
     return MemberReport(
         topology_hash=topology_hash,
