@@ -22,8 +22,8 @@ from tests.harness.wire import WireClient
 from tests.interop.kafka_broker import KafkaBroker, archived
 from tests.interop.kafka_jars import TOOLS_VERSION, compiled, java, kafka_jars
 
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_TOPIC
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.handlers.telemetry import CLIENT_METRICS_TOPIC
 from headrace.cli.telemetry.options import METRICS
 from headrace.client.admin import Admin
 from headrace.errors import BrokerError

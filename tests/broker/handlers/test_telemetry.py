@@ -13,8 +13,8 @@ from kio.static.primitive import i8, i32
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from tests.harness.polling import wait_until
 
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_TOPIC
 from headrace.broker.embedded import EmbeddedBroker
-from headrace.broker.handlers.telemetry import CLIENT_METRICS_TOPIC
 from headrace.client.admin import Admin
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey

@@ -19,8 +19,17 @@ from headrace.settings import Setting, list_of, parse_value
 if TYPE_CHECKING:
     from headrace.coordinator.re2_matcher import LinearPattern
 
-__all__ = ["ALL_METRICS", "CLIENT_METRICS_SETTINGS", "ClientMetricsSubscription", "SubscriptionInvalid"]
+__all__ = [
+    "ALL_METRICS",
+    "CLIENT_METRICS_SETTINGS",
+    "CLIENT_METRICS_TOPIC",
+    "ClientMetricsSubscription",
+    "SubscriptionInvalid",
+]
 
+# An ordinary topic and not an internal one: streams groups may not read internal topics, as in Kafka, and this one is
+# made to be read. A user may create it beforehand, with other partitions and settings.
+CLIENT_METRICS_TOPIC = "__headrace_client_metrics"
 ALL_METRICS = "*"
 _SHORTEST_MS, _LONGEST_MS = 100, 3_600_000
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 
 from kio.static.primitive import i8, i32
 
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_TOPIC
 from headrace.broker.logs.partition_logs import AppendRefused
 from headrace.broker.metadata.cluster_metadata import TopicDescription
 from headrace.broker.monitoring.client_metrics import ClientInstance, ClientMetrics, Push, TelemetryRefused
@@ -33,13 +34,10 @@ from headrace.protocol.record_batches import CorruptBatch, PlainRecord, encode_b
 from headrace.storage.checkpoint_files import format_topic_id
 from headrace.storage.errors import StorageError
 
-__all__ = ["APIS", "CLIENT_METRICS_TOPIC", "handle_get_telemetry_subscriptions", "handle_push_telemetry", "metric_rows"]
+__all__ = ["APIS", "handle_get_telemetry_subscriptions", "handle_push_telemetry", "metric_rows"]
 
 logger = logging.getLogger("headrace.broker")
 
-# An ordinary topic and not an internal one: streams groups may not read internal topics, as in Kafka, and this one is
-# made to be read. A user may create it beforehand, with other partitions and settings.
-CLIENT_METRICS_TOPIC = "__headrace_client_metrics"
 # Kafka's SUPPORTED_COMPRESSION_TYPES, the one that it prefers first: zstd, lz4, gzip, snappy.
 _ACCEPTED_CODECS = (i8(4), i8(3), i8(1), i8(2))
 # A Java consumer has about 150 metrics, and 20 more for each partition. Metrics of a client compress to a tenth, so a

@@ -164,13 +164,13 @@ class ClientMetrics:
         # `*` asks for all, so other names add nothing.
         metrics = (ALL_METRICS,) if ALL_METRICS in names else tuple(names)
         default = int(CLIENT_METRICS_SETTINGS["interval.ms"].default or 0)
-        interval_ms = min((each.interval_ms for each in matching), default=default)
+        interval_ms = min([default, *(each.interval_ms for each in matching)])
         return ClientInstance(
             instance_id=instance_id,
             attributes=attributes,
             metrics=metrics,
-            interval_ms=min(interval_ms, default),
-            subscription_id=_subscription_id(instance_id, metrics, min(interval_ms, default)),
+            interval_ms=interval_ms,
+            subscription_id=_subscription_id(instance_id, metrics, interval_ms),
             subscriptions_version=self._version,
             last_seen_ms=now_ms,
         )

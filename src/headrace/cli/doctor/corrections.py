@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.advice.advise import advise
 from headrace.cli.advice.given_configuration import Client, GivenConfiguration, assignor_for
 from headrace.cli.advice.situation import GroupKind, Situation, in_words
+from headrace.coordinator.group_conversion import KAFKAS_ASSIGNORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from headrace.cli.doctor.group_facts import GroupFacts
 
 __all__ = ["Correction", "correct_settings"]
-
-_KNOWN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ def _given(facts: GroupFacts, client: Client) -> GivenConfiguration:
     values: dict[str, str] = {}
     if facts.group_type == "consumer":
         values["group.protocol"] = "consumer"
-    elif facts.assignor in _KNOWN_ASSIGNORS:
+    elif facts.assignor in KAFKAS_ASSIGNORS:
         values["partition.assignment.strategy"] = assignor_for(client, facts.assignor)
     if facts.session_timeout_ms is not None:
         values["session.timeout.ms"] = str(facts.session_timeout_ms)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from headrace.cli.advice.situation import in_words
 from headrace.cli.doctor.findings import event_line
 from headrace.cli.doctor.group_events import GroupEvent
 from headrace.cli.doctor.report import Report, correction_lines, tell_story
@@ -99,20 +98,14 @@ def _member_data(report: Report) -> list[str]:
 
 
 def _what_if(what_if: WhatIf) -> list[str]:
-    heads = ("settings", "rebalances", "interruptions", "standstill", "longest", "processed twice")
+    # The simulator is loaded only where it has run.
+    from headrace.cli.doctor.what_if import what_if_rows
+
+    heads, *rows = what_if_rows(what_if)
     parts = [f"<p>What if: {escape(what_if.incident)}, replayed in the simulator.</p><table><thead><tr>"]
     parts += [f"<th scope=col>{head}</th>" for head in heads]
     parts.append("</tr></thead><tbody>")
-    for label, outcome in what_if.rows:
-        cells = (
-            label,
-            outcome.rebalances,
-            outcome.interrupted,
-            in_words(outcome.standstill_ms),
-            in_words(outcome.longest_standstill_ms),
-            outcome.processed_twice,
-        )
-        parts.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
+    parts += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows]
     parts.append("</tbody></table>")
     return parts
 

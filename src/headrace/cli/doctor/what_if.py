@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.advice.situation import in_words
 from headrace.cli.terminal import align
+from headrace.coordinator.group_conversion import KAFKAS_ASSIGNORS
 from headrace.simulator.incident_replay import (
     Disturbance,
     DisturbanceKind,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.cli.doctor.findings import Finding
     from headrace.cli.doctor.group_facts import GroupFacts
 
-__all__ = ["WhatIf", "replay_finding", "what_if_lines"]
+__all__ = ["WhatIf", "replay_finding", "what_if_lines", "what_if_rows"]
 
 # Bounds of a replay that takes about a second for each row.
 MOST_DISTURBANCES, MOST_MEMBERS, MOST_PARTITIONS, LONGEST_MS = 5, 12, 48, 900_000
@@ -102,9 +103,7 @@ def _settings(facts: GroupFacts) -> ReplaySettings:
     session_ms = facts.session_timeout_ms or DEFAULT_SESSION_MS
     return ReplaySettings(
         protocol="classic" if is_classic else "consumer",
-        assignor=facts.assignor
-        if facts.assignor in ("range", "roundrobin", "sticky", "cooperative-sticky")
-        else "range",
+        assignor=facts.assignor if facts.assignor in KAFKAS_ASSIGNORS else "range",
         session_timeout_ms=session_ms,
         # Records do not hold the heartbeat; clients' default is 3 s, and no session is below three of them.
         heartbeat_interval_ms=min(3_000, session_ms // 4) if is_classic else BROKER_HEARTBEAT_MS,
@@ -139,9 +138,11 @@ def _disturbances(kind: DisturbanceKind, facts: GroupFacts, was: ReplaySettings)
     return found
 
 
-def what_if_lines(what_if: WhatIf) -> list[str]:
-    """Return the replays as a table for the terminal."""
-    rows = [("settings", "rebalances", "interruptions", "standstill", "longest", "processed twice")]
+def what_if_rows(what_if: WhatIf) -> list[tuple[str, ...]]:
+    """Return the replays as rows of texts, headings first."""
+    rows: list[tuple[str, ...]] = [
+        ("settings", "rebalances", "interruptions", "standstill", "longest", "processed twice")
+    ]
     rows += [
         (
             label,
@@ -153,4 +154,10 @@ def what_if_lines(what_if: WhatIf) -> list[str]:
         )
         for label, outcome in what_if.rows
     ]
+    return rows
+
+
+def what_if_lines(what_if: WhatIf) -> list[str]:
+    """Return the replays as a table for the terminal."""
+    rows = what_if_rows(what_if)
     return [f"what if  {what_if.incident}, replayed in the simulator", *align(rows, indent="  ")]

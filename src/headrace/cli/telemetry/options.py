@@ -7,10 +7,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.broker.config.client_metrics_settings import CLIENT_METRICS_TOPIC
+
 __all__ = ["BETWEEN_POLLS", "ENVIRONMENT", "LAG", "METRICS", "REBALANCES", "RECORDS", "TelemetryOptions", "read_teams"]
 
 ENVIRONMENT = "HEADRACE_TELEMETRY"
-METRICS_TOPIC = "__headrace_client_metrics"
 _CONSUMER = "org.apache.kafka.consumer."
 # Kafka's names (`ConsumerCoordinator`, `FetchMetricsManager`, `KafkaConsumerMetrics`), as KIP-714 spells them.
 REBALANCES = f"{_CONSUMER}coordinator.rebalance.total"
@@ -45,7 +46,7 @@ class TelemetryOptions:
     slow_poll_ms: int = 150_000
     team_pattern: str = r"^([^.]+)\."
     teams: dict[str, str] = field(default_factory=dict)
-    metrics_topic: str = METRICS_TOPIC
+    metrics_topic: str = CLIENT_METRICS_TOPIC
     groups_topic: str = "telemetry-groups"
     alerts_topic: str = "telemetry-alerts"
     partitions: int = 1
