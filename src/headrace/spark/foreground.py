@@ -61,12 +61,9 @@ def run_in_foreground(
             with signals.interrupting():
                 _await_sources(app, on_waiting or _ignore)
                 running = start()
-        except _StopRequested:
-            log.info("%s stopped by %s before it had any task.", app.name, signals.name)
-            return
-        except Exception as error:
-            # The interruption hit a call of Py4J, whose connection is out of step then: PySpark's own `finally` fails,
-            # and its error takes the place of _StopRequested.
+        except (Exception, _StopRequested) as error:
+            # Any error counts as the stop that was asked for. Where it hits a call of Py4J, whose connection is out of
+            # step then, PySpark's own `finally` fails, and its error takes the place of _StopRequested.
             if signals.asked.is_set():
                 log.info("%s stopped by %s before it had any task.", app.name, signals.name)
                 log.debug("The interrupted start ended with %r.", error)

@@ -171,9 +171,17 @@ class _Page:
 
     def open(self, server: Server) -> None:
         """Start the process."""
-        host = "127.0.0.1" if self._host in ("", "0.0.0.0", "::") else self._host
-        address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
-        options = ["--bootstrap-server", address, "--port", str(self._port), "--ends-with-stdin"]
+        from headrace.broker.network.listener import EVERYWHERE
+        from headrace.cli.exporter.snapshot_loop import in_url
+
+        host = "127.0.0.1" if self._host in ("", *EVERYWHERE) else self._host
+        options = [
+            "--bootstrap-server",
+            f"{in_url(host)}:{server.port}",
+            "--port",
+            str(self._port),
+            "--ends-with-stdin",
+        ]
         if self._command_config is not None:
             options += ["--command-config", str(self._command_config)]
         self._process = ChildProcess(python_module("headrace.cli.main", "ui", *options))
