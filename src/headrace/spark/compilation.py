@@ -359,7 +359,7 @@ class _Building:
 
     def _add_keyed(self, declared: KeyedState, behind: Branch) -> None:
         """Add the branches that lead to an operator with keys, and the branch `behind`, which begins with it."""
-        name, projection = declared.name, _group_projection(declared)
+        name, projection = declared.name, _group_projection(declared.origins, declared.projection)
         texts = self._texts_behind_union(declared.origins, projection, getattr(declared, "closing", None))
         has_watermarks = False
         for origin in declared.origins:
@@ -440,7 +440,7 @@ class _Building:
 
     def _add_table_rows(self, declared: KeyedState, origin: StreamSource) -> None:
         """Add the table that an aggregate takes the rows of: it writes the aggregate's repartition topic."""
-        projection = _group_projection(declared)
+        projection = _group_projection(declared.origins, declared.projection)
         sink = RepartitionSink(
             topic=self._internal(declared.name, "repartition"),
             columns=_change_columns(projection),
@@ -663,7 +663,7 @@ class _Building:
 
     def _add_transform(self, declared: KeyedTransform, branch: Branch) -> None:
         """Add the subtopology of a processor that ends in `branch`, and the branches that feed it."""
-        source = self._repartitioned(declared, declared.projection)
+        source = self._repartitioned(declared, _group_projection(declared.origins, declared.projection))
         transform = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, transform=transform),)
@@ -671,7 +671,7 @@ class _Building:
 
     def _add_over_rows(self, declared: KeyedOverRows, branch: Branch) -> None:
         """Add the subtopology of window functions that ends in `branch`, and the branches that feed it."""
-        source = self._repartitioned(declared, declared.windows.projection)
+        source = self._repartitioned(declared, _group_projection(declared.origins, declared.windows.projection))
         over = declared.node(self._internal(declared.name, "changelog"), self._idle_timeout_ms)
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(replace(branch, over=over),)
@@ -682,9 +682,6 @@ class _Building:
     ) -> RepartitionSource:
         """Add the branches that feed an operator on rows, and return the source that it reads them from."""
         topic = self._internal(declared.name, "repartition")
-        if len(declared.origins) > 1:
-            # A union's template has a leaf of its own: its columns are no source's.
-            projection = replace(projection, bare=False, source_columns=())
         texts = self._texts_behind_union(declared.origins, projection, declared.clock)
         event_time = (EVENT_TIME_COLUMN,) if declared.clock is not None else ()
         for origin in declared.origins:
@@ -784,10 +781,10 @@ def _change_texts(projection: ProjectForGroup) -> tuple[str, ...]:
     return (*projection.expressions, *(f"old {text}" for text in inputs), CHANGE_COLUMN[0])
 
 
-def _group_projection(declared: KeyedState) -> ProjectForGroup:
-    projection = declared.projection
+def _group_projection(origins: Sequence[StreamSource], projection: ProjectForGroup) -> ProjectForGroup:
+    """Return the projection in front of an operator behind these ways."""
     # A union's template has a leaf of its own: its columns are no source's, so every origin goes through Spark SQL.
-    return projection if len(declared.origins) == 1 else replace(projection, bare=False, source_columns=())
+    return projection if len(origins) == 1 else replace(projection, bare=False, source_columns=())
 
 
 def _join_side(side: JoinedSide, needed: Sequence[str], key_types: Sequence[str]) -> JoinSide:

@@ -392,22 +392,22 @@ class _Recomputation:
             rows = apply_calls(self._closed_windows(origin.source.state), origin.calls)
             return rows, self._relayed_watermark(origin.source.state)
         assert isinstance(closing, ClosingWindows)
+        return self._rows_on_time(side.origins, closing)
+
+    def _rows_on_time(self, origins: Sequence[StreamSource], closing: ClosingWindows) -> tuple[DataFrame, int | None]:
+        """Return the rows of all ways that are not late, and the least watermark of their sources."""
         frames, passed = [], []
-        for rows, clock in self._placed_ways(side.origins, closing):
+        for rows, clock in self._placed_ways(origins, closing):
             frames.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
             passed.append(self._least_watermark(clock, rows))
         return _united(frames), _least(passed)
 
     def _over_rows(self, over: KeyedOverRows) -> DataFrame:
         """Return the rows of window functions that have left: those that all watermarks have passed."""
-        frames, passed = [], []
-        for rows, clock in self._placed_ways(over.origins, over.clock):
-            frames.append(rows_not_late(rows, clock.delay_us, self._max_ahead_us))
-            passed.append(self._least_watermark(clock, rows))
-        watermark = _least(passed)
+        rows, watermark = self._rows_on_time(over.origins, over.clock)
         # A null is not less than anything: rows without an event time are left out.
         left = F.unix_micros(EVENT_TIME_COLUMN) < watermark if watermark is not None else F.lit(False)
-        return window_functions(_united(frames).where(left), over)
+        return window_functions(rows.where(left), over)
 
     def _least_watermark(self, clock: SourceClock, rows: DataFrame) -> int | None:
         return least_watermark_us(rows, clock.delay_us, self._max_ahead_us, self._partitions(clock))

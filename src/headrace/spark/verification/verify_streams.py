@@ -86,21 +86,11 @@ def compare_database(sink: TableSink, expected: DataFrame, group_id: str, ignore
         return replace(undecided, undecided=why)
     rows = expected.select(*map(quoted, sink.columns)).toArrow()
     found = compare_table_rows(sink.sink, [rows], examples=EXAMPLES)
-    return SinkVerdict(
-        topic=name,
-        kind="stream",
-        expected=found.expected,
-        found=found.found,
-        equal=found.equal,
-        missing=found.expected - found.equal,
-        lost=found.expected - found.equal,
-        repeated=found.repeated,
-        extra=found.extra,
-        examples=tuple(
-            f"{', '.join(map(str, values))}: {there} there, {wanted} recomputed"
-            for *values, there, wanted in found.examples
-        ),
+    shown = tuple(
+        f"{', '.join(map(str, values))}: {there} there, {wanted} recomputed"
+        for *values, there, wanted in found.examples
     )
+    return _verdict_of_counts(name, found.expected, found.found, found.equal, found.repeated, found.extra, shown)
 
 
 def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
@@ -138,20 +128,27 @@ def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
         F.coalesce(F.sum(F.when(F.col("wanted") == 0, F.col("found"))), F.lit(0)),
     ).first()
     assert totals is not None
-    counted = [int(total) for total in totals]
-    is_same = counted[0] == counted[1] == counted[2]
+    expected_rows, found_rows, equal, repeated, extra = (int(total) for total in totals)
+    is_same = expected_rows == found_rows == equal
     examples = [] if is_same else pairs.where("wanted != found").orderBy("value").limit(EXAMPLES).collect()
+    shown = tuple(f"{row.value}: {row.found} there, {row.wanted} recomputed" for row in examples)
+    return _verdict_of_counts(name, expected_rows, found_rows, equal, repeated, extra, shown)
+
+
+def _verdict_of_counts(
+    name: str, expected: int, found: int, equal: int, repeated: int, extra: int, examples: tuple[str, ...]
+) -> SinkVerdict:
     return SinkVerdict(
         topic=name,
         kind="stream",
-        expected=counted[0],
-        found=counted[1],
-        equal=counted[2],
-        missing=counted[0] - counted[2],
-        lost=counted[0] - counted[2],
-        repeated=counted[3],
-        extra=counted[4],
-        examples=tuple(f"{row.value}: {row.found} there, {row.wanted} recomputed" for row in examples),
+        expected=expected,
+        found=found,
+        equal=equal,
+        missing=expected - equal,
+        lost=expected - equal,
+        repeated=repeated,
+        extra=extra,
+        examples=examples,
     )
 
 

@@ -38,7 +38,13 @@ from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type, arrow_types
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
-from headrace.spark.runtime.operators.join_operator import COUNTER_KEY, PAIRS_PER_TABLE, entry_names, numbered_keys
+from headrace.spark.runtime.operators.join_operator import (
+    COUNTER_KEY,
+    PAIRS_PER_TABLE,
+    entry_names,
+    numbered_keys,
+    read_counter,
+)
 from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
 from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, ClockStep, advance_clocks
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_join
@@ -229,7 +235,7 @@ class _Changes:
             self._unmatched[0].append(sides[0].rows.filter(pa.array(matched[0])))
         # 4. What the store keeps of the new rows, and what expires.
         writes = _Writes(empty_row(self._fingerprint))
-        first = self._first_number(reader)
+        first = read_counter(reader, COUNTER_KEY, self._fingerprint)
         for side in range(2):
             self._keep(reader, side, sides[side], matched[side], passed[side], first, writes)
             self._expire(reader, side, sides[side], matched[side], passed[side], writes)
@@ -291,13 +297,6 @@ class _Changes:
         kept = np.concatenate([is_new, np.ones(len(rows) - rows.new, np.bool_)])
         encoded = rows.rows.filter(pa.array(kept))
         return self._as_side(side, encoded, rows.keys[kept], int(is_new.sum()), rows.names)
-
-    def _first_number(self, reader: StoreReader) -> int:
-        stored = reader.values(pa.array([COUNTER_KEY], pa.binary()))
-        if stored.null_count:
-            return 0
-        [numbers] = decode_rows(stored, [pa.int64()], self._fingerprint)
-        return int(numbers[0].as_py())
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -430,12 +429,7 @@ class _Writes:
             stays = pc.invert(pc.is_in(keys, value_set=deleted))
             keys = pa.concat_arrays([keys.filter(stays), deleted])
             values = pa.concat_arrays([values.filter(stays), pa.nulls(len(deleted), pa.binary())])
-        order = order_of_keys(keys)
-        if order is not None:
-            keys, values = keys.take(order), values.take(order)
-        return StoreWrites(
-            keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms, silent=clock.silent
-        )
+        return clock.ordered_writes(keys, values, late_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, TASK_COLUMN,
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import BatchKey, StoreReader
 
-__all__ = ["COUNTER_KEY", "PAIRS_PER_TABLE", "JoinOperator", "entry_names", "numbered_keys"]
+__all__ = ["COUNTER_KEY", "PAIRS_PER_TABLE", "JoinOperator", "entry_names", "numbered_keys", "read_counter"]
 
 COUNTER_KEY = b"\x00next row"
 PAIRS_PER_TABLE = 50_000
@@ -143,14 +143,9 @@ class _Changes:
         return entry_names(np.full(len(keys), _SIDES[side], np.uint8), self._keys, keys, None)
 
     def _writes(self, reader: StoreReader) -> StoreWrites:
-        counter = pa.array([COUNTER_KEY], pa.binary())
         # The counter is written with the rows that it numbers, in one transaction of the store: undoing a batch returns
         # both.
-        stored = reader.values(counter)
-        first = 0
-        if stored.null_count == 0:
-            [numbers] = decode_rows(stored, [pa.int64()], self._store.rows.fingerprint)
-            first = int(numbers[0].as_py())
+        first = read_counter(reader, COUNTER_KEY, self._store.rows.fingerprint)
         count = len(self._new_rows)
         # In byte order: by side, by key, by number.
         order = np.argsort(self._side_of_row * len(self._keys) + self._key_of_row, kind="stable")
@@ -158,7 +153,7 @@ class _Changes:
         names = entry_names(sides, self._keys, self._key_of_row[order], first + order)
         after = encode_rows([pa.array([first + count], pa.int64())], self._store.rows.fingerprint)
         return StoreWrites(
-            keys=pa.concat_arrays([counter, names]),
+            keys=pa.concat_arrays([pa.array([COUNTER_KEY], pa.binary()), names]),
             values=pa.concat_arrays([after, self._new_rows.take(pa.array(order))]),
         )
 
@@ -224,6 +219,15 @@ class _Pairs:
             right = self.begins[left] + pairs - (self.ends[left] - counts[left])
             columns = [*self.left.take(pa.array(left)).columns, *self.right.take(pa.array(right)).columns]
             yield pa.Table.from_arrays(columns, names=[*self.left.column_names, *self.right.column_names])
+
+
+def read_counter(reader: StoreReader, key: bytes, fingerprint: bytes) -> int:
+    """Return the number that a store keeps under a key; 0 before the first one."""
+    stored = reader.values(pa.array([key], pa.binary()))
+    if stored.null_count:
+        return 0
+    [numbers] = decode_rows(stored, [pa.int64()], fingerprint)
+    return int(numbers[0].as_py())
 
 
 def numbered_keys(keys: pa.Array) -> tuple[pa.Array, Positions]:

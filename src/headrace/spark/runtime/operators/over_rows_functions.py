@@ -186,7 +186,7 @@ class RunningFunction:
             places = rows + (self.function.begin or 0)
             return _take(column, np.where(places >= frames.starts[rows], places, -1)), None
         begins, ends = frames.frame(self.function)
-        # What earlier micro-batches left stands behind all rows, one value per key.
+        # The values of earlier micro-batches stand behind all rows, one per key.
         values, first = column, np.full(len(rows), -1, np.int64)
         if before is not None:
             values = pa.concat_arrays([column, before.values])

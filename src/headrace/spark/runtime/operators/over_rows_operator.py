@@ -27,22 +27,20 @@ from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
-from headrace.spark.runtime.operators.join_operator import entry_names, numbered_keys
+from headrace.spark.runtime.operators.join_operator import entry_names, numbered_keys, read_counter
 from headrace.spark.runtime.operators.over_rows_functions import Frames, Running, RunningFunction, running_functions
 from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
 from headrace.spark.runtime.operators.top_n_operator import RowOrder
-from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, ClockStep, advance_clocks
+from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, CollectedWrites, advance_clocks
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_over
 from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
-from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.byte_spans import Positions, array_of_spans, spans_of
-from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.runtime.stores.time_keys import ENTRY, first_key_at, microseconds, shortened_keys, timed_keys
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, OverRows
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import BatchKey, StoreReader, StoreWrites
 
 __all__ = ["OverRowsOperator"]
 
@@ -148,10 +146,9 @@ class _Changes:
         # 2. New rows that leave at once and those that wait, and waiting rows that leave.
         leaves = ~late & (times < clock.after)
         waits = np.flatnonzero(~late & ~leaves)
-        writes = _Writes()
+        writes = CollectedWrites()
         passed = self._passed(reader, clock.after)
-        if len(passed):
-            writes.put(passed, pa.nulls(len(passed), pa.binary()))
+        writes.delete(passed)
         self._keep_waiting(reader, waits, times[waits], writes)
         # 3. The results of those that leave.
         leaving = [self._rows.filter(pa.array(leaves))]
@@ -159,8 +156,7 @@ class _Changes:
             leaving.append(self._decoded(reader.values(passed), self._order.kept))
         rows = pa.concat_tables(leaving).combine_chunks()
         self._results = [self._computed(reader, rows, clock.after, writes)] if rows.num_rows else []
-        writes.put(clock.keys, clock.values)
-        return writes.finished(clock, int(late.sum()))
+        return writes.finished(clock, late_rows=int(late.sum()))
 
     # -- rows that wait -----------------------------------------------------------------------------------------------
 
@@ -168,14 +164,10 @@ class _Changes:
         """Return the entries of waiting rows that the watermark has passed."""
         return NO_KEYS if watermark_us == NO_TIME else reader.keys_between(ENTRY, first_key_at(watermark_us), ALL)
 
-    def _keep_waiting(self, reader: StoreReader, waits: Positions, times: Positions, writes: _Writes) -> None:
+    def _keep_waiting(self, reader: StoreReader, waits: Positions, times: Positions, writes: CollectedWrites) -> None:
         if not len(waits):
             return
-        stored = reader.values(pa.array([_COUNTER_KEY], pa.binary()))
-        first = 0
-        if not stored.null_count:
-            [numbers] = decode_rows(stored, [pa.int64()], self._fingerprint)
-            first = int(numbers[0].as_py())
+        first = read_counter(reader, _COUNTER_KEY, self._fingerprint)
         rows = self._rows.take(pa.array(waits))
         columns = [rows.column(name).combine_chunks() for name in self._order.kept.names]
         names = timed_keys(times, _number_bytes(np.arange(first, first + len(waits), dtype=np.int64)))
@@ -185,7 +177,7 @@ class _Changes:
 
     # -- rows that leave ----------------------------------------------------------------------------------------------
 
-    def _computed(self, reader: StoreReader, rows: pa.Table, watermark_us: int, writes: _Writes) -> pa.Table:
+    def _computed(self, reader: StoreReader, rows: pa.Table, watermark_us: int, writes: CollectedWrites) -> pa.Table:
         """Return rows with the values of the functions, and write what later rows read of them."""
         # 1. Rows in order, behind what is stored of earlier ones: `group` numbers the keys of both.
         found = shortened_keys(encode_key([rows.column(name) for name in self._order.groups.names]))
@@ -252,7 +244,13 @@ class _Changes:
         return [Running(values, counts) for values, counts in zip(columns[::2], columns[1::2], strict=True)]
 
     def _keep_history(
-        self, earlier: _Earlier, keys: pa.Array, inputs: pa.Table, frames: Frames, watermark_us: int, writes: _Writes
+        self,
+        earlier: _Earlier,
+        keys: pa.Array,
+        inputs: pa.Table,
+        frames: Frames,
+        watermark_us: int,
+        writes: CollectedWrites,
     ) -> None:
         """Write what functions will read of the rows that leave, and delete what none reads any more."""
         if not self._over.history_rows and self._over.history_us < 0:
@@ -262,8 +260,7 @@ class _Changes:
         if self._over.history_us >= 0:
             kept |= frames.times >= watermark_us - self._over.history_us
         gone = ~kept[~frames.is_new]
-        names = earlier.names.filter(pa.array(gone))
-        writes.put(names, pa.nulls(len(names), pa.binary()))
+        writes.delete(earlier.names.filter(pa.array(gone)))
         new = kept & frames.is_new
         numbers = earlier.next_numbers[frames.group] + frames.new_positions()
         rows = inputs.filter(pa.array(new))
@@ -288,27 +285,6 @@ class _Changes:
 
     def _decoded(self, values: pa.Array, schema: pa.Schema) -> pa.Table:
         return pa.Table.from_arrays(decode_rows(values, schema.types, self._fingerprint), schema=schema)
-
-
-class _Writes:
-    """Changes of a micro-batch in the store, each key once. Mutable."""
-
-    def __init__(self) -> None:
-        self._keys: list[pa.Array] = [NO_KEYS]
-        self._values: list[pa.Array] = [NO_KEYS]
-
-    def put(self, keys: pa.Array, values: pa.Array) -> None:
-        self._keys.append(keys)
-        self._values.append(values)
-
-    def finished(self, clock: ClockStep, late_rows: int) -> StoreWrites:
-        keys, values = pa.concat_arrays(self._keys), pa.concat_arrays(self._values)
-        order = order_of_keys(keys)
-        if order is not None:
-            keys, values = keys.take(order), values.take(order)
-        return StoreWrites(
-            keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms, silent=clock.silent
-        )
 
 
 def _number_bytes(numbers: Positions) -> pa.Array:

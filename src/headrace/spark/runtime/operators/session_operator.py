@@ -41,7 +41,7 @@ from headrace.spark.runtime.operators.aggregate import in_order_of
 from headrace.spark.runtime.operators.aggregate_operator import AggregateOperator, PartialRows, RowMerging
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME, number_sessions
 from headrace.spark.runtime.operators.stateful_operator import RunningOperator, StoreUpdate
-from headrace.spark.runtime.operators.upstream_clock import ClockStep, advance_clock
+from headrace.spark.runtime.operators.upstream_clock import CollectedWrites, advance_clock
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.row_kernels import copy_spans
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of
@@ -194,7 +194,7 @@ class _Changes:
             self._leaving = self._updates(pieces, merged, first, last, has_rows)
         # 5. What the store keeps. A session that only this micro-batch had, and that closes, never gets there.
         ids = self._ids(pieces, begins)
-        writes = _Entries(self._merging.fingerprint)
+        writes = CollectedWrites()
         self._write_sessions(writes, pieces, key_list, merged, last, ids, changed=has_rows & ~is_closed)
         stays = pieces.is_stored & (pieces.id == ids[pieces.session]) & ~is_closed[pieces.session]
         gone = pieces.is_stored & ~stays
@@ -269,7 +269,7 @@ class _Changes:
 
     def _write_sessions(
         self,
-        writes: _Entries,
+        writes: CollectedWrites,
         pieces: _Pieces,
         key_list: pa.Array,
         merged: pa.Table,
@@ -289,7 +289,7 @@ class _Changes:
 
     def _write_due(
         self,
-        writes: _Entries,
+        writes: CollectedWrites,
         pieces: _Pieces,
         key_list: pa.Array,
         due: pa.Array,
@@ -312,33 +312,6 @@ class _Changes:
         keys = timed_keys(end[wanted], key_list.take(at), kind=_DUE)
         writes.put(keys, pa.repeat(pa.scalar(empty_row(self._merging.fingerprint), pa.binary()), len(keys)))
         writes.delete(due)
-
-
-class _Entries:
-    """Changes of a store, collected. Mutable."""
-
-    def __init__(self, fingerprint: bytes) -> None:
-        self._fingerprint = fingerprint
-        self._keys: list[pa.Array] = []
-        self._values: list[pa.Array] = []
-
-    def put(self, keys: pa.Array, values: pa.Array) -> None:
-        self._keys.append(keys)
-        self._values.append(values)
-
-    def delete(self, keys: pa.Array) -> None:
-        self.put(keys, pa.nulls(len(keys), pa.binary()))
-
-    def finished(self, clock: ClockStep, *, late_rows: int) -> StoreWrites:
-        """Return all changes, those of the clock among them, in the order of keys."""
-        keys = pa.concat_arrays([clock.keys, *self._keys])
-        values = pa.concat_arrays([clock.values, *self._values])
-        order = order_of_keys(keys)
-        if order is not None:
-            keys, values = keys.take(order), values.take(order)
-        return StoreWrites(
-            keys=keys, values=values, late_rows=late_rows, watermark_ms=clock.watermark_ms, silent=clock.silent
-        )
 
 
 def _greatest(values: Positions, begins: Positions) -> Positions:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
+from headrace.spark.runtime.stores.bulk_load import order_of_keys
+from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.topology.nodes import Join, OverRows, TimeWindow, Transform, WindowedAggregate, WindowedTopN
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ __all__ = [
     "ClockEntries",
     "ClockStep",
     "ClosingNode",
+    "CollectedWrites",
     "advance_clock",
     "advance_clocks",
     "announced_by",
@@ -156,6 +159,43 @@ class ClockStep:
     @property
     def watermark_ms(self) -> int | None:
         return None if self.after == NO_TIME else self.after // 1000
+
+    def ordered_writes(self, keys: pa.Array, values: pa.Array, late_rows: int = 0) -> StoreWrites:
+        """Return changes of a micro-batch in the store's order, with the figures of this clock.
+
+        Args:
+            keys: Distinct, in any order; the clock's own entries among them.
+            values: Of the keys, null to delete.
+            late_rows: Number of rows that were dropped.
+        """
+        order = order_of_keys(keys)
+        if order is not None:
+            keys, values = keys.take(order), values.take(order)
+        return StoreWrites(
+            keys=keys, values=values, late_rows=late_rows, watermark_ms=self.watermark_ms, silent=self.silent
+        )
+
+
+class CollectedWrites:
+    """Changes of a micro-batch in the store of an operator behind a clock, each key once. Mutable."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Array] = []
+        self._values: list[pa.Array] = []
+
+    def put(self, keys: pa.Array, values: pa.Array) -> None:
+        """Write values; a null deletes."""
+        self._keys.append(keys)
+        self._values.append(values)
+
+    def delete(self, keys: pa.Array) -> None:
+        """Delete keys."""
+        self.put(keys, pa.nulls(len(keys), pa.binary()))
+
+    def finished(self, clock: ClockStep, *, late_rows: int) -> StoreWrites:
+        """Return all changes, those of the clock among them, in the order of keys."""
+        keys = pa.concat_arrays([clock.keys, *self._keys])
+        return clock.ordered_writes(keys, pa.concat_arrays([clock.values, *self._values]), late_rows)
 
 
 def advance_clock(

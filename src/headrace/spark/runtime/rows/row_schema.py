@@ -237,21 +237,25 @@ def windowed_schema(aggregate: WindowedAggregate) -> RowSchema:
     return RowSchema((*first, *state_schema(aggregate).columns))
 
 
-def top_n_schema(top: TopN) -> RowSchema:
-    """The rows of a top-N's store and changelog. Order and limit decided which rows are there, so they belong to it."""
+def _ordered_rows(node: TopN | OverRows) -> tuple[list[RowColumn], str]:
+    """Return the columns of rows `g0.., i0..`, and the order of a key's rows in canonical texts."""
     columns = [
         RowColumn("key", expression, str(arrow_type(kind)))
-        for expression, (_, kind) in zip(top.group_expressions, top.group_columns, strict=True)
+        for expression, (_, kind) in zip(node.group_expressions, node.group_columns, strict=True)
     ]
     columns += [
         RowColumn("row", expression, str(arrow_type(kind)))
-        for expression, (_, kind) in zip(top.input_expressions, top.inputs, strict=True)
+        for expression, (_, kind) in zip(node.input_expressions, node.inputs, strict=True)
     ]
-    names = dict(zip((name for name, _ in top.inputs), top.input_expressions, strict=True))
-    order = ", ".join(str(replace(one, column=names[one.column])) for one in top.order)
+    names = dict(zip((name for name, _ in node.inputs), node.input_expressions, strict=True))
+    return columns, ", ".join(str(replace(one, column=names[one.column])) for one in node.order)
+
+
+def top_n_schema(top: TopN) -> RowSchema:
+    """The rows of a top-N's store and changelog. Order and limit decided which rows are there, so they belong to it."""
+    columns, order = _ordered_rows(top)
     # A type that no stored value has: rows of another rank cannot be taken over by `headrace upgrade --state keep`.
-    columns.append(RowColumn(f"{top.function} up to {top.limit}", order, "rank"))
-    return RowSchema(tuple(columns))
+    return RowSchema((*columns, RowColumn(f"{top.function} up to {top.limit}", order, "rank")))
 
 
 def windowed_top_n_schema(top: WindowedTopN) -> RowSchema:
@@ -347,16 +351,7 @@ def store_of_transform(transform: Transform) -> StoreSpec:
 
 def store_of_over(over: OverRows) -> StoreSpec:
     """The store of window functions: rows that wait for the watermark, and what the functions read of earlier ones."""
-    columns = [
-        RowColumn("key", expression, str(arrow_type(kind)))
-        for expression, (_, kind) in zip(over.group_expressions, over.group_columns, strict=True)
-    ]
-    columns += [
-        RowColumn("row", expression, str(arrow_type(kind)))
-        for expression, (_, kind) in zip(over.input_expressions, over.inputs, strict=True)
-    ]
-    names = dict(zip((name for name, _ in over.inputs), over.input_expressions, strict=True))
-    order = ", ".join(str(replace(one, column=names[one.column])) for one in over.order)
+    columns, order = _ordered_rows(over)
     # Types that no stored value has: which earlier rows are kept, and what is kept of them, follows from both.
     columns.append(RowColumn("order", order, "order"))
     columns += [RowColumn("function", str(one), "window function") for one in over.functions]
