@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.spark.runtime.operators.stateful_operator import StatefulOperator, StoreUpdate, TakesWatermarks
-from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
+from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark, is_watermark, read_watermarks
 from headrace.spark.runtime.stores.store import (
     BatchKey,
     StoreIdentity,
@@ -101,3 +101,32 @@ class Task:
         over = self.store.position()
         assert over is not None
         self.store.assign_position(self.committed, {}, over=over)
+
+
+class RepartitionTopic(list["pa.Table | UpstreamWatermark"]):
+    """The partition of a repartition topic that one task reads: rows one by one, and watermarks between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    def send(
+        self, rows: pa.Table, announced_us: int | None, *, source: str, task: int, tasks: int, sent_ms: int = 0
+    ) -> None:
+        """Append the rows of an upstream task, and then its watermark if it announced one."""
+        self += [rows.slice(at, 1) for at in range(rows.num_rows)]
+        if announced_us is not None:
+            self.append(UpstreamWatermark(source=source, task=task, tasks=tasks, time_us=announced_us, sent_ms=sent_ms))
+
+    def take(
+        self, reader: Task, records: int, *, no_rows: pa.Table, commits: bool
+    ) -> tuple[pa.Table | None, StoreWrites | None]:
+        """Run a micro-batch of the reader over the next records; the position moves on if it commits."""
+        piece = self[self.read : self.read + records]
+        tables = [one for one in piece if isinstance(one, pa.Table)]
+        marks = [one for one in piece if isinstance(one, UpstreamWatermark)]
+        assert is_watermark(pa.array([mark.key for mark in marks], pa.binary())).to_pylist() == [True] * len(marks)
+        rows = pa.concat_tables(tables) if tables else no_rows
+        changes = reader.run(rows, read_watermarks([mark.value for mark in marks]), commits=commits)
+        self.read += len(piece) if commits else 0
+        return changes

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.operators.test_window_operator import Task
+from tests.spark.runtime.stateful_task import RepartitionTopic, Task
 
 from headrace.spark.runtime.operators import event_time_join_operator
 from headrace.spark.runtime.operators.event_time_join_operator import EventTimeJoinOperator, latest_partners
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
-from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark, read_watermarks
+from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.row_schema import store_of_join
 from headrace.spark.runtime.rows.rows import encode_key, encode_rows
 from headrace.spark.topology.nodes import (
@@ -155,8 +155,7 @@ class Pipeline:
             for side in JOIN_SIDES
         ]
         self.reader = Task(EventTimeJoinOperator(join), directory / "reader")
-        self.topic: list[pa.Table | UpstreamWatermark] = []
-        self.read = 0
+        self.topic = RepartitionTopic()
         self.out: Counter[tuple[int | None, ...]] = Counter()
         self.largest = 0
 
@@ -166,13 +165,7 @@ class Pipeline:
         if rows is None or written is None:
             return
         records = self.records(side, rows)
-        self.topic += [records.slice(at, 1) for at in range(records.num_rows)]
-        if written.announced_us is not None:
-            self.topic.append(
-                UpstreamWatermark(
-                    source=JOIN_SIDES[side], task=task, tasks=TASKS, time_us=written.announced_us, sent_ms=0
-                )
-            )
+        self.topic.send(records, written.announced_us, source=JOIN_SIDES[side], task=task, tasks=TASKS)
 
     def records(self, side: int, rows: pa.Table) -> pa.Table:
         """Return rows as the sink of a side writes them."""
@@ -193,14 +186,8 @@ class Pipeline:
 
     def take(self, records: int, *, commits: bool = True) -> None:
         """A micro-batch of the reader."""
-        piece = self.topic[self.read : self.read + records]
-        tables = [one for one in piece if isinstance(one, pa.Table)]
-        marks = [one for one in piece if isinstance(one, UpstreamWatermark)]
-        rows = pa.concat_tables(tables) if tables else self.records(LEFT, rows_of([]))
-        results, written = self.reader.run(rows, read_watermarks([mark.value for mark in marks]), commits=commits)
-        if not commits:
-            return
-        self.read += len(piece)
+        no_rows = self.records(LEFT, rows_of([]))
+        results, written = self.topic.take(self.reader, records, no_rows=no_rows, commits=commits)
         names = [name for name, _ in self.join.columns]
         for table in results or ():
             self.largest = max(self.largest, table.num_rows)
@@ -418,8 +405,8 @@ def test_a_task_that_was_passed_over_repeats_no_row_of_a_distinct_join(new_pipel
     def send_both(task: int, sent_ms: int, left: tuple[int, Event], right: tuple[int, Event]) -> None:
         pipeline.send(LEFT, task, [left])
         pipeline.send(RIGHT, task, [right])
-        pipeline.topic = [
-            replace(one, sent_ms=sent_ms) if isinstance(one, UpstreamWatermark) and at >= pipeline.read else one
+        pipeline.topic[:] = [
+            replace(one, sent_ms=sent_ms) if isinstance(one, UpstreamWatermark) and at >= pipeline.topic.read else one
             for at, one in enumerate(pipeline.topic)
         ]
         pipeline.take(9)

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.stateful_task import Task
+from tests.spark.runtime.stateful_task import RepartitionTopic, Task
 
 from headrace.errors import UserCodeError
 from headrace.spark.runtime.operators.over_rows_operator import OverRowsOperator
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
-from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark, read_watermarks
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
     TASK_COLUMN,
@@ -176,30 +175,19 @@ class Pipeline:
         self.over = over
         self.upstream = [Task(WatermarkOperator(clock), directory / f"u{task}") for task in range(TASKS)]
         self.reader = Task(OverRowsOperator(over), directory / "reader")
-        self.topic: list[pa.Table | UpstreamWatermark] = []
-        self.read = 0
+        self.topic = RepartitionTopic()
         self.out: Counter[tuple[Any, ...]] = Counter()
 
     def send(self, task: int, events: Sequence[Event], *, commits: bool = True) -> None:
         rows, written = self.upstream[task].run(rows_of(events), commits=commits)
         if rows is None or written is None:
             return
-        self.topic += [rows.slice(at, 1) for at in range(rows.num_rows)]
-        if written.announced_us is not None:
-            self.topic.append(
-                UpstreamWatermark(source="rows", task=task, tasks=TASKS, time_us=written.announced_us, sent_ms=0)
-            )
+        self.topic.send(rows, written.announced_us, source="rows", task=task, tasks=TASKS)
 
     def take(self, records: int, *, commits: bool = True) -> None:
         """A micro-batch of the reader."""
-        piece = self.topic[self.read : self.read + records]
-        tables = [one for one in piece if isinstance(one, pa.Table)]
-        marks = [one for one in piece if isinstance(one, UpstreamWatermark)]
-        rows = pa.concat_tables(tables) if tables else rows_of([]).drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN])
-        results, written = self.reader.run(rows, read_watermarks([mark.value for mark in marks]), commits=commits)
-        if not commits:
-            return
-        self.read += len(piece)
+        no_rows = rows_of([]).drop_columns([EVENT_TIME_COLUMN, TIMESTAMP_COLUMN])
+        results, written = self.topic.take(self.reader, records, no_rows=no_rows, commits=commits)
         for table in results or ():
             columns = [table.column(name) for name, _ in self.over.columns]
             columns[1] = columns[1].cast(pa.int64())
@@ -302,7 +290,7 @@ def test_functions_go_on_from_one_micro_batch_to_the_next(tmp_path: Path, size: 
     pipeline = Pipeline(tmp_path, over, SECOND)
     for event in events:
         pipeline.send(event.task, [event])
-    while pipeline.read < len(pipeline.topic):
+    while pipeline.topic.read < len(pipeline.topic):
         pipeline.take(size)
     assert sum(pipeline.out.values()) > 100
     assert pipeline.out == reference(events, over, SECOND)

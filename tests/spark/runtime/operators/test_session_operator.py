@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.stateful_task import Event, Task
+from tests.spark.runtime.stateful_task import Event, RepartitionTopic, Task
 
 from headrace.spark.runtime.operators.event_time_kernels import number_sessions
 from headrace.spark.runtime.operators.session_operator import SessionOperator
@@ -108,8 +108,7 @@ class Pipeline:
         self.declared = declared
         self.upstream = [Task(WatermarkOperator(watermark), directory / f"u{task}") for task in range(TASKS)]
         self.reader = Task(SessionOperator(declared), directory / "reader")
-        self.topic: list[pa.Table | UpstreamWatermark] = []
-        self.read = 0
+        self.topic = RepartitionTopic()
         self.out: list[tuple[Session, list[int] | None]] = []
 
     def send(self, task: int, events: Sequence[tuple[int, Event]], *, commits: bool = True) -> None:
@@ -117,22 +116,11 @@ class Pipeline:
         rows, written = self.upstream[task].run(rows_of(events), commits=commits)
         if rows is None or written is None:
             return
-        self.topic += [rows.slice(at, 1) for at in range(rows.num_rows)]
-        if written.announced_us is not None:
-            self.topic.append(
-                UpstreamWatermark(source="clicks", task=task, tasks=TASKS, time_us=written.announced_us, sent_ms=0)
-            )
+        self.topic.send(rows, written.announced_us, source="clicks", task=task, tasks=TASKS)
 
     def take(self, records: int, *, commits: bool = True) -> None:
         """A micro-batch of the reader."""
-        piece = self.topic[self.read : self.read + records]
-        tables = [one for one in piece if isinstance(one, pa.Table)]
-        marks = [one for one in piece if isinstance(one, UpstreamWatermark)]
-        rows = pa.concat_tables(tables) if tables else rows_of([])
-        result, _ = self.reader.run(rows, marks, commits=commits)
-        if not commits:
-            return
-        self.read += len(piece)
+        result, _ = self.topic.take(self.reader, records, no_rows=rows_of([]), commits=commits)
         if result is not None and result.num_rows:
             self.out += leaving(result)
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spark.runtime.stateful_task import Event, Task
+from tests.spark.runtime.stateful_task import Event, RepartitionTopic, Task
 
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.upstream_clock import least_watermark
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
-from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark, is_watermark, read_watermarks
+from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.operators.window_operator import WindowOperator
 from headrace.spark.topology.nodes import (
     EVENT_TIME_COLUMN,
@@ -144,8 +144,7 @@ class Pipeline:
         )
         self.upstream = [Task(WatermarkOperator(self.watermark), directory / f"u{task}") for task in range(TASKS)]
         self.reader = Task(WindowOperator(declared), directory / "reader")
-        self.topic: list[pa.Table | UpstreamWatermark] = []
-        self.read = 0
+        self.topic = RepartitionTopic()
         self.clock_ms = 0
         self.out: list[tuple[tuple[int, str | None], list[int]]] = []
 
@@ -155,27 +154,11 @@ class Pipeline:
         rows, written = self.upstream[task].run(rows_of(events, self.window), commits=commits)
         if rows is None or written is None:
             return
-        for at in range(rows.num_rows):
-            self.topic.append(rows.slice(at, 1))
-        if written.announced_us is not None:
-            self.topic.append(
-                UpstreamWatermark(
-                    source="clicks", task=task, tasks=TASKS, time_us=written.announced_us, sent_ms=self.clock_ms
-                )
-            )
+        self.topic.send(rows, written.announced_us, source="clicks", task=task, tasks=TASKS, sent_ms=self.clock_ms)
 
     def take(self, records: int, *, commits: bool = True) -> None:
         """A micro-batch of the reader."""
-        piece = self.topic[self.read : self.read + records]
-        tables = [one for one in piece if isinstance(one, pa.Table)]
-        marks = [one for one in piece if isinstance(one, UpstreamWatermark)]
-        keys = pa.array([mark.key for mark in marks], pa.binary())
-        assert is_watermark(keys).to_pylist() == [True] * len(marks)
-        rows = pa.concat_tables(tables) if tables else rows_of([], self.window)
-        result, _ = self.reader.run(rows, read_watermarks([mark.value for mark in marks]), commits=commits)
-        if not commits:
-            return
-        self.read += len(piece)
+        result, _ = self.topic.take(self.reader, records, no_rows=rows_of([], self.window), commits=commits)
         if result is not None and result.num_rows:
             names = ["g1", *(name for name in result.column_names if name.startswith("b"))]
             columns = [result.column(name).to_pylist() for name in names]
