@@ -24,7 +24,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What the doctor reads of one group, and what happened.
+    """Everything that the doctor reads of one group, and the incident behind it.
 
     Attributes:
         cause: The cause that the doctor must rank first; "" for a healthy run.
