@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from tests.durability import requests as r
 from tests.durability.simulated_broker import HOME, SimulatedBroker
+from tests.harness.small_disk import mounted_small_disk
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.errors import BrokerError
@@ -148,14 +148,7 @@ def fill(broker: EmbeddedBroker, written: list[bytes]) -> None:
 @pytest.mark.parametrize("policy", ["always", "interval", "never"])
 def test_a_real_full_disk(tmp_path: Path, policy: str) -> None:
     """A small tmpfs, where mounting one is permitted."""
-    try:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
-        permitted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        permitted = False
-    if not permitted:
-        pytest.skip("mounting a small tmpfs is not permitted here")
-    try:
+    with mounted_small_disk(tmp_path, "1m"):
         ballast = tmp_path / "ballast"
         ballast.write_bytes(bytes(500_000))
         settings = {"headrace.flush.policy": policy}
@@ -170,5 +163,3 @@ def test_a_real_full_disk(tmp_path: Path, policy: str) -> None:
             broker.restart()
             values = [record.value for record in broker.records("t")]
             assert values == [*written, b"after"]
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.harness.small_disk import mounted_small_disk
 from tests.storage.faulty_file_system import Failures, FaultyFileSystem, error
 from tests.storage.log_samples import append, batch, contents, opened
 
@@ -142,14 +143,7 @@ def test_a_file_size_limit_refuses_appends(tmp_path: Path) -> None:
 
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(tmp_path)]
-    try:
-        permitted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        permitted = False
-    if not permitted:
-        pytest.skip("mounting a small tmpfs is not permitted here")
-    try:
+    with mounted_small_disk(tmp_path, "128k"):
         log = opened(tmp_path / "flights-0")
         ballast = tmp_path / "ballast"
         ballast.write_bytes(bytes(60_000))
@@ -170,8 +164,6 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         assert [value for _, value in contents(log)] == [*values, "after"]
         assert log.bytes_cut == 0
         log.abandon()
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_timestamps_are_found_in_a_segment_closed_on_a_full_disk() -> None:

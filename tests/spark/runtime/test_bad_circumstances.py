@@ -7,10 +7,10 @@ mended, the same application goes on where it was and everything is counted once
 import contextlib
 import os
 import random
-import subprocess
 
 import pytest
 from tests.harness.brokers import broker_fixture
+from tests.harness.small_disk import mounted_small_disk
 
 from headrace.client import admin_access
 from headrace.client.admin import Admin
@@ -89,17 +89,8 @@ def test_a_permission_is_missing(broker, make_app, flights, operation):
 @pytest.fixture
 def small_disk(tmp_path):
     """A tmpfs of 4 MB as state directory, where mounting one is permitted."""
-    place = tmp_path / "a"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    try:
-        permitted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        permitted = False
-    if not permitted:
-        pytest.skip("mounting a small tmpfs is not permitted here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a worker may hold a store open
+    with mounted_small_disk(tmp_path / "a", "4m") as place:
+        yield place
 
 
 def test_the_disk_of_the_state_directory_is_full(broker, make_app, flights, small_disk):

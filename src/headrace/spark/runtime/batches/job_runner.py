@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +38,7 @@ from headrace.spark.runtime.python_worker_repair import forget_dead_daemons, has
 from headrace.spark.runtime.slots.resident_chains import ResidentChains
 from headrace.spark.runtime.slots.resident_slots import MarkersLost, ResidentSlots, impossible
 from headrace.spark.runtime.spark_errors import kind_of, reason_of, user_error
-from headrace.spark.runtime.stores.store_files import disk_full
+from headrace.spark.runtime.stores.store_files import disk_full, is_disk_full
 from headrace.spark.runtime.tasks import only
 from headrace.spark.spark_internals import run_plan
 from headrace.spark.topology.nodes import OFFSET_COLUMN, TASK_COLUMN, TOPIC_COLUMN
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["BatchFailed", "BatchNumber", "JobRunner", "batch_number"]
 
 log = logging.getLogger("headrace.spark")
-LEAST_ROOM_BYTES = 64 * 1024
 WARM_UP_TRIES = 5
 SEARCH_BYTES = 64 * 1024 * 1024  # of records that lie in the driver while bad ones are searched among them
 _PLACE = attrgetter("task", "topic", "partition", "offset")  # of a bad record, in the order of reports
@@ -548,10 +546,8 @@ def _rows(prepared: PreparedPlan) -> list[StageReport]:
 
 def _disk_full_errors(state_dir: str) -> list[HeadraceError]:
     """Return the disk-full error if the disk is full: a stage cannot write its error file then."""
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(state_dir).free < LEAST_ROOM_BYTES:
-            return [disk_full(Path(state_dir))]
-    return []
+    path = Path(state_dir)
+    return [disk_full(path)] if is_disk_full(path) else []
 
 
 def _is_spark(error: Any) -> bool:

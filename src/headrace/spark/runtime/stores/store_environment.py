@@ -7,6 +7,7 @@ that may be called more than once. Transactions of several processes take turns 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,14 @@ from typing import Any
 import lmdb
 
 from headrace.errors import StateError
-from headrace.spark.runtime.stores.store_files import CORRUPTIONS, condemn, disk_full, file_id, open_environment
+from headrace.spark.runtime.stores.store_files import (
+    CORRUPTIONS,
+    condemn,
+    disk_full,
+    file_id,
+    is_disk_full,
+    open_environment,
+)
 
 __all__ = ["StoreEnvironment"]
 
@@ -120,6 +128,11 @@ class StoreEnvironment:
             raise StateError("state-corrupt", f"the store {self.path} is corrupt ({error})") from error
         except lmdb.DiskError as error:
             raise disk_full(self.path) from error
+        except lmdb.Error as error:
+            # LMDB reports a write that only a part had room for as an I/O error.
+            if os.strerror(errno.EIO) not in str(error):
+                raise
+            raise (disk_full(self.path) if is_disk_full(self.path) else _not_written(self.path, error)) from error
         except StateError as error:
             # Found by a checksum or by a row that does not decode, not by LMDB.
             if error.code == "state-corrupt":
@@ -133,3 +146,12 @@ class StoreEnvironment:
             # Zero adopts the size that the other process has set.
             self.lmdb.set_mapsize(0)
             return self.lmdb.begin(write=write)
+
+
+def _not_written(path: Path, error: lmdb.Error) -> StateError:
+    return StateError(
+        "state-unusable",
+        f"the store {path} cannot be read or written: {error}",
+        "Look at that disk. The store may be deleted: its changelog brings it back.",
+        path=str(path),
+    )

@@ -37,6 +37,7 @@ __all__ = [
 log = logging.getLogger("headrace.spark")
 
 FIRST_MAP_BYTES = 64 * 1024 * 1024
+_LEAST_ROOM_BYTES = 64 * 1024
 DEADLY_OPENINGS = 2  # so often a process died while it opened the store
 _CONDEMNED, _OPENING = "condemned", "opening"
 
@@ -59,6 +60,13 @@ def disk_full(path: Path) -> StateError:
         "Make room and start again: it goes on where it was. Stores may be deleted, changelogs bring them back.",
         path=str(path),
     )
+
+
+def is_disk_full(path: Path) -> bool:
+    """Whether the disk that holds `path` has no room left for what a store writes at once."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(path).free < _LEAST_ROOM_BYTES
+    return False
 
 
 def path_of_store(state_dir: str | Path, subtopology_id: str, partition: int, name: str) -> Path:
