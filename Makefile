@@ -95,7 +95,7 @@ soak: $(STAMP)   ## run mixed load and watch memory, files and latency: make soa
 chaos: $(STAMP)  ## kill instances, workers, guardians and the broker at random and recompute the result: make chaos MINUTES=10 SEED=1 BROKER=kafka (or kafka-cluster: three brokers)
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) --broker $(or $(BROKER),headrace) --instances $(or $(INSTANCES),3) $(ARGS)
 
-cluster: $(STAMP) ## kill, stop and cut off executors, workers, hosts and drivers of Spark clusters, 25 minutes: make cluster ONLY=standalone
+cluster: $(STAMP) ## kill, stop and cut off executors, workers, hosts and drivers of Spark clusters, 35 minutes: make cluster ONLY=standalone (or yarn)
 	HEADRACE_LONG=1 $(PYTEST) -n 0 -s tests/spark/runtime/test_clusters.py $(if $(ONLY),-k $(ONLY))
 
 soak-app: $(STAMP) ## run an application for many micro-batches and watch the memory of every process: make soak-app BATCHES=50000

@@ -28,6 +28,7 @@ __all__ = [
     "STREAMS_TESTS",
     "TOOLS_VERSION",
     "VERSIONS",
+    "YARN",
     "KafkaUnavailable",
     "class_archive",
     "compiled",
@@ -42,6 +43,7 @@ TOOLS_VERSION = "4.3.1"
 STREAMS_TESTS = "kafka-streams-tests-4.3.1"
 OLD_STREAMS = "kafka-streams-4.2.0"
 CONNECT = "connect-runtime-4.3.1"
+YARN = "hadoop-yarn-3.5.0"
 JARS = Path(__file__).parents[2] / ".jars"
 
 _KAFKA = "org.apache.kafka"
@@ -93,6 +95,10 @@ VERSIONS: dict[str, tuple[_Jar, ...]] = {
         _LOGGING,
     ),
     CONNECT: (_Jar(_KAFKA, "connect-runtime", "4.3.1"),),
+    YARN: tuple(
+        _Jar("org.apache.hadoop", f"hadoop-yarn-server-{name}", "3.5.0")
+        for name in ("resourcemanager", "nodemanager", "timelineservice")
+    ),
     _COMPILER: (_Jar("org.eclipse.jdt", "ecj", "3.38.0"),),
     _SPARK_AVRO: (_Jar("org.apache.spark", "spark-avro_2.13", "4.0.1"),),
 }

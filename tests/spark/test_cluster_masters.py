@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from headrace.spark.cluster_masters import (
     cores_for_each,
     is_cluster,
     link_addresses,
+    refuse_environment,
     refuse_on_cluster,
     refuse_settings,
+    settings_for_cluster,
 )
 from headrace.spark.topology.nodes import CompiledTopology
 
@@ -25,13 +28,13 @@ def settings(master: str = "spark://host:7077", **more: str) -> dict[str, str]:
     return {"spark.master": master, "spark.task.maxFailures": "1", "spark.scheduler.mode": "FAIR"} | given
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize("master", ["spark://host:7077", "local-cluster[2,1,1024]", "yarn"])
 def test_clusters(master: str) -> None:
     assert is_cluster(master)
     refuse_settings(settings(master))
 
 
-@pytest.mark.parametrize("master", ["local", "local[*]", "local[4,2]", "yarn", "k8s://host", "local-cluster[2]"])
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4,2]", "yarn-client", "k8s://host", "local-cluster[2]"])
 def test_no_clusters(master: str) -> None:
     assert not is_cluster(master)
 
@@ -74,6 +77,28 @@ def test_cores_are_those_that_are_asked_for() -> None:
     assert cluster_cores(settings(spark_cores_max="8")) == 8
     with pytest.raises(ConfigError, match="is not known"):
         cluster_cores(settings())
+
+
+def test_cores_on_yarn_are_those_of_its_executors() -> None:
+    """`spark.cores.max` says nothing there; without any setting Spark asks for two executors of one core."""
+    assert cluster_cores(settings("yarn", spark_cores_max="8")) == 2
+    assert cluster_cores(settings("yarn", spark_executor_instances="3", spark_executor_cores="4")) == 12
+
+
+def test_yarn_needs_the_configuration_of_a_cluster(tmp_path: Path) -> None:
+    refuse_environment("spark://host:7077", {})
+    with pytest.raises(ConfigError, match="neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set") as refused:
+        refuse_environment("yarn", {})
+    assert refused.value.code == "cluster-setting"
+    with pytest.raises(ConfigError, match=r"holds no yarn-site\.xml"):
+        refuse_environment("yarn", {"HADOOP_CONF_DIR": str(tmp_path)})
+    (tmp_path / "yarn-site.xml").touch()
+    refuse_environment("yarn", {"YARN_CONF_DIR": str(tmp_path)})
+
+
+def test_sessions_on_yarn_have_sockets_with_short_paths() -> None:
+    assert settings_for_cluster("yarn")["spark.python.unix.domain.socket.dir"] == "/tmp"
+    assert "spark.python.unix.domain.socket.dir" not in settings_for_cluster("spark://host:7077")
 
 
 def test_every_subtopology_needs_a_slot() -> None:

@@ -39,7 +39,7 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://host", "mesos://host", "local-cluster[2]", "sc://x"])
+@pytest.mark.parametrize("master", ["yarn-client", "k8s://https://host", "mesos://host", "local-cluster[2]", "sc://x"])
 @pytest.mark.parametrize("named", ["argument", "settings"])
 def test_an_untested_kind_of_master_is_refused_before_spark_starts(master: str, named: str) -> None:
     with pytest.raises(ConfigError, match="expected a local one") as refused:
@@ -51,7 +51,8 @@ def test_an_untested_kind_of_master_is_refused_before_spark_starts(master: str, 
 @pytest.mark.parametrize(
     ("variable", "value", "code", "message"),
     [
-        ("MASTER", "yarn", "spark-master", "Invalid master 'yarn'"),
+        ("MASTER", "mesos://host", "spark-master", "Invalid master 'mesos://host'"),
+        ("MASTER", "yarn", "cluster-setting", "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"),
         ("SPARK_REMOTE", "sc://host", "spark-connect", "this is Spark Connect"),
     ],
 )

@@ -31,7 +31,7 @@ Refusal = tuple[str, str, str]  # code, message, fix
 
 # One example of each kind of Spark master that is not local. `check_master` itself is asked, so that a kind that
 # becomes supported fails the generation of this page instead of remaining on it.
-_CLUSTER_MASTERS: Final = ("yarn", "k8s://host")
+_CLUSTER_MASTERS: Final = ("k8s://host",)
 
 
 def limitations_page(template: str) -> str:

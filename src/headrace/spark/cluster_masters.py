@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError, TopologyError
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
 __all__ = [
     "CLUSTER_SETTINGS",
     "LEASE_S",
+    "YARN",
     "cluster_cores",
     "cores_for_each",
     "is_cluster",
     "link_addresses",
+    "refuse_environment",
     "refuse_on_cluster",
     "refuse_settings",
+    "settings_for_cluster",
     "settings_of",
     "slots_on_cluster",
 ]
 
 # `local-cluster[2,2,1024]` is no local master: it has executors in processes of their own.
-_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]|spark://.+")
+_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]|spark://.+|yarn")
+YARN = "yarn"
 # A slot is lost after this silence. Shorter than transaction.timeout.ms, which is shorter than the group's session.
 LEASE_S = 5.0
 # Settings that slots on executors need: setting → (wanted, Spark's default, why)
@@ -52,6 +57,33 @@ def is_cluster(master: str) -> bool:
 def settings_of(spark: SparkSession) -> Mapping[str, str]:
     """Return the settings of a session's context, the master among them."""
     return dict(spark.sparkContext.getConf().getAll())
+
+
+def settings_for_cluster(master: str) -> dict[str, str]:
+    """Return the settings that a session of ours has on a cluster, unless the program gives others."""
+    settings = {"spark.task.maxFailures": CLUSTER_SETTINGS["spark.task.maxFailures"][0]}
+    if master == YARN:
+        # Python workers listen on a socket below java.io.tmpdir. In a container that is a directory whose path is
+        # longer than the 108 bytes that a socket may have.
+        settings["spark.python.unix.domain.socket.dir"] = "/tmp"
+        # YARN ends an application after a few lost executors, however many days lie between them.
+        settings["spark.executor.failuresValidityInterval"] = "1h"
+    return settings
+
+
+def refuse_environment(master: str, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError `cluster-setting` if Spark could not find the cluster of `master`: YARN's address is in a file.
+
+    Spark itself would try to connect to 0.0.0.0 without end.
+    """
+    if master != YARN:
+        return
+    fix = "set HADOOP_CONF_DIR to the directory with the configuration of the cluster's clients"
+    given = environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR")
+    if not given:
+        raise ConfigError("cluster-setting", "master yarn: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set", fix)
+    if not Path(given, "yarn-site.xml").is_file():
+        raise ConfigError("cluster-setting", f"master yarn: the directory {given} holds no yarn-site.xml", fix)
 
 
 def refuse_settings(conf: Mapping[str, str]) -> None:
@@ -119,6 +151,8 @@ def cluster_cores(conf: Mapping[str, str]) -> int:
     local = _CLUSTER.fullmatch(conf["spark.master"])
     if local is not None and local.group(1):
         return int(local.group(1)) * int(local.group(2))
+    if conf["spark.master"] == YARN:  # Spark's own defaults there
+        return int(conf.get("spark.executor.instances", "2")) * int(conf.get("spark.executor.cores", "1"))
     if "spark.cores.max" in conf:
         return int(conf["spark.cores.max"])
     raise ConfigError(

@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ConfigError
 from headrace.spark.application_log import announce_spark
 from headrace.spark.cds_archive import archive_options
-from headrace.spark.cluster_masters import CLUSTER_SETTINGS, is_cluster, refuse_settings, settings_of
+from headrace.spark.cluster_masters import (
+    YARN,
+    is_cluster,
+    refuse_environment,
+    refuse_settings,
+    settings_for_cluster,
+    settings_of,
+)
 from headrace.temporary_directories import OwnedDirectory
 
 if TYPE_CHECKING:
@@ -88,8 +95,9 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     `preload_workers=False` leaves PySpark's own worker daemon in place.
 
     Raises:
-        ConfigError: `spark-master` for an unknown kind of cluster, `spark-connect` if PySpark is set to Spark Connect,
-            and `java-missing` before PySpark prints a long message of its own.
+        ConfigError: `spark-master` for an unknown kind of cluster, `cluster-setting` for YARN without the configuration
+            of a cluster, `spark-connect` if PySpark is set to Spark Connect, and `java-missing` before PySpark prints a
+            long message of its own.
     """
     given = {str(k): str(v) for k, v in settings.pop("settings", {}).items()}
     named = settings.pop("master", given.pop("spark.master", None))
@@ -106,6 +114,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
     check_master(master)
     if "SPARK_REMOTE" in os.environ or "spark.remote" in given:
         raise _is_connect()
+    refuse_environment(master, os.environ)
     java = check_java()
     announce_spark(master)
     for name in _SILENCED:  # a mistyped column would print a JSON line of 8 kB; our error says it in one
@@ -129,7 +138,7 @@ def session(app_name: str, *, preload_workers: bool = True, **settings: Any) -> 
 
 
 def _has_other_hosts(master: str) -> bool:
-    return master.startswith("spark://")
+    return master == YARN or master.startswith("spark://")
 
 
 def _for_master(master: str, wanted: dict[str, str]) -> tuple[str, dict[str, str]]:
@@ -141,7 +150,7 @@ def _for_master(master: str, wanted: dict[str, str]) -> tuple[str, dict[str, str
         if "spark.driver.host" not in wanted:
             wanted = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **wanted}
     if is_cluster(master):
-        return master, {"spark.task.maxFailures": CLUSTER_SETTINGS["spark.task.maxFailures"][0], **wanted}
+        return master, {**settings_for_cluster(master), **wanted}
     master, cores = _with_threads(master)
     # Stays at the number of cores: the additional threads are held by resident slots, and `spark.range` or a user's job
     # must not be cut into four times as many partitions.
@@ -240,7 +249,8 @@ def check_master(master: str) -> None:
     if not _LOCAL_MASTER.fullmatch(master) and not is_cluster(master):
         raise ConfigError(
             "spark-master",
-            f"Invalid master '{master}': expected a local one, spark://HOST:PORT or local-cluster[N,CORES,MB]; "
+            f"Invalid master '{master}': expected a local one, spark://HOST:PORT, yarn or "
+            "local-cluster[N,CORES,MB]; "
             "applications are not tested on other clusters",
             'use master="local[*]" (or local[4] …) and start one instance of the application per host: instances share '
             "the tasks",

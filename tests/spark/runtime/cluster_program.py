@@ -7,7 +7,9 @@ Steps, each while records come:
 - `worker`: kill the Python workers of an executor, and its restore processes.
 - `stop`: stop an executor with all its processes beyond the lease, and let it go on. `long-stop`: beyond the session.
 - `replace`: kill the executors one after the other.
-- `daemon`: kill the worker of a standalone cluster, and start it again. `host`: with all processes below it.
+- `daemon`: kill the daemon of a host (the worker of a standalone cluster, YARN's NodeManager), and start it again.
+  `host`: with all processes below it.
+- `master`: kill the ApplicationMaster, which asks YARN for executors.
 - `driver`: kill the driver, and start it again. `freeze`: stop it beyond its session, and let it go on.
 - `short`: no step: two subtopologies want two slots each, of a cluster that has fewer cores.
 - `lonely`: with `short` and three cores of a standalone cluster: kill the host of the subtopology that has one slot.
@@ -37,7 +39,9 @@ from headrace.broker.metadata.topic_administration import TopicRefused
 WORDS = 40
 SESSION_S = 45  # Kafka's default
 PATIENCE_S = float(os.environ.get("CLUSTER_PATIENCE_S", "240"))
-WORKER, AGENT = "org.apache.spark.deploy.worker.Worker", "headrace.spark.runtime.stores.restore_agent"
+AGENT = "headrace.spark.runtime.stores.restore_agent"
+WORKER, NODE_MANAGER = "org.apache.spark.deploy.worker.Worker", "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+APPLICATION_MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 
 
 # -- the application ---------------------------------------------------------------------------------------------------
@@ -95,14 +99,32 @@ def words_of(pid: int, file: str = "cmdline") -> list[str]:
     return Path(f"/proc/{pid}/{file}").read_text().rstrip("\0").split("\0")
 
 
-def executors(application_id: str) -> dict[str, int]:
-    """Return the process of each executor."""
-    found = {}
+def daemon_of(pid: int) -> int:
+    """Return the process of the host that started an executor."""
+    while not {WORKER, NODE_MANAGER} & set(words_of(pid := parent_of(pid))):  # YARN has shells in between
+        pass
+    return pid
+
+
+def processes_with(word: str) -> list[int]:
+    """Return the Java processes with a word in their command line."""
+    found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = words_of(int(path.name))
-            if "--executor-id" in words and application_id in words and words[0].endswith("java"):
-                found[words[words.index("--executor-id") + 1]] = int(path.name)
+            if word in words and words[0].endswith("java"):
+                found.append(int(path.name))
+    return found
+
+
+def executors(application_id: str) -> dict[str, int]:
+    """Return the process of each executor."""
+    found = {}
+    for pid in processes_with(application_id):
+        with contextlib.suppress(OSError):
+            words = words_of(pid)
+            if "--executor-id" in words:
+                found[words[words.index("--executor-id") + 1]] = pid
     return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
 
@@ -215,18 +237,29 @@ class Program:
     def host(self):
         self._worker_again("host", descendants)
 
-    def _worker_again(self, step, victims):
-        worker = parent_of(self.one_executor()[1])
-        command, environment = words_of(worker), words_of(worker, "environ")
-        directory = Path(f"/proc/{worker}/cwd").resolve()
-        assert WORKER in command
+    def master(self):
+        before = executors(self.application_id)
         self.send()
-        send_signal(victims(worker), signal.SIGKILL)
+        send_signal(processes_with(APPLICATION_MASTER), signal.SIGKILL)
+        self.measure("master")
+        deadline = time.monotonic() + PATIENCE_S
+        while executors(self.application_id).keys() & before.keys() and time.monotonic() < deadline:
+            time.sleep(0.1)  # YARN ends the executors of an ApplicationMaster that is lost
+        self.await_slots()
+        self.measure("master again")
+
+    def _worker_again(self, step, victims):
+        daemon = daemon_of(self.one_executor()[1])
+        command, environment = words_of(daemon), words_of(daemon, "environ")
+        directory = Path(f"/proc/{daemon}/cwd").resolve()
+        self.send()
+        send_signal(victims(daemon), signal.SIGKILL)
         self.measure(step)
         again = subprocess.Popen(
             command, env=dict(word.split("=", 1) for word in environment if "=" in word), cwd=directory
         )
-        self.stack.callback(send_signal, [again.pid], signal.SIGTERM)
+        # A NodeManager that is asked to end waits for its ResourceManager, which may have ended by then.
+        self.stack.callback(send_signal, [again.pid], signal.SIGKILL if NODE_MANAGER in command else signal.SIGTERM)
         self.await_slots()
         self.measure(f"{step} again")
 
@@ -237,7 +270,7 @@ class Program:
         # Counts have a restore process beside each of their slots, the rows in front of them have none.
         [victim] = stateful if len(stateful) == 1 else set(of_slots) - stateful
         self.send()
-        send_signal(descendants(parent_of(victim)), signal.SIGKILL)
+        send_signal(descendants(daemon_of(victim)), signal.SIGKILL)
         self.measure("lonely")
 
     def driver_killed(self):
@@ -313,6 +346,7 @@ STEPS = {
     "replace": Program.replace,
     "daemon": Program.daemon,
     "host": Program.host,
+    "master": Program.master,
     "lonely": Program.lonely,
     "driver": Program.driver_killed,
     "freeze": Program.freeze,

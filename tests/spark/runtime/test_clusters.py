@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
 from tests.harness.ports import find_free_port
+from tests.harness.yarn_cluster import yarn_cluster
+from tests.interop.kafka_jars import skip_without_kafka
 from tests.longer import longer
 from tests.spark.application.processes import JVM_OF_SECONDS
 
@@ -30,14 +32,25 @@ def spark_home(tmp_path: Path) -> Path:
     return home
 
 
-def run(home: Path, *steps: str, master: str = "local-cluster[2,1,1024]", **settings: str) -> dict[str, Any]:
+def run(
+    home: Path,
+    *steps: str,
+    master: str = "local-cluster[2,1,1024]",
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run the program, and check what it counted."""
     out = home.parent / "result.json"
     with (home.parent / "program.log").open("w+") as log:
         subprocess.run(
             [sys.executable, PROGRAM, out, master, *steps],
             env=os.environ
-            | {"SPARK_HOME": str(home), "CLUSTER_SETTINGS": json.dumps(settings), "JDK_JAVA_OPTIONS": JVM_OF_SECONDS},
+            | (environment or {})
+            | {
+                "SPARK_HOME": str(home),
+                "CLUSTER_SETTINGS": json.dumps(settings or {}),
+                "JDK_JAVA_OPTIONS": JVM_OF_SECONDS,
+            },
             cwd=home.parent,
             stdout=log,
             stderr=log,
@@ -111,7 +124,7 @@ def standalone_cluster(tmp_path: Path, workers: int) -> Iterator[tuple[Path, str
 @longer
 def test_a_subtopology_without_a_slot_gets_one_of_another(tmp_path: Path) -> None:
     with standalone_cluster(tmp_path, workers=3) as (home, master):
-        run(home, "short", "lonely", master=master, **SETTINGS | {"spark.cores.max": "3"})
+        run(home, "short", "lonely", master=master, settings=SETTINGS | {"spark.cores.max": "3"})
     assert "is given up: others wait for a core" in (tmp_path / "program.log").read_text()
 
 
@@ -123,4 +136,30 @@ def test_a_subtopology_without_a_slot_gets_one_of_another(tmp_path: Path) -> Non
 )
 def test_counts_survive_on_a_standalone_cluster(tmp_path: Path, steps: tuple[str, ...]) -> None:
     with standalone_cluster(tmp_path, workers=2) as (home, master):
-        run(home, *steps, master=master, **SETTINGS | {"spark.cores.max": "2"})
+        run(home, *steps, master=master, settings=SETTINGS | {"spark.cores.max": "2"})
+
+
+@longer
+@pytest.mark.parametrize(
+    "steps",
+    [("kill", "worker", "replace", "master"), ("daemon", "host"), ("long-stop",), ("driver", "freeze")],
+    ids=["executors", "hosts", "stopped", "driver"],
+)
+def test_counts_survive_on_yarn(tmp_path: Path, steps: tuple[str, ...]) -> None:
+    """Hadoop's own ResourceManager and two NodeManagers, each with room for one executor and no second one."""
+    home = spark_home(tmp_path)
+    settings = {
+        "spark.executor.instances": "2",
+        "spark.executor.memory": "1g",
+        "spark.yarn.am.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.yarn.jars": f"local:{home}/jars/*",  # they are on each host, and 400 MB to copy
+        "spark.yarn.stagingDir": f"file://{tmp_path}/staging",
+    }
+    with (
+        skip_without_kafka(),
+        yarn_cluster(tmp_path / "yarn", 2, memory_mb=2816, inherited="HEADRACE_EXECUTOR_STATE_DIR") as configuration,
+    ):
+        environment = {"HADOOP_CONF_DIR": str(configuration)}
+        homes = run(home, *steps, master="yarn", settings=settings, environment=environment)["homes"]
+    assert not set.intersection(*map(set, homes.values())), "each task has its store on one of the hosts"

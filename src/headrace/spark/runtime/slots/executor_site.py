@@ -84,8 +84,9 @@ def _kept_id(path: Path) -> str:
 
 
 def _executor_id() -> str:
-    # Kubernetes has a variable of its own; a standalone worker names the executor in the address of its log.
-    known = os.environ.get("SPARK_EXECUTOR_ID")
+    # Kubernetes has a variable of its own, YARN one of the container (`yarn logs -containerId`); a standalone worker
+    # names the executor in the address of its log.
+    known = os.environ.get("SPARK_EXECUTOR_ID") or os.environ.get("CONTAINER_ID")
     if known:
         return known
     log_url = urllib.parse.urlparse(os.environ.get("SPARK_LOG_URL_STDERR", ""))
