@@ -51,8 +51,10 @@ def yarn_cluster(directory: Path, nodes: int, *, memory_mb: int, inherited: str)
         "hadoop.http.staticuser.user": getpass.getuser(),
         "yarn.resourcemanager.hostname": "127.0.0.1",
         "yarn.scheduler.minimum-allocation-mb": "256",
-        "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",
-        "yarn.am.liveness-monitor.expiry-interval-ms": "10000",
+        # A host that is lost is noticed soon, and a crowded machine does not lose one.
+        "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
+        "yarn.am.liveness-monitor.expiry-interval-ms": "30000",
+        "yarn.resourcemanager.am.max-attempts": "4",
         "yarn.resourcemanager.nm.liveness-monitor.interval-ms": "1000",
         "yarn.scheduler.capacity.root.queues": "default",
         "yarn.scheduler.capacity.root.default.capacity": "100",

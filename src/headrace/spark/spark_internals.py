@@ -53,6 +53,7 @@ __all__ = [
     "interval_parts",
     "is_classic",
     "is_instance",
+    "is_stopped",
     "java_list",
     "json_rows",
     "jvm_process",
@@ -94,6 +95,12 @@ def jvm_process(session: SparkSession) -> tuple[int, subprocess.Popen[bytes] | N
     """Return the JVM's pid, and its process if Python started it (not under spark-submit)."""
     context: SparkContext = session.sparkContext
     return int(context._jvm.java.lang.ProcessHandle.current().pid()), getattr(context._gateway, "proc", None)
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether the session's context has stopped: by the program, or by a cluster that ended the Spark application."""
+    context: SparkContext = session.sparkContext
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
 def usable_processors(session: SparkSession) -> int:

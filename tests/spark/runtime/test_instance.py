@@ -1,8 +1,11 @@
 """What happens to the member while micro-batches run: thrown out, its guardian killed; and what commits allow."""
 
+import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -148,3 +151,38 @@ def test_a_stop_with_an_instance_id_is_the_first_half_of_a_restart(broker, make_
     assert again.member.member_id != app.member.member_id
     assert members()[0] == epoch, "nobody else would have noticed"
     assert flights.newest(broker, "by-origin") == flights.counted(range(200))
+
+
+STOPPED = """
+import json
+import sys
+
+from headrace.broker.embedded import EmbeddedBroker
+from headrace.errors import HeadraceError
+from headrace import StreamsApp
+from headrace.spark import session
+
+spark = session("stopped", master="local[2]")
+with EmbeddedBroker({"flights": 2, "each": 1}) as broker:
+    app = StreamsApp("stopped", spark=spark, bootstrap_servers=broker.bootstrap_servers, state_dir=sys.argv[1])
+    app.stream("flights", schema="n bigint").select("n").to_topic("each")
+    running = app.start()
+    running.wait_until("running", timeout=120)
+    spark.sparkContext._jsc.sc().stop()  # as a cluster does it: Python is not told
+    try:
+        running.awaitTermination(60)
+        print(json.dumps("goes on"))
+    except HeadraceError as error:
+        print(json.dumps([error.code, error.message]))
+"""
+
+
+def test_an_application_ends_when_its_spark_context_is_stopped(tmp_path):
+    """An idle one as well: a cluster that ends a Spark application stops the context in the JVM."""
+    ran = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    code, message = json.loads(ran.stdout)
+    assert code == "spark-stopped"
+    assert "the context of the Spark application local-" in message

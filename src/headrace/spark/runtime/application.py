@@ -246,7 +246,7 @@ class ApplicationRuntime(RunningInstance):
                 acceptable_recovery_lag=self.state.acceptable_recovery_lag,
             )
         self._link = GuardianLink.start(settings)
-        self._link.watch_process(self._jvm.pid)
+        self._link.watch_process(self._driver_spark.pid)
         if self.state.replicas is not None:
             self._link.watch_process(self.state.replicas.pid)
 
@@ -359,10 +359,10 @@ class ApplicationRuntime(RunningInstance):
     def _tick(self) -> None:
         """Report progress to the guardian if every runner has made progress, so that one stuck runner is noticed."""
         assert self._link is not None
-        # An idle application makes no py4j call that would notice the end of the JVM.
-        if (gone := self._jvm.end()) is not None:
-            raise gone
         now = time.monotonic()
+        # An idle application makes no py4j call that would notice the end of Spark.
+        if (gone := self._driver_spark.look(now)) is not None:
+            raise gone
         slowest = min(runner.last_active_s for runner in self.runners.values())
         if now - slowest < self._max_poll_ms / 1000:
             self._link.progress()

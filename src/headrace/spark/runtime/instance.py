@@ -34,26 +34,59 @@ from headrace.spark.runtime.stores.store import BatchKey
 from headrace.spark.runtime.stores.stored_schemas import StoredSchemas
 from headrace.spark.runtime.tasks import RunningTask
 from headrace.spark.runtime.topic_access import now_ms
-from headrace.spark.spark_internals import jvm_process
+from headrace.spark.spark_internals import is_stopped, jvm_process
 from headrace.spark.topology.nodes import CompiledSubtopology, CompiledTopology
 
 __all__ = ["RunnerView", "RunningInstance", "StateView"]
 
 JVM_DYING_S = 0.5  # its sockets are closed before it has an exit code
+CONTEXT_LOOK_S = 1.0
 log = logging.getLogger("headrace.spark")
 
 
-class DriverJvm:
-    """JVM process of the session, watched because an idle application would not notice its end.
+class DriverSpark:
+    """Spark in the driver, watched because an idle application would not notice its end.
 
-    If the JVM started Python (spark-submit), Python cannot outlive it, so it is never gone.
+    Its JVM may die, and its context may be stopped: by the program, or by a cluster that ends the Spark application. If
+    the JVM started Python (spark-submit), Python cannot outlive it, so it is never gone. Mutable: it remembers when it
+    looked.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self.pid, self._process = jvm_process(spark)
+        self._spark, self._application_id = spark, spark.sparkContext.applicationId
+        self._looked_s = 0.0
 
     def end(self, *, may_be_dying: bool = False) -> HeadraceError | None:
-        """Return how the process ended; None while it runs.
+        """Return how Spark ended; None while it runs.
+
+        Args:
+            may_be_dying: Another sign suggests that it is ending: wait a moment for its exit code.
+        """
+        return self._end_of_process(may_be_dying=may_be_dying) or self._end_of_context()
+
+    def look(self, now_s: float) -> HeadraceError | None:
+        """Return the same; the context is asked once a second, since that is a call to the JVM."""
+        if now_s - self._looked_s < CONTEXT_LOOK_S:
+            return self._end_of_process(may_be_dying=False)
+        self._looked_s = now_s
+        return self.end()
+
+    def _end_of_context(self) -> HeadraceError | None:
+        # A JVM that is dying answers with errors of many kinds; its exit code follows.
+        with contextlib.suppress(Exception):
+            if is_stopped(self._spark):
+                return HeadraceError(
+                    "spark-stopped",
+                    f"the context of the Spark application {self._application_id} has stopped: the cluster ended it, "
+                    "or the program called spark.stop()",
+                    "start the application again, it goes on where it stopped; the log of the cluster manager has its "
+                    "reason. A program stops the application before the session",
+                )
+        return None
+
+    def _end_of_process(self, *, may_be_dying: bool) -> HeadraceError | None:
+        """Return how the JVM ended; None while it runs.
 
         Args:
             may_be_dying: Another sign suggests that it is ending: wait a moment for its exit code.
@@ -173,7 +206,7 @@ class RunningInstance:
         self.schemas = StoredSchemas(self.group_id, compiled)
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._jvm = DriverJvm(self.spark)
+        self._driver_spark = DriverSpark(self.spark)
 
     @property
     def runners(self) -> Mapping[str, RunnerView]:
@@ -200,10 +233,10 @@ class RunningInstance:
     def fail(self, error: HeadraceError) -> None:
         """End the application with this error.
 
-        The first error counts, unless the JVM has died: that explains all others.
+        The first error counts, unless Spark has ended: that explains all others.
         """
         # A dead JVM makes every thread fail with an error of py4j; its exit code is the reason worth reporting.
-        error = self._jvm.end(may_be_dying=error.code == "runtime-failed") or error
+        error = self._driver_spark.end(may_be_dying=error.code == "runtime-failed") or error
         with self._lock:
             # Several threads fail together when a broker or the JVM is gone; what comes later is a consequence of the
             # first.
