@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
+from tests.harness.s3_server import BUCKET, S3Server
 
-__all__ = ["TABLE", "catalog_in", "create_table"]
+__all__ = ["TABLE", "catalog_in", "catalog_in_store", "create_table"]
 
 TABLE = "flights.delays"
 
@@ -16,6 +17,12 @@ TABLE = "flights.delays"
 def catalog_in(directory: Path) -> dict[str, str]:
     """Properties of a catalog whose database and warehouse lie in `directory`."""
     return {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
+
+
+def catalog_in_store(directory: Path, server: S3Server) -> dict[str, str]:
+    """Properties of a catalog whose database lies in `directory` and whose warehouse lies in S3."""
+    warehouse = f"s3://{BUCKET}/{str(directory).strip('/')}"
+    return {**catalog_in(directory), **server.iceberg_options(), "warehouse": warehouse}
 
 
 def create_table(properties: dict[str, str], schema: pa.Schema) -> Table:

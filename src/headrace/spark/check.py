@@ -280,7 +280,8 @@ def _existing_table(sink: DatabaseSink | DeltaSink | IcebergSink, where: str) ->
         yield Finding(level="problem", code="table", message=error.message, fix=error.fix, where=shown(where))
     except OSError as error:
         message = f"the table {sink.name} cannot be read: {error}"
-        yield Finding(level="problem", code="table", message=message, fix="look at its log", where=shown(where))
+        fix = getattr(error, "fix", "look at its log")
+        yield Finding(level="problem", code="table", message=message, fix=fix, where=shown(where))
     else:
         if isinstance(sink, DatabaseSink):
             yield Finding(level="ok", code="table", message=f"{sink.name} can take the rows")

@@ -502,6 +502,8 @@ class StreamTable(KeyedTable):
         path: str | os.PathLike[str],
         *,
         partition_by: str | Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        parts: str | os.PathLike[str] | None = None,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
@@ -510,6 +512,8 @@ class StreamTable(KeyedTable):
         return self._closed_rows("to_delta").to_delta(
             path,
             partition_by=partition_by,
+            storage_options=storage_options,
+            parts=parts,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,

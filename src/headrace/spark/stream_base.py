@@ -402,23 +402,29 @@ class StreamBase:
         path: str | os.PathLike[str],
         *,
         partition_by: str | Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        parts: str | os.PathLike[str] | None = None,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Self:
-        """Write each row exactly once to the Delta table in `path`, and return the stream.
+        """Write each row exactly once to a Delta table, and return the stream.
 
         The first rows create a missing table. Needs the extra `delta`.
 
         Args:
-            path: A directory on a file system that every instance sees.
+            path: A directory on a file system that every instance sees, or `s3://bucket/path`.
             partition_by: Columns by which the table is partitioned.
+            storage_options: Options of delta-rs for a table in S3, such as `AWS_REGION`. What they lack comes from the
+                environment. They are in no name, log and message.
+            parts: For a table in S3: a directory that every instance sees, for rows that wait for their file.
             name: Name of the sink; unique within the application.
             roll_size_bytes: Size at which a task's committed rows become a file and a version of the table (128 MiB).
             roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
 
         Raises:
-            TopologyError: also for the rows of an aggregate, which replace each other.
+            TopologyError: also for the rows of an aggregate, which replace each other; and if a store refuses requests
+                or would lose commits.
             MissingExtra: if delta-rs is not installed.
         """
         where = call_site()
@@ -426,6 +432,8 @@ class StreamBase:
             self,
             path,
             partition_by=partition_by,
+            storage_options=storage_options,
+            parts=parts,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,

@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.harness.polling import wait_until
+from tests.harness.s3_server import BUCKET, SECRET, S3Server
 from tests.harness.values import raising
 from tests.longer import longer
 
@@ -315,6 +316,51 @@ def test_a_delta_table_of_several_runs(broker, make_app, flights, tmp_path):
     DeltaTable(table).alter.add_constraint({"small": "n < 1000"})
     [problem] = [found for found in to_delta().check() if found.level == "problem" and found.code == "table"]
     assert "cannot take the rows" in problem.message
+
+
+def test_a_delta_table_in_s3(broker, make_app, flights, tmp_path, monkeypatch):
+    """Rows go to the store, `verify` reads them there, and a store that cannot be used is refused when declared."""
+    pytest.importorskip("moto", reason="needs the S3 server of the development dependencies: make setup")
+    with S3Server() as server:
+        options = server.delta_options()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # half of them from the environment
+            monkeypatch.setenv(name, options.pop(name))
+        parts, url = tmp_path / "parts", f"s3://{BUCKET}/flights"
+
+        def to_delta(**given):
+            app = make_app(processing_guarantee="exactly_once_v2")
+            rows = app.stream("flights", schema="origin string, n bigint")
+            rows.to_delta(given.pop("url", url), **{"storage_options": options, "parts": parts, **given})
+            return app
+
+        flights.send(broker, range(60))
+        app = to_delta(partition_by="origin")
+        assert SECRET not in app.describe()
+        with app.start() as running:
+            running.wait_until("caught-up", timeout=180)
+        assert left_in(parts) == []
+        app = to_delta(partition_by="origin")
+        assert {found.level for found in app.check() if found.code == "table"} == {"ok"}
+        [verdict] = app.verify().sinks
+        assert (verdict.topic, verdict.equal, verdict.wrong) == (url, 60, False)
+        wrong = {**options, "AWS_SECRET_ACCESS_KEY": "wr0ng/secret"}
+        for given, why in (
+            ({"parts": None}, "rows that wait for their file cannot lie"),
+            ({"storage_options": wrong}, "refused the credentials"),
+            ({"url": "s3://nowhere/flights"}, "there is no such bucket"),
+            ({"url": "gs://lake/flights"}, "gs:// are not supported"),
+            ({"storage_options": {**options, "AWS_S3_LOCKING_PROVIDER": "dynamodb"}}, "no lock in DynamoDB"),
+            ({"url": str(tmp_path / "table")}, "belong to tables in an object store"),
+            ({}, "partitioned by origin"),
+        ):
+            with pytest.raises(TopologyError, match=why) as raised:
+                to_delta(**given)
+            assert "wr0ng/secret" not in str(raised.value)
+            assert SECRET not in str(raised.value)
+            assert raised.value.fix
+        server.fail([(0, "always ignores")], "_delta_log/")
+        with pytest.raises(TopologyError, match="commits that it had confirmed"):
+            to_delta(partition_by="origin")
 
 
 def test_an_iceberg_table_of_several_runs(broker, make_app, flights, tmp_path):

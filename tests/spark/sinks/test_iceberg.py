@@ -1,5 +1,6 @@
 """Iceberg tables of a catalog: a roll is in the table once, whatever dies and whoever commits it."""
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
+from tests.harness.iceberg_tables import TABLE, catalog_in, catalog_in_store, create_table
+from tests.harness.s3_server import SECRET
 from tests.harness.sink_stories import (
     INPUT,
     LATER,
@@ -24,6 +26,7 @@ from tests.harness.sink_stories import (
     check_journal_behind_the_table,
     check_rows_that_moved_no_input,
     expected_numbers,
+    owner_resolves,
     schema_json,
     write_part,
 )
@@ -32,6 +35,7 @@ from tests.longer import LONG
 from headrace.errors import SinkError
 from headrace.spark.sinks import iceberg
 from headrace.spark.sinks.iceberg import IcebergSink, local_directory, open_table
+from headrace.spark.sinks.interface import SinkPart
 
 FIELDS = (("n", "long"), ("origin", "string"), ("at", "timestamp"))
 SCHEMA = schema_json(FIELDS)
@@ -258,3 +262,58 @@ def test_secrets_of_the_catalog_are_not_shown(sink):
     secret = replace(sink, catalog_properties={**sink.catalog_properties, "password": "hush"})
     assert "hush" not in repr(secret)
     assert secret.name == "default.flights.delays"
+
+
+def stored_sink_in(directory, s3, **given):
+    """A sink whose table lies in S3, with its parts in a directory."""
+    s3.fail([])
+    directory.mkdir(exist_ok=True)
+    properties = catalog_in_store(directory, s3)
+    create_table(properties, ARROW)
+    place, options = str(directory / "parts"), {**properties, **given}
+    return IcebergSink(place, table=TABLE, catalog="default", catalog_properties=options, schema_json=SCHEMA)
+
+
+def test_a_table_in_s3(tmp_path, s3):
+    sink = stored_sink_in(tmp_path, s3)
+    assert sink.lies_in_a_store()
+    check_rows_that_moved_no_input(sink, partial(written, sink), partial(numbers, sink))
+    assert sorted(sink.read_rows()["n"].to_pylist()) == list(range(9))
+    assert all(name.startswith("s3://") for name in sink.files())
+
+
+def run(sink, log):
+    for number in range(2):
+        log.append(written(sink, number))  # the offset commit
+        sink.commit(log[-1:])
+        sink.roll([TASK], LATER)
+
+
+@pytest.mark.parametrize("kind", ["refused", "unknown"])
+def test_a_store_that_fails_at_any_write_loses_and_repeats_nothing(tmp_path, s3, kind, monkeypatch):
+    monkeypatch.setattr(iceberg, "TRIES", 2)
+    sink = stored_sink_in(tmp_path / "whole", s3)
+    s3.fail([])
+    run(sink, [])
+    count = len(s3.writes())
+    assert count == 24, "two rolls: rows, manifest, manifest list and metadata, each in three requests"
+    for at in range(0, count, 1 if LONG else 7):
+        sink = stored_sink_in(tmp_path / f"{kind}-{at}", s3)
+        s3.fail([(at, f"always {kind}" if kind == "refused" else kind)])
+        log: list[SinkPart] = []
+        with contextlib.suppress(OSError):
+            run(sink, log)
+        assert numbers(sink) <= expected_numbers(int(part.batch[2]) for part in log), f"write {at}"
+        s3.fail([])
+        owner_resolves(sink, log)
+        sink.roll([TASK], LATER, everything=True)
+        assert numbers(sink) == expected_numbers(int(part.batch[2]) for part in log), f"write {at}"
+
+
+def test_a_store_that_refuses_the_credentials(tmp_path, s3):
+    sink = stored_sink_in(tmp_path, s3)
+    wrong = replace(sink, catalog_properties={**sink.catalog_properties, "s3.secret-access-key": "wr0ng/secret"})
+    with pytest.raises(OSError, match="ACCESS_DENIED") as raised:
+        wrong.check()
+    assert "wr0ng/secret" not in str(raised.value)
+    assert SECRET not in repr(sink)

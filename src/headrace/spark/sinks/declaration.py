@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
+    from headrace.spark.sinks.delta_store import DeltaStoreSink
+
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _VALUE_FORMATS = ("json", "string", "raw")
 _TEXT_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date")
@@ -195,6 +197,8 @@ def delta_sink(
     path: object,
     *,
     partition_by: str | Sequence[str] | None,
+    storage_options: Mapping[str, str] | None,
+    parts: str | os.PathLike[str] | None,
     name: str | None,
     roll_size_bytes: int | None,
     roll_interval_ms: int | None,
@@ -206,12 +210,65 @@ def delta_sink(
     import deltalake  # noqa: F401  missing: reported at the user's line, and not by the first roll
 
     from headrace.spark.sinks.delta import DeltaSink
+    from headrace.spark.sinks.delta_store import DeltaStoreSink
 
-    place, names, settings = _files_of(rows, path, partition_by, roll_size_bytes, roll_interval_ms, where)
+    is_store = isinstance(path, str) and "://" in path
+    if not is_store and (storage_options is not None or parts is not None):
+        raise refusal(
+            "bad-value",
+            "storage_options= and parts= belong to tables in an object store",
+            "leave them out; or name a table there, as s3://bucket/flights",
+            where,
+        )
+    if is_store and parts is None:
+        raise refusal(
+            "bad-value",
+            f"{path} lies in an object store, where rows that wait for their file cannot lie",
+            "parts=: a directory of a file system that all instances see",
+            where,
+        )
+    place, names, settings = _files_of(
+        rows, parts if is_store else path, partition_by, roll_size_bytes, roll_interval_ms, where
+    )
     _check_types(rows, where)
     _check_delta_names(rows.schema, where)
-    sink = DeltaSink(place, partition_by=names, schema_json=rows.schema.json(), **settings)
-    return table_sink(rows, sink, name, where)
+    schema_json = rows.schema.json()
+    if not is_store:
+        return table_sink(rows, DeltaSink(place, partition_by=names, schema_json=schema_json, **settings), name, where)
+    url, options = _checked_store(str(path), storage_options or {}, where)
+    sink = DeltaStoreSink(
+        place, url=url, storage_options=options, table_partitions=names, schema_json=schema_json, **settings
+    )
+    declared = table_sink(rows, sink, name, where)
+    _check_store(sink, where)
+    return declared
+
+
+def _checked_store(url: str, options: Mapping[str, str], where: str) -> tuple[str, dict[str, str]]:
+    """Return the URL and the options of a table in an object store, which are checked without a request."""
+    from headrace.spark.sinks import object_store
+
+    try:
+        checked = object_store.check_url(url)
+        object_store.check_options(options)
+    except object_store.StoreRefusal as error:
+        raise refusal("bad-value", str(error), error.fix, where) from None
+    return checked, object_store.complete_options(options)
+
+
+def _check_store(sink: DeltaStoreSink, where: str) -> None:
+    """Refuse a table that cannot take the rows, and a store that refuses requests or loses commits."""
+    from headrace.spark.sinks import object_store
+
+    try:
+        sink.check()
+        object_store.check_conditional_writes(sink.url, sink.storage_options)
+    except object_store.StoreRefusal as error:
+        raise refusal("bad-value", f"{sink.url}: {error}", error.fix, where) from None
+    except SinkError as error:
+        raise refusal(error.code, error.message, error.fix, where) from error
+    except object_store.StoreError as error:
+        raise refusal("bad-value", str(error), error.fix, where) from None
 
 
 def iceberg_sink(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["DeltaSink"]
+__all__ = ["Commit", "DeltaSink"]
 
 TRIES = 20
 PAUSE_S = 0.05
+Commit = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class DeltaSink(ParquetSink):
 
     def files(self) -> list[str]:
         """Return the data files that readers of the table's newest version see. Raises OSError."""
-        return delta_log.data_files(self.path)
+        return delta_log.data_files(self._open())
 
     def check(self) -> None:
         """Refuse a table that exists and cannot take the rows. Raises SinkError, OSError."""
@@ -63,18 +64,45 @@ class DeltaSink(ParquetSink):
 
     def _table(self, table_id: str) -> DeltaTable | None:
         """Return a handle of the table that `table_id` names, or of any where it is empty; None if there is none."""
-        table = delta_log.open_table(self.path)
+        table = self._open()
         if table_id and (table is None or table.metadata().id != table_id):
             found = "is gone" if table is None else "was created again"
             raise SinkError(
                 "sink-refused",
-                f"{self.path}: the Delta table {found} since the application wrote to it",
+                f"{self.name}: the Delta table {found} since the application wrote to it",
                 "Restore it; or remove the whole directory, with `_headrace/`, and reset the group's offsets.",
-                sink=self.path,
+                sink=self.name,
             )
         if table is not None:
-            delta_log.check_table(table, self.path, self._columns(), self.partition_by)
+            delta_log.check_table(table, self.name, self._columns(), self._table_partitions())
         return table
+
+    # Where the table lies, and how rows get into it: `DeltaStoreSink` has other ones.
+
+    def _open(self) -> DeltaTable | None:
+        """Return a new handle, or None if there is no table."""
+        return delta_log.open_table(self.path)
+
+    def _create(self) -> None:
+        """Create the table, unless another instance does it first."""
+        delta_log.create_table(self.path, self._columns(), self.partition_by)
+
+    def _table_partitions(self) -> Sequence[str]:
+        return self.partition_by
+
+    def _find_stranger(self) -> str | None:
+        """Return a Parquet file that lies where the table would be created."""
+        return _first_file(Path(self.path))
+
+    def _prepare_roll(self, directory: Path, journal: Journal, table: DeltaTable) -> Commit:
+        """Return the commit of the journal's roll: a function of the versions. Raises SinkError, OSError."""
+        # Nothing in the log names the files yet, so they may be written again.
+        files = self._new_files(directory, journal, table)
+        return lambda versions: delta_log.add_files(table, files, versions)
+
+    def _sync(self, since: int) -> None:
+        """Wait until the log's entries from version `since` on are on the disk."""
+        delta_log.sync_log(self.path, since)
 
     def _columns(self) -> pa.Schema:
         from headrace.spark.formats.arrow_types import arrow_schema
@@ -85,15 +113,15 @@ class DeltaSink(ParquetSink):
     def _begin_roll(self, directory: Path, journal: Journal, parts: Sequence[CommittedPart]) -> Journal:
         table = self._table(journal.table_id)
         if table is None:
-            stranger = _first_file(Path(self.path))
+            stranger = self._find_stranger()
             if stranger is not None:
                 raise SinkError(
                     "sink-refused",
-                    f"{self.path} has Parquet files and no Delta log, for example {stranger}",
+                    f"{self.name} has Parquet files and no Delta log, for example {stranger}",
                     "Write to an empty directory, or convert this one to a Delta table first.",
-                    sink=self.path,
+                    sink=self.name,
                 )
-            delta_log.create_table(self.path, self._columns(), self.partition_by)
+            self._create()
             table = self._table("")
             assert table is not None
         number = (table.transaction_version(application_of(directory)) or 0) + 1
@@ -115,20 +143,19 @@ class DeltaSink(ParquetSink):
             verdict = decide(ranges, reached)
             if verdict == "done":
                 # 2. The journal may forget the parts only when the log is on the disk.
-                delta_log.sync_log(self.path, since)
+                self._sync(since)
                 return
             if verdict == "refuse":
-                raise contradiction(self.path, directory, ranges, reached)
+                raise contradiction(self.name, directory, ranges, reached)
             since = since or table.version() + 1
-            # 3. Nothing in the log names the files yet, so they may be written again.
-            files = self._new_files(directory, journal, table)
-            # 4. An error tells nothing about the outcome: it may be a conflict, or come after the commit. So does a
+            commit = self._prepare_roll(directory, journal, table)
+            # 3. An error tells nothing about the outcome: it may be a conflict, or come after the commit. So does a
             #    success of a file system that shows the new entry late. The next handle decides.
             try:
-                delta_log.add_files(table, files, {name: end for name, (_, end) in ranges.items()})
+                commit({name: end for name, (_, end) in ranges.items()})
             except OSError as error:
                 failure = error
-        raise failure or OSError(f"{self.path}: the log does not show its newest entry")
+        raise failure or OSError(f"{self.name}: the log does not show its newest entry")
 
     def _new_files(self, directory: Path, journal: Journal, table: DeltaTable) -> list[NewFile]:
         from pyarrow import parquet
@@ -136,7 +163,7 @@ class DeltaSink(ParquetSink):
         found = []
         for path in self._place_files(directory, journal):
             facts, footer = path.stat(), parquet.read_metadata(path)
-            delta_log.check_table(table, self.path, footer.schema.to_arrow_schema(), self.partition_by, at_hand=False)
+            delta_log.check_table(table, self.name, footer.schema.to_arrow_schema(), self.partition_by, at_hand=False)
             place = path.relative_to(self.path)
             found.append(
                 NewFile(
@@ -155,10 +182,10 @@ def _value(directory: str) -> tuple[str, str | None]:
     return name, None if value == NULL_DIRECTORY else unquote(value)
 
 
-def _first_file(table: Path) -> Path | None:
+def _first_file(table: Path) -> str | None:
     for directory, below, files in os.walk(table):
         below[:] = [name for name in below if not name.startswith(("_", "."))]
         for name in files:
             if name.endswith(".parquet"):
-                return Path(directory, name)
+                return str(Path(directory, name))
     return None

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["NewFile", "add_files", "check_table", "create_table", "data_files", "open_table", "sync_log"]
+__all__ = [
+    "NewFile",
+    "add_files",
+    "check_table",
+    "create_table",
+    "data_files",
+    "delta_errors",
+    "open_table",
+    "sync_log",
+]
 
 LOG = "_delta_log"
 # Features that an append which writes all columns without deletion vectors or constraints satisfies by itself.
@@ -49,7 +58,7 @@ def open_table(path: str) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
-    with _os_errors():
+    with delta_errors():
         if not (Path(path) / LOG).is_dir():
             return None
         try:
@@ -63,7 +72,7 @@ def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> D
     from deltalake import DeltaTable
 
     Path(path).mkdir(parents=True, exist_ok=True)
-    with _os_errors():
+    with delta_errors():
         DeltaTable.create(path, schema, mode="ignore", partition_by=list(partition_by))
         sync_log(path, 0)
         return DeltaTable(path)
@@ -125,7 +134,7 @@ def add_files(table: DeltaTable, files: Sequence[NewFile], versions: Mapping[str
         for file in files
     ]
     reached = [Transaction(name, at) for name, at in versions.items()]
-    with _os_errors():
+    with delta_errors():
         table.create_write_transaction(
             adds,
             "append",
@@ -135,10 +144,9 @@ def add_files(table: DeltaTable, files: Sequence[NewFile], versions: Mapping[str
         )
 
 
-def data_files(path: str) -> list[str]:
-    """Return the files of the table's newest version. Raises OSError."""
-    table = open_table(path)
-    with _os_errors():
+def data_files(table: DeltaTable | None) -> list[str]:
+    """Return the files of the handle's version. Raises OSError."""
+    with delta_errors():
         return [] if table is None else list(table.file_uris())
 
 
@@ -154,7 +162,8 @@ def sync_log(path: str, since: int) -> None:
 
 
 @contextlib.contextmanager
-def _os_errors() -> Iterator[None]:
+def delta_errors() -> Iterator[None]:
+    """Raise the errors of delta-rs as OSError."""
     from deltalake.exceptions import DeltaError
 
     try:

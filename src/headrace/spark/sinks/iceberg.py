@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import SinkError
 from headrace.spark.sinks.files import sync_directory, sync_file
 from headrace.spark.sinks.interface import SinkTask
+from headrace.spark.sinks.object_store import hide_secrets
 from headrace.spark.sinks.parquet import ROWS, ParquetSink, row_groups
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
 from headrace.spark.sinks.roll_positions import application_of, contradiction, decide, roll_ranges
@@ -70,7 +71,7 @@ class IcebergSink(ParquetSink):
             SinkError: if rows were deleted by files of their own, which a reader of the data files would still see.
             OSError: if the catalog or the table cannot be read.
         """
-        with _os_errors():
+        with _os_errors(self.catalog_properties):
             found = list(self._table("").scan().plan_files())
         if any(task.delete_files for task in found):
             raise SinkError(
@@ -80,6 +81,16 @@ class IcebergSink(ParquetSink):
                 sink=self.name,
             )
         return [task.file.file_path for task in found]
+
+    def read_rows(self) -> pa.Table:
+        """Return the rows of the newest snapshot, which pass through this process. Raises OSError."""
+        table = self._table("")
+        with _os_errors(self.catalog_properties):
+            return table.scan(selected_fields=tuple(self._columns().names)).to_arrow()
+
+    def lies_in_a_store(self) -> bool:
+        """Whether the table's files are objects of a store. Raises SinkError, OSError."""
+        return local_directory(self._table("")) is None
 
     def check(self) -> None:
         """Refuse a table that cannot take the rows. Raises SinkError, OSError."""
@@ -154,7 +165,7 @@ def open_table(catalog: str, table: str, properties: Mapping[str, str]) -> Table
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    with _os_errors():
+    with _os_errors(properties):
         try:
             return load_catalog(catalog, **properties).load_table(table)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -218,7 +229,7 @@ def append_rows(table: Table, parts: Sequence[Path], reached: Mapping[str, str],
     # The copy of the properties in this handle only. A commit that lost a race is not repeated: see the module.
     once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
-    with _os_errors():
+    with _os_errors(table.catalog.properties):
         if table.metadata.spec().fields:  # pyiceberg splits whole tables only
             rows: Any = pa.concat_tables([*row_groups(files)])
         else:
@@ -244,7 +255,7 @@ def _sync(table: Table, roll: str) -> None:
     """Wait until a roll of a table on a file system is on the disk, which pyiceberg does not."""
     if local_directory(table) is None:
         return
-    with _os_errors():
+    with _os_errors(table.catalog.properties):
         made = [one for one in table.metadata.snapshots if one.summary is not None and one.summary.get(ROLL) == roll]
         names = [table.metadata_location]
         for snapshot in made:
@@ -307,15 +318,18 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 @contextlib.contextmanager
-def _os_errors() -> Iterator[None]:
-    """Raise errors of catalogs and stores, of which each has its own classes, as OSError."""
+def _os_errors(properties: Mapping[str, str]) -> Iterator[None]:
+    """Raise errors of catalogs and stores, of which each has its own classes, as OSError without secrets."""
     try:
         yield
-    except (OSError, SinkError):
+    except SinkError:
         raise
     except Exception as error:
         text = " ".join(str(error).split())
-        raise OSError(f"{type(error).__name__}: {text}") from error
+        shown = hide_secrets(text, properties)
+        if isinstance(error, OSError) and shown == text:
+            raise
+        raise OSError(f"{type(error).__name__}: {shown}") from (error if shown == text else None)
 
 
 def _refused(name: str, why: str, fix: str) -> SinkError:

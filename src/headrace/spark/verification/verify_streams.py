@@ -25,6 +25,7 @@ from headrace.spark.formats import key_object_start
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.sinks.database_comparison import compare_table_rows, count_waiting_parts
 from headrace.spark.sinks.delta import DeltaSink
+from headrace.spark.sinks.delta_store import DeltaStoreSink
 from headrace.spark.sinks.iceberg import IcebergSink
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from headrace.spark.verification.verdict import SinkVerdict
@@ -95,6 +96,10 @@ def compare_database(sink: TableSink, expected: DataFrame, group_id: str, ignore
 
 def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
     reader = spark.read.schema(schema)
+    if _lies_in_a_store(sink.sink):
+        # Spark's own readers of object stores need jars and credentials that this session may not have.
+        rows = sink.sink.read_rows()
+        return spark.createDataFrame(rows.select(schema.names), schema)
     if isinstance(sink.sink, DeltaSink):
         # The directory also has files that the log does not name any more. Values in directory names may look like
         # patterns, which this option of Spark's own turns off.
@@ -105,6 +110,10 @@ def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> 
         files = sink.sink.files()
         return reader.option("__globPaths__", "false").parquet(*files) if files else empty_frame(spark, schema)
     return reader.parquet(sink.sink.path) if Path(sink.sink.path).is_dir() else empty_frame(spark, schema)
+
+
+def _lies_in_a_store(sink: object) -> bool:
+    return isinstance(sink, DeltaStoreSink) or (isinstance(sink, IcebergSink) and sink.lies_in_a_store())
 
 
 def _compare(name: str, expected: DataFrame, actual: DataFrame) -> SinkVerdict:
