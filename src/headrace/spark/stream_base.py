@@ -340,6 +340,7 @@ class StreamBase:
             value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
                 not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does;
                 `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.
+                `headrace.JsonSchema`: all columns as JSON that belongs to a schema, given or made of the columns.
                 `headrace.Protobuf`: all columns as Protobuf, by a given schema.
             output_mode: "update": one record each time a row changes; "append": one record for each group of windows
                 or session behind `withWatermark`, when it closes.

@@ -154,8 +154,8 @@ class StreamsApp(ApplicationDeclaration):
             topics: One topic, or several that are read as one.
             schema: StructType or DDL of JSON records. The struct `_kafka` (key, topic, partition, offset, timestamp,
                 headers) is available beside the columns; `*` does not include it.
-            value: "string" for one column `value`; `headrace.Avro` and `headrace.Protobuf` with a schema
-                registry or a schema of their own, whose fields are the columns.
+            value: "string" for one column `value`; `headrace.Avro`, `headrace.JsonSchema` and `headrace.Protobuf` with
+                a schema registry or a schema of their own, whose fields are the columns.
             key: The column that equals the record's key, so that grouping by it needs no repartitioning.
             on_error: Policy of this source; by default the application's.
             on_late: Policy for records that come too late for their watermark: "drop", or DeadLetter("topic").

@@ -21,6 +21,9 @@ from pyspark.sql.types import (
 )
 
 from headrace.client.security import ClientSecurity
+from headrace.formats import Avro, JsonSchema, Protobuf
+from headrace.spark.formats.json_schema import why_no_text
+from headrace.spark.formats.record_values import HEADER_BYTES
 from headrace.spark.formats.schemas import RAW, struct_of
 from headrace.spark.formats.serdes import Serde, row_reader, serde_columns
 from headrace.spark.frames import empty_frame
@@ -28,6 +31,7 @@ from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicS
 
 BAD_COLUMN = "__headrace_bad"
 _NOT_JSON = "__headrace_not_json"
+_NO_TEXT = "__headrace_no_text"
 # As our own decoder: RFC 8259 without Spark's leniency for single quotes.
 _JSON_OPTIONS = {"columnNameOfCorruptRecord": BAD_COLUMN, "allowSingleQuotes": "false", "mode": "PERMISSIVE"}
 TopicPartition = tuple[str, int]
@@ -89,7 +93,11 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
-    if source.serde is not None:
+    no_text = F.lit(None).cast("string")
+    if isinstance(source.serde, JsonSchema):
+        records, no_text = json_texts(records, source.serde)
+        text = F.col("value").cast("string")
+    elif source.serde is not None:
         row = F.col("__headrace_row")
         rows = serde_rows(source.serde, columns).alias("__headrace_row")
         read = records.where("value IS NOT NULL").select(rows, coordinates, key)
@@ -99,7 +107,10 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     schema = StructType([*wide.fields, StructField(BAD_COLUMN, StringType())])
     not_json = F.udf(lambda value: _not_a_json_object(value), StringType())("value")  # else Spark reads the annotations
     parsed = records.where("value IS NOT NULL").select(
-        F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"), coordinates, key, not_json.alias(_NOT_JSON)
+        F.from_json(text, schema, _JSON_OPTIONS).alias("__headrace_row"),
+        coordinates,
+        key,
+        F.coalesce(no_text, not_json).alias(_NOT_JSON),
     )
     bad = F.coalesce(F.col(_NOT_JSON), F.col(f"__headrace_row.{BAD_COLUMN}"))
     fields = []
@@ -115,7 +126,16 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     return parsed.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
 
 
-def serde_rows(serde: Serde, columns: StructType) -> Column:
+def json_texts(records: DataFrame, serde: JsonSchema) -> tuple[DataFrame, Column]:
+    """Return (records with the texts behind the headers of a registry as values, why a value has none)."""
+    if serde.registry is None:
+        return records, F.lit(None).cast("string")
+    reason = F.udf(lambda value: None if value is None else why_no_text(value, serde), StringType())("value")
+    texts = records.withColumn(_NO_TEXT, reason)
+    return texts.withColumn("value", F.expr(f"substring(value, {HEADER_BYTES + 1})")), F.col(_NO_TEXT)
+
+
+def serde_rows(serde: Avro | Protobuf, columns: StructType) -> Column:
     """Return the column `value` read by another library: a struct of `row` and `bad`, why there is no row."""
     found = StructType().add("row", columns).add("bad", StringType())
     read = row_reader(serde)
@@ -130,6 +150,8 @@ def values_as_json(records: DataFrame, serde: Serde, options: Mapping[str, str])
         serde: The topic's format, with its schema.
         options: Of `to_json`.
     """
+    if isinstance(serde, JsonSchema):
+        return json_texts(records, serde)[0]
     row = serde_rows(serde, serde_columns(serde)).getField("row")
     as_json = F.to_json(row, dict(options)).cast("binary")
     return records.withColumn("value", F.when(F.col("value").isNotNull(), F.coalesce(as_json, F.col("value"))))

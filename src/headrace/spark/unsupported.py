@@ -31,7 +31,14 @@ __all__ = [
     "visible",
 ]
 
-OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml", "json_schema", "jsonschema"})
+OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml"})
+_WITH_SCHEMA = {
+    "avro": "Avro",
+    "json_schema": "JsonSchema",
+    "jsonschema": "JsonSchema",
+    "proto": "Protobuf",
+    "protobuf": "Protobuf",
+}
 
 
 def refusal(code: str, message: str, fix: str, where: str, **facts: object) -> TopologyError:
@@ -63,19 +70,18 @@ def is_planned(message: str) -> bool:
 def refused_format(value: object, where: str) -> TopologyError:
     """Return the refusal of a value format, with the supported formats and the way to read other ones."""
     known = ("json", "string", "raw")
-    if str(value).lower() in {"avro", "protobuf", "proto"}:
-        name = "Avro" if str(value).lower() == "avro" else "Protobuf"
+    if (name := _WITH_SCHEMA.get(str(value).lower())) is not None:
         return refusal(
             "bad-value",
             f"value={value!r} does not say which schema",
-            f'write value={name}(registry=SchemaRegistry("http://localhost:8081")); both names are in headrace',
+            f'write value={name}(registry=SchemaRegistry("http://localhost:8081")); its classes are in headrace',
             where,
         )
     near = nearest(str(value).lower(), known)
     if str(value).lower() in OTHER_FORMATS:
         return refusal(
             "not-supported-here",
-            f"value={value!r} is not supported yet; json, Avro(..), Protobuf(..), string and raw are",
+            f"value={value!r} is not supported yet; json, Avro(..), JsonSchema(..), Protobuf(..), string and raw are",
             'take the bytes with value="raw" and decode them with a UDF in withColumn',
             where,
         )
@@ -83,7 +89,7 @@ def refused_format(value: object, where: str) -> TopologyError:
     return refusal(
         "bad-value",
         f"value={value!r} is not a format{hint}",
-        'write value="json", value="string", value="raw", value=Avro(..) or value=Protobuf(..)',
+        'write value="json", value="string", value="raw", value=Avro(..), value=JsonSchema(..) or value=Protobuf(..)',
         where,
     )
 

@@ -1,4 +1,4 @@
-"""Conversion between Kafka records and Arrow columns: JSON, Avro, Protobuf, single strings, or raw columns.
+"""Conversion between Kafka records and Arrow columns: JSON, Avro, JSON Schema, Protobuf, strings, or raw columns.
 
 The fetch stage calls `decode`; the sink stage calls `encode_value` and `encode_key`. All of them work on Arrow arrays.
 """
@@ -97,7 +97,7 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
 
 def _objects(values: pa.Array, source: TopicSource, used: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
     if source.serde is not None:
-        return decode_values(values, source.serde, used)
+        return decode_values(values, source.serde, used, source.time_zone)
     return decode_json(values, source.schema_json, source.time_zone, used)
 
 

@@ -1,4 +1,4 @@
-"""Steps that decoders of Avro and Protobuf values share: headers of a schema registry, the order of rows, bad rows."""
+"""Steps that decoders of values with a schema share: headers of a schema registry, the order of rows, bad rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
-from headrace.formats import Avro, Protobuf
+from headrace.formats import Avro, JsonSchema, Protobuf
 from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
 from headrace.spark.formats.schema_registry import RegisteredSchema, SchemaKind, UnknownSchema, latest_schema
 from headrace.spark.unsupported import refusal
@@ -21,7 +21,9 @@ _MAGIC: Final = 0  # the first byte of each value
 HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
 
 
-def schema_of_source(serde: Avro | Protobuf, topics: Sequence[str], kind: SchemaKind, where: str) -> RegisteredSchema:
+def schema_of_source(
+    serde: Avro | JsonSchema | Protobuf, topics: Sequence[str], kind: SchemaKind, where: str
+) -> RegisteredSchema:
     """Return the latest schema of the subject, for a source without a schema of its own.
 
     Raises:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from headrace.errors import CannotConnect, HeadraceError
-from headrace.formats import Avro, Protobuf, SchemaRegistry
+from headrace.formats import Avro, JsonSchema, Protobuf, SchemaRegistry
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -31,7 +31,9 @@ __all__ = [
     "schema_of_id",
 ]
 
-SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF"]
+SchemaKind: TypeAlias = Literal["AVRO", "JSON", "PROTOBUF"]
+_KINDS: Final[dict[type, SchemaKind]] = {Avro: "AVRO", JsonSchema: "JSON", Protobuf: "PROTOBUF"}
+_KIND_NAMES: Final[dict[SchemaKind, str]] = {"AVRO": "Avro", "JSON": "JSON Schema", "PROTOBUF": "Protobuf"}
 # Four pauses, 3.7 s in all: below the default transaction timeout of 10 s.
 _WAITS_S: Final = (0.2, 0.5, 1.0, 2.0)
 _UNAVAILABLE: Final = (429, 500, 502, 503, 504)
@@ -49,7 +51,7 @@ class RegisteredSchema:
     """A schema of a registry.
 
     Attributes:
-        text: JSON of Avro with all that it refers to written into it, or a `.proto` file.
+        text: JSON of Avro with all that it refers to written into it, a JSON Schema, or a `.proto` file.
         imports: (name, text) of the files that a `.proto` file imports, but for Google's own.
     """
 
@@ -108,7 +110,7 @@ def latest_schema(registry: SchemaRegistry, subject: str, kind: SchemaKind = "AV
     return _registered(registry.url, client, found.schema, kind, f'the latest schema of "{subject}"')
 
 
-def registered_id(written: Avro | Protobuf) -> int:
+def registered_id(written: Avro | JsonSchema | Protobuf) -> int:
     """Return the id of a sink's schema, which is registered unless the sink forbids it. Asked once per process.
 
     Raises:
@@ -117,13 +119,14 @@ def registered_id(written: Avro | Protobuf) -> int:
     return _registered_id(*_registration(written), written.auto_register)
 
 
-def _registration(written: Avro | Protobuf) -> tuple[str, tuple[tuple[str, str], ...], str, str, SchemaKind]:
+def _registration(
+    written: Avro | JsonSchema | Protobuf,
+) -> tuple[str, tuple[tuple[str, str], ...], str, str, SchemaKind]:
     """Return where, under which subject and with which schema of which kind a sink registers."""
     assert written.registry is not None
     assert written.schema is not None
     assert written.subject is not None
-    kind: SchemaKind = "AVRO" if isinstance(written, Avro) else "PROTOBUF"
-    return written.registry.url, _key(written.registry), written.subject, written.schema, kind
+    return written.registry.url, _key(written.registry), written.subject, written.schema, _KINDS[type(written)]
 
 
 @lru_cache(maxsize=256)
@@ -180,7 +183,7 @@ def _incompatible(url: str, subject: str, reason: str) -> HeadraceError:
     )
 
 
-def check_registrable(written: Avro | Protobuf) -> None:
+def check_registrable(written: Avro | JsonSchema | Protobuf) -> None:
     """Check that a sink's schema could be registered, or is there. Registers nothing.
 
     Raises:
@@ -284,8 +287,8 @@ def close_clients() -> None:
 def _registered(url: str, client: SchemaRegistryClient, found: Any, kind: SchemaKind, what: str) -> RegisteredSchema:
     """Return a schema with the schemas that it refers to."""
     if found.schema_type != kind:
-        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {kind.capitalize()}")
-    if not found.references:
+        raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {_KIND_NAMES[kind]}")
+    if not found.references or kind == "JSON":  # a reference to another document is refused when columns are made
         return RegisteredSchema(str(found.schema_str))
     definitions: dict[str, str] = {}
     _gather(url, client, found, definitions)

@@ -1,27 +1,34 @@
-"""Formats of values that bring a schema of their own, Avro and Protobuf: one entry to both, loaded when first used."""
+"""Formats of values that bring a schema of their own: Avro, JSON Schema and Protobuf, loaded when first used."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headrace.errors import MissingExtra
-from headrace.formats import Avro, Protobuf
+from headrace.formats import Avro, JsonSchema, Protobuf
 from headrace.spark.formats.json_values import BadRow
 
 __all__ = ["Serde", "decode_values", "encode_values", "row_reader", "serde_columns", "serde_name", "sink_serde",
            "source_serde"]  # fmt: skip
 
-Serde: TypeAlias = Avro | Protobuf
+SerdeName: TypeAlias = Literal["avro", "json_schema", "protobuf"]
+Serde: TypeAlias = Avro | JsonSchema | Protobuf
+_NAMES: Final[Mapping[type, SerdeName]] = {Avro: "avro", JsonSchema: "json_schema", Protobuf: "protobuf"}
+_PACKAGES: Final[Mapping[type, list[str]]] = {
+    Avro: ["fastavro"],
+    JsonSchema: [],
+    Protobuf: ["google.protobuf", "grpc_tools"],
+}
 
 
-def serde_name(serde: Serde) -> Literal["avro", "protobuf"]:
-    """Return the format's name in topologies: "avro" or "protobuf"."""
-    return "avro" if isinstance(serde, Avro) else "protobuf"
+def serde_name(serde: Serde) -> SerdeName:
+    """Return the format's name in topologies."""
+    return _NAMES[type(serde)]
 
 
 def source_serde(serde: Serde, topics: Sequence[str], where: str) -> tuple[Serde, StructType]:
@@ -31,6 +38,10 @@ def source_serde(serde: Serde, topics: Sequence[str], where: str) -> tuple[Serde
         from headrace.spark.formats.avro import source_avro
 
         return source_avro(serde, topics, where)
+    if isinstance(serde, JsonSchema):
+        from headrace.spark.formats.json_schema import source_json_schema
+
+        return source_json_schema(serde, topics, where)
     from headrace.spark.formats.protobuf import source_protobuf
 
     return source_protobuf(serde, topics, where)
@@ -43,15 +54,17 @@ def sink_serde(serde: Serde, topic: str, columns: StructType, where: str) -> Ser
         from headrace.spark.formats.avro import sink_avro
 
         return sink_avro(serde, topic, columns, where)
+    if isinstance(serde, JsonSchema):
+        from headrace.spark.formats.json_schema import sink_json_schema
+
+        return sink_json_schema(serde, topic, columns, where)
     from headrace.spark.formats.protobuf import sink_protobuf
 
     return sink_protobuf(serde, topic, columns, where)
 
 
 def _check_packages(serde: Serde) -> None:
-    name, needed = (
-        ("Avro", ["fastavro"]) if isinstance(serde, Avro) else ("Protobuf", ["google.protobuf", "grpc_tools"])
-    )
+    name, extra, needed = type(serde).__name__, serde_name(serde).replace("_", "-"), list(_PACKAGES[type(serde)])
     if serde.registry is not None:
         needed.append("confluent_kafka.schema_registry")
     try:
@@ -61,9 +74,9 @@ def _check_packages(serde: Serde) -> None:
         raise MissingExtra(
             "extra-missing",
             f"{name}(..) needs the package {error.name}, which is not installed",
-            f'pip install "headrace[{name.lower()}]", on all executors too',
+            f'pip install "headrace[{extra}]", on all executors too',
             package=str(error.name).partition(".")[0],
-            extra=name.lower(),
+            extra=extra,
         ) from None
 
 
@@ -73,17 +86,34 @@ def serde_columns(serde: Serde) -> StructType:
         from headrace.spark.formats.avro import avro_columns
 
         return avro_columns(serde)
+    if isinstance(serde, JsonSchema):
+        from headrace.spark.formats.json_schema import json_schema_columns
+
+        return json_schema_columns(serde)
     from headrace.spark.formats.protobuf import protobuf_columns
 
     return protobuf_columns(serde)
 
 
-def decode_values(values: pa.Array, serde: Serde, wanted: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
-    """Return (one row per value, the values that do not decode) of binary values."""
+def decode_values(
+    values: pa.Array, serde: Serde, wanted: Sequence[str], zone_name: str = "UTC"
+) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """Return (one row per value, the values that do not decode) of binary values.
+
+    Args:
+        values: Binary record values.
+        serde: Their format, with the schema to read with.
+        wanted: The columns to build.
+        zone_name: Time zone of timestamps that are texts without one.
+    """
     if isinstance(serde, Avro):
         from headrace.spark.formats.avro import decode_avro
 
         return decode_avro(values, serde, wanted)
+    if isinstance(serde, JsonSchema):
+        from headrace.spark.formats.json_schema import decode_json_schema
+
+        return decode_json_schema(values, serde, wanted, zone_name)
     from headrace.spark.formats.protobuf import decode_protobuf
 
     return decode_protobuf(values, serde, wanted)
@@ -95,12 +125,16 @@ def encode_values(batch: pa.RecordBatch, columns: Sequence[str], serde: Serde) -
         from headrace.spark.formats.avro import encode_avro
 
         return encode_avro(batch, columns, serde)
+    if isinstance(serde, JsonSchema):
+        from headrace.spark.formats.json_schema import encode_json_schema
+
+        return encode_json_schema(batch, columns, serde)
     from headrace.spark.formats.protobuf import encode_protobuf
 
     return encode_protobuf(batch, columns, serde)
 
 
-def row_reader(serde: Serde) -> Callable[[bytes], tuple[dict[str, Any] | None, str | None]]:
+def row_reader(serde: Avro | Protobuf) -> Callable[[bytes], tuple[dict[str, Any] | None, str | None]]:
     """Return the reader that `verify` compares with, of another library: a value to (its row, why it has none)."""
     if isinstance(serde, Avro):
         from headrace.spark.formats.avro_reference import avro_row_reader

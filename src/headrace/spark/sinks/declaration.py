@@ -101,7 +101,7 @@ def topic_sink(
             where,
         )
     _check_types(rows, where)
-    if name == "json":
+    if name in ("json", "json_schema"):
         _check_json_types(rows, where)
     if serde is not None:
         serde = sink_serde(serde, topic, rows.schema, where)
@@ -572,7 +572,7 @@ def _key_columns(rows: SinkRows, key: str | Sequence[str] | None, where: str) ->
 def _value_columns(rows: SinkRows, key: str | Sequence[str] | None, value: FormatName, where: str) -> tuple[str, ...]:
     if not rows.columns:
         raise refusal("bad-value", "these rows have no columns left to write", "select at least one", where)
-    if value in {"json", "avro", "protobuf"}:
+    if value not in {"raw", "string"}:
         return tuple(rows.columns)
     types = dict(rows.dtypes)
     if value == "raw":

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
 from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
-from headrace.formats import Avro, Protobuf
+from headrace.formats import Avro, JsonSchema, Protobuf
 
 HIDDEN_PREFIX = "__headrace_"
 TASK_COLUMN = "__headrace_task"  # int: which task a row belongs to
@@ -64,8 +64,8 @@ NEW_ROW, OLD_ROW = 1, 2  # 3: both
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 
-FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "protobuf"]
-ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | Protobuf  # what users write
+FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "json_schema", "protobuf"]
+ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | JsonSchema | Protobuf  # what users write
 OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 RowFunction: TypeAlias = Literal["avg", "count", "first", "lag", "last", "max", "min", "sum"]
@@ -168,7 +168,7 @@ class TopicSource:
     schema_json: (
         str  # StructType of the columns a record decodes to (for "raw" those of Spark's Kafka source), without `_kafka`
     )
-    serde: Avro | Protobuf | None = None  # with the schema that is read with, where the format has one
+    serde: Avro | JsonSchema | Protobuf | None = None  # with the schema that is read with, where the format has one
     key_column: str | None = None  # the column that equals the record's key, when the user said so
     on_error: ErrorPolicy = "fail"
     on_late: LatePolicy = "drop"
@@ -739,7 +739,7 @@ class TopicSink:
 
     topic: str
     value_format: FormatName = "json"
-    serde: Avro | Protobuf | None = None  # with its schema and subject, where the format has one
+    serde: Avro | JsonSchema | Protobuf | None = None  # with its schema and subject, where the format has one
     key_columns: tuple[str, ...] | None = None
     value_columns: tuple[str, ...] = ()  # in order: the visible columns of the rows
     output_mode: OutputMode = "update"

@@ -472,7 +472,7 @@ def _least(watermarks_us: Sequence[int | None]) -> int | None:
 
 
 def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:
-    """Return records and outputs of an Avro or Protobuf topic as of a JSON topic, which is how values are compared."""
+    """Return records and outputs of a topic with a schema as of a JSON topic, which is how values are compared."""
     serde = getattr(outputs[0].sink, "serde", None)
     if serde is None:
         return actual, outputs
