@@ -185,7 +185,7 @@ def _check_values(column: pa.Array, schema: JsonType) -> None:
         raise NotOfSchema(f"{schema.path} is null, and its JSON Schema allows none")
     kind = column.type
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), min_count=0).as_py():
-        raise NotOfSchema(f"{schema.path} is NaN or infinite, which is no number of JSON")
+        raise NotOfSchema(f"{schema.path} is NaN or infinite; JSON has only finite numbers")
     if pa.types.is_struct(kind):
         properties = dict(schema.properties)
         there = column.filter(column.is_valid()) if column.null_count else column
