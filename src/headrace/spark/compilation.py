@@ -25,6 +25,7 @@ from headrace.spark.analysis.event_time import (
 from headrace.spark.analysis.plan_reader import columns_read
 from headrace.spark.analysis.session_settings import holds_timestamps, zone_of
 from headrace.spark.analysis.stream_union import union_text
+from headrace.spark.foreign_key_join import ForeignKeyTopics, KeyedForeignKeyJoin
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
@@ -54,6 +55,7 @@ from headrace.spark.topology.nodes import (
     CompiledTopology,
     Deduplication,
     ErrorPolicy,
+    ForeignKeyJoin,
     Join,
     JoinSide,
     Leaving,
@@ -63,6 +65,7 @@ from headrace.spark.topology.nodes import (
     RepartitionSource,
     SessionWindow,
     Sink,
+    Subscriptions,
     TableAggregate,
     TableJoin,
     TableSink,
@@ -301,6 +304,7 @@ class _Building:
         self._needed: dict[str, dict[str, None]] = {}
         self._branches: dict[str, list[Branch]] = {}
         self._behind: dict[str, CompiledSubtopology] = {}
+        self._subscriptions: list[Subscriptions] = []
 
     def add(self, output: Output) -> None:
         if isinstance(output.rows, KeyedTable):
@@ -344,7 +348,9 @@ class _Building:
             appends = behind.sink.output_mode == "append" if isinstance(behind.sink, TopicSink) else only_closed
             operator = self._closing(operator, appends=appends)
         branch = replace(behind, operator=operator)
-        if isinstance(declared, KeyedTableJoin):
+        if isinstance(declared, KeyedForeignKeyJoin):
+            self._add_foreign_key_join(declared, branch)
+        elif isinstance(declared, KeyedTableJoin):
             self._add_table_join(declared, branch)
         else:
             self._add_keyed(declared, branch)
@@ -437,6 +443,17 @@ class _Building:
         self._behind[declared.name] = CompiledSubtopology(
             subtopology_id=declared.name, sources=(source,), branches=(behind,)
         )
+
+    def _add_foreign_key_join(self, declared: KeyedForeignKeyJoin, behind: Branch) -> None:
+        """Add the subtopologies of a foreign-key join, of which the last begins with its operator, and both tables."""
+        join = behind.operator
+        assert isinstance(join, ForeignKeyJoin)
+        topics = ForeignKeyTopics(declared, join, self._internal)
+        for origin, projection, sink in zip(declared.origins, declared.projections, topics.sinks(), strict=True):
+            self._add_changes(declared, origin, projection, sink)
+        for part in topics.subtopologies(behind):
+            self._behind[part.subtopology_id] = part
+        self._subscriptions.append(topics.subscriptions)
 
     def _add_table_rows(self, declared: KeyedState, origin: StreamSource) -> None:
         """Add the table that an aggregate takes the rows of: it writes the aggregate's repartition topic."""
@@ -751,7 +768,22 @@ class _Building:
                     state.where,
                 )
             parts[name] = part
+        self._check_subscriptions(list(parts.values()))
         return CompiledTopology(app_name=self._app_name, subtopologies=tuple(parts[name] for name in sorted(parts)))
+
+    def _check_subscriptions(self, parts: Sequence[CompiledSubtopology]) -> None:
+        """Refuse a state of the user with the name of the second store of a foreign-key join."""
+        for mine in self._subscriptions:
+            topics = [topic for part in parts for topic in part.changelog_topics if topic == mine.changelog_topic]
+            found = [part for part in parts if part.subtopology_id == mine.name and part.branches[0].head == mine]
+            if len(topics) != 1 or not found:
+                raise refusal(
+                    "state-name-taken",
+                    f'a source or the state of another operator is called "{mine.name}", as the second store of the '
+                    f'join "{mine.join.name}"',
+                    "name one of them: join(.., name='..')",
+                    mine.where,
+                )
 
 
 def _clock_name(closing: ClosingWindows, source: str, side: str) -> str:

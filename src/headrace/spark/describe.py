@@ -17,6 +17,7 @@ from headrace.spark.topology.nodes import (
     CompiledTopology,
     DeadLetter,
     Deduplication,
+    ForeignKeyJoin,
     Join,
     KeyedOperator,
     OverRows,
@@ -25,6 +26,7 @@ from headrace.spark.topology.nodes import (
     SessionWindow,
     Sink,
     Source,
+    Subscriptions,
     TableAggregate,
     TableJoin,
     TableSink,
@@ -127,6 +129,8 @@ def _branch(branch: Branch) -> dict[str, Any]:
         document["transform"] = _transform(branch.transform)
     if branch.over is not None:
         document["over"] = _over(branch.over)
+    if branch.subscriptions is not None:
+        document["subscriptions"] = _subscriptions(branch.subscriptions)
     if branch.closed is not None:
         document["closed_windows"] = _aggregate(branch.closed)
     document["calls"] = [call.method for call in branch.before]
@@ -300,12 +304,39 @@ def _table_join_line(join: TableJoin) -> str:
     return f"newest rows of two tables by {', '.join(_keys_of(join))}, {join.kind} ({columns})"
 
 
+def _foreign_key_join(join: ForeignKeyJoin) -> dict[str, Any]:
+    return _table_join(join) | {
+        "keys": [name for name, _ in join.group_columns],
+        "foreign_key": [f"{left} = {right}" for left, right in _foreign_key(join)],
+    }
+
+
+def _foreign_key(join: ForeignKeyJoin) -> list[tuple[str, str]]:
+    return list(zip(join.left.key_expressions, join.right.key_expressions, strict=True))
+
+
+def _foreign_key_join_line(join: ForeignKeyJoin) -> str:
+    columns = ", ".join(name for name, _ in join.results)
+    keys = ", ".join(name for name, _ in join.group_columns)
+    pairs = ", ".join(f"{left} = {right}" for left, right in _foreign_key(join))
+    return f"newest rows of the left table by {keys}, with those of the right one by {pairs}, {join.kind} ({columns})"
+
+
+def _subscriptions(subscriptions: Subscriptions) -> dict[str, Any]:
+    return {
+        "name": subscriptions.name,
+        "keys": list(subscriptions.join.right.key_expressions),
+        "changelog": subscriptions.changelog_topic,
+    }
+
+
 # For each kind of operator with keys: its name in JSON, its document, and its line of text.
 _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], str]]] = {
     Aggregate: ("aggregate", _aggregate, _aggregate_line),
     WindowedAggregate: ("aggregate", _aggregate, _aggregate_line),
     TableAggregate: ("aggregate", _aggregate, _aggregate_line),
     TableJoin: ("join_of_tables", _table_join, _table_join_line),
+    ForeignKeyJoin: ("foreign_key_join", _foreign_key_join, _foreign_key_join_line),
     TopN: ("top_n", _top_n, _top_n_line),
     WindowedTopN: ("top_n", _windowed_top_n, _windowed_top_n_line),
 }
@@ -313,7 +344,8 @@ _OPERATORS: dict[type, tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any
 
 def _sink(sink: Sink) -> dict[str, Any]:
     if isinstance(sink, RepartitionSink):
-        return {"kind": "repartition", "topic": sink.topic}
+        document = {"kind": "repartition", "topic": sink.topic}
+        return document | ({"subscriptions": sink.subscriptions_topic} if sink.subscriptions_topic else {})
     if isinstance(sink, TopicSink):
         return {
             "kind": "topic",
@@ -367,6 +399,8 @@ def _head_lines(branch: Branch) -> list[str]:
         return _transform_lines(branch.transform)
     if branch.over is not None:
         return _over_lines(branch.over)
+    if branch.subscriptions is not None:
+        return _subscription_lines(branch.subscriptions)
     return [] if branch.closed is None else _operator_lines(branch.closed)
 
 
@@ -408,6 +442,14 @@ def _over_lines(over: OverRows) -> list[str]:
     ]
 
 
+def _subscription_lines(subscriptions: Subscriptions) -> list[str]:
+    by = ", ".join(subscriptions.join.right.key_expressions)
+    return [
+        f"  keeps    {subscriptions.name}: newest row of the right table by {by}, and the keys of its left rows",
+        f"           changelog {subscriptions.changelog_topic}",
+    ]
+
+
 def _deduplication_lines(deduplication: Deduplication) -> list[str]:
     delay = timedelta(microseconds=deduplication.delay_us)
     keys = ", ".join(name for name, _ in deduplication.key_columns)
@@ -440,7 +482,7 @@ def _source_line(source: Source) -> str:
 def _sink_line(branch: Branch) -> str:
     sink = branch.sink
     if isinstance(sink, RepartitionSink):
-        return f"{sink.topic} (internal)"
+        return ", ".join(f"{topic} (internal)" for topic in sink.topics)
     if isinstance(sink, TopicSink):
         created = f", created with {sink.partitions} partitions when missing" if sink.partitions else ""
         return f"{sink.topic} ({sink.value_format}, key {_key_shown(branch, sink)}{created})"
@@ -471,8 +513,8 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
         lines.append(f'  {node}["{part.subtopology_id}"]')
         edges += [f"  {topics.setdefault(topic, f't{len(topics)}')} --> {node}" for topic in _topics_read(part)]
         for branch in part.branches:
-            target = _target(branch.sink)
-            edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
+            for target in _targets(branch.sink):
+                edges.append(f"  {node} --> {topics.setdefault(target, f't{len(topics)}')}")
             for state in (branch.head, branch.deduplication, branch.watermark, branch.operator):
                 if state is not None:
                     store = f"{node}_{state.name.replace('-', '_').replace('.', '_')}"
@@ -482,10 +524,12 @@ def _mermaid(compiled: CompiledTopology) -> list[str]:
     return lines + list(dict.fromkeys(edges))
 
 
-def _target(sink: Sink) -> str:
-    if isinstance(sink, (TopicSink, RepartitionSink)):
-        return sink.topic
-    return sink.name if isinstance(sink, TableSink) else f"foreachBatch {sink.name}"
+def _targets(sink: Sink) -> tuple[str, ...]:
+    if isinstance(sink, RepartitionSink):
+        return sink.topics
+    if isinstance(sink, TopicSink):
+        return (sink.topic,)
+    return (sink.name if isinstance(sink, TableSink) else f"foreachBatch {sink.name}",)
 
 
 def _topics_read(part: CompiledSubtopology) -> list[str]:

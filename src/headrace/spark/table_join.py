@@ -1,8 +1,9 @@
 """Join of two tables on their keys: `JoinedTable`, and what it declares.
 
 Both sides have one row per key, so the result has one, too, and is a table of changes with the same key: filters, a
-second aggregate and a further join may stand behind it. Equalities between other columns would be joins with many rows
-on a side (foreign keys), which need another state: they are refused, but as a filter behind an inner join.
+second aggregate and a further join may stand behind it. Columns of the left side that equal the key of the right one
+are a foreign key (`foreign_key_join`). Equalities between other columns are refused, but as a filter behind an inner
+join.
 """
 
 from __future__ import annotations
@@ -44,10 +45,18 @@ from headrace.spark.topology.nodes import (
 )
 from headrace.spark.unsupported import call_site, refusal, translated
 
-__all__ = ["JoinedTable", "KeyedTableJoin", "joined_tables", "key_column_of", "table_sides"]
+__all__ = [
+    "INTEGERS",
+    "JoinedTable",
+    "KeyedTableJoin",
+    "TableJoinReader",
+    "joined_tables",
+    "key_column_of",
+    "table_sides",
+]
 
 _KINDS: Mapping[str, TableJoinKind] = {**STREAM_JOINS, "anti": "left_anti", "leftanti": "left_anti"}
-_INTEGERS = ("tinyint", "smallint", "int", "bigint")  # each holds all values of those before it
+INTEGERS = ("tinyint", "smallint", "int", "bigint")  # each holds all values of those before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -251,12 +260,15 @@ def joined_tables(
     check_unique_names(joined.columns, where)
     check_repeatable(joined, where, "a join of two tables")
     [left, right] = [rows for _, rows in sides]
-    state, filters = _TableJoinReader(joined, kind, frames, (left, right), where).table_join(on, name)
+    from headrace.spark.foreign_key_join import ForeignKeyJoinReader  # which imports this module
+
+    by_foreign_key = ForeignKeyJoinReader(joined, kind, frames, (left, right), where).foreign_key_join(on, name)
+    state, filters = by_foreign_key or TableJoinReader(joined, kind, frames, (left, right), where).table_join(on, name)
     template = apply_calls(app._template_of(state.schema), filters)
     return JoinedTable(app, template, state, filters, group)
 
 
-class _TableJoinReader(JoinReader):
+class TableJoinReader(JoinReader):
     """Reads the analysed plan of a join of two tables."""
 
     _noun = "a join of two tables"
@@ -276,15 +288,7 @@ class _TableJoinReader(JoinReader):
 
     def table_join(self, on: Any, name: str | None) -> tuple[KeyedTableJoin, tuple[NarrowCall, ...]]:
         """Return the join, and the rest of its condition as calls on the joined rows."""
-        if self._join.subqueries().size():
-            raise self._refuse(
-                "a subquery in the condition would be read again, or not, with every micro-batch",
-                "read it beforehand and put the value in with F.lit",
-            )
-        condition = self._join.condition()
-        conjuncts = conjuncts_of(condition.get()) if condition.isDefined() else []
-        self._check_no_user_function(conjuncts)
-        pairs, filters = self._keys_and_filters(conjuncts)
+        pairs, filters = self._keys_and_filters(self._conjuncts())
         self._check_null_keys(pairs)
         kinds = tuple(str(left.dataType().json()) for left, _ in pairs)
         stored = [self._stored_columns(side) for side in range(2)]
@@ -308,6 +312,18 @@ class _TableJoinReader(JoinReader):
             shows_key=self._how != "full" or class_of(self._plan) != "Join",
         )
         return join, tuple(map(self._filter, filters))
+
+    def _conjuncts(self) -> list[Any]:
+        """Return the expressions that the condition connects by AND."""
+        if self._join.subqueries().size():
+            raise self._refuse(
+                "a subquery in the condition would be read again, or not, with every micro-batch",
+                "read it beforehand and put the value in with F.lit",
+            )
+        condition = self._join.condition()
+        conjuncts = conjuncts_of(condition.get()) if condition.isDefined() else []
+        self._check_no_user_function(conjuncts)
+        return conjuncts
 
     def _keys_and_filters(self, conjuncts: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """Return the pairs of values that are the keys of both tables, and all other conjuncts.
@@ -337,8 +353,9 @@ class _TableJoinReader(JoinReader):
                 raise self._refuse(
                     f"the key of the {role} table is {', '.join(wanted[side])}, and this condition does not equate "
                     f'"{(missing or wanted[side])[0]}" with a key column of the other one: a row could meet many',
-                    "group both sides by the columns that they are joined on, and equate all of them: "
-                    f"join(other, {wanted[side]}). A join on other columns, a foreign key, is planned",
+                    "equate the whole key of the right table with columns of the left one (a foreign key); or group "
+                    "both sides by the columns that they are joined on, and equate all of them: "
+                    f"join(other, {wanted[side]})",
                 )
         if filters and self._how != "inner":
             raise self._refuse(
@@ -366,7 +383,7 @@ class _TableJoinReader(JoinReader):
         """
         if class_of(value) == "Cast":
             before, behind = (str(one.dataType().simpleString()) for one in (value.child(), value))
-            if behind not in _INTEGERS or before not in _INTEGERS[: _INTEGERS.index(behind)]:
+            if behind not in INTEGERS or before not in INTEGERS[: INTEGERS.index(behind)]:
                 return None
             value = value.child()
         if class_of(value) != "AttributeReference":

@@ -428,7 +428,7 @@ def _partition_counts(compiled: CompiledTopology, given: int | Mapping[str, int]
         tasks = max(counts[topic] for source in part.sources for topic in source_topics(source))
         for branch in part.branches:
             if isinstance(branch.sink, RepartitionSink):
-                counts[branch.sink.topic] = max(tasks, counts.get(branch.sink.topic, 0))
+                counts |= {topic: max(tasks, counts.get(topic, 0)) for topic in branch.sink.topics}
         counts |= dict.fromkeys(part.changelog_topics, tasks)
     return counts
 
@@ -437,7 +437,7 @@ def _written_by(part: CompiledSubtopology, others: Iterable[CompiledSubtopology]
     """Whether one of `others` writes a repartition topic that `part` reads."""
     read = {source.topic for source in part.sources if isinstance(source, RepartitionSource)}
     sinks = (branch.sink for other in others for branch in other.branches)
-    return any(isinstance(sink, RepartitionSink) and sink.topic in read for sink in sinks)
+    return any(isinstance(sink, RepartitionSink) and not read.isdisjoint(sink.topics) for sink in sinks)
 
 
 def _check_counts(known: Iterable[str], given: object) -> None:

@@ -35,6 +35,7 @@ from headrace.spark.runtime.operators.keyed_operators import can_trace, stateful
 from headrace.spark.runtime.operators.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
 from headrace.spark.runtime.operators.over_rows_operator import OverRowsOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulStep
+from headrace.spark.runtime.operators.subscription_operator import SubscriptionOperator
 from headrace.spark.runtime.operators.transform_operator import TransformOperator
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
@@ -164,7 +165,8 @@ def _written(subtopology: CompiledSubtopology) -> list[str]:
     A `foreachBatch` function may run its frame several times, and each time the source's stage may write dead letters.
     """
     sinks = [branch.sink for branch in subtopology.branches]
-    writers = [sink.topic for sink in sinks if isinstance(sink, (TopicSink, RepartitionSink))]
+    writers = [sink.topic for sink in sinks if isinstance(sink, TopicSink)]
+    writers += [topic for sink in sinks if isinstance(sink, RepartitionSink) for topic in sink.topics]
     for branch in subtopology.branches:
         # Each branch judges its rows in a stage of its own.
         again = isinstance(branch.sink, ForeachBatchSink)
@@ -719,6 +721,8 @@ def _head_steps(branch: Branch, fetch: str, *, with_key: bool = False) -> list[S
         return [_joining(branch.join, fetch)]
     if branch.over is not None:
         return [StatefulStep(OverRowsOperator(branch.over), fetch)]
+    if branch.subscriptions is not None:
+        return [StatefulStep(SubscriptionOperator(branch.subscriptions), fetch)]
     return [StatefulStep(TransformOperator(branch.transform), fetch)] if branch.transform is not None else []
 
 

@@ -46,6 +46,13 @@ COORDINATES_COLUMN = "_kafka"  # struct: key, topic, partition, offset, timestam
 # form in which the join's store keeps it.
 JOIN_COLUMNS = (("side", '"byte"'), ("row", '"binary"'))
 
+# Columns of the repartition topics of a foreign-key join. In front of the subscriptions: the kind of record, the key of
+# the left row, and the right row. Kinds: 0, the left row refers to the key of the record; 1, the right row of this key;
+# 2, the left row refers to it no more. In front of the join: 0 for a left row and 1 for an answer, the foreign key, and
+# the row.
+SUBSCRIPTION_COLUMNS = (("side", '"byte"'), ("left", '"binary"'), ("row", '"binary"'))
+ANSWER_COLUMNS = (("side", '"byte"'), ("foreign", '"binary"'), ("row", '"binary"'))
+
 # The names of a join's sides in the watermarks that come with their rows.
 JOIN_SIDES = ("left", "right")
 
@@ -440,6 +447,47 @@ class TableJoin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKeyJoin(TableJoin):
+    """A join of two tables by a column of the left one, with its store: left rows and answers in, changes out.
+
+    Left rows come by their own key, `g0..`, and answers of `Subscriptions` with them: `ANSWER_COLUMNS`. Of `left`,
+    `key_expressions` are the foreign key.
+    """
+
+    foreign_types: tuple[str, ...]  # of the foreign key, Spark types as JSON
+    left_key_expressions: tuple[str, ...]  # canonical texts of g0, g1, ..
+
+    @property
+    def answer_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the columns of the repartition topic in front of it, with their types as JSON."""
+        groups = [(f"g{at}", kind) for at, (_name, kind) in enumerate(self.group_columns)]
+        return (*groups, *ANSWER_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriptions:
+    """The right table of a foreign-key join by its key, and which left rows refer to each: answers for these out."""
+
+    join: ForeignKeyJoin
+    name: str  # "joined-by-customer-subscriptions": the store's name and the subtopology's
+    changelog_topic: str
+
+    @property
+    def where(self) -> str:
+        return self.join.where
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Return the columns of its rows: those of the topic that the join reads."""
+        return self.join.answer_columns
+
+    @property
+    def kept_columns(self) -> tuple[tuple[str, str], ...]:
+        """Those of its columns that its rows have: all."""
+        return self.columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SortColumn:
     """One expression of an ORDER BY."""
 
@@ -766,6 +814,13 @@ class RepartitionSink:
     # `table_join`, they are `g0..` and `JOIN_COLUMNS`.
     takes_changes: bool = False
     table_join: TableJoin | None = None
+    subscriptions_topic: str = ""  # of a foreign-key join: where its left side sends what its rows refer to
+    subscription_expressions: tuple[str, ...] = ()  # of that topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics that it writes."""
+        return (self.topic, self.subscriptions_topic) if self.subscriptions_topic else (self.topic,)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -809,15 +864,16 @@ Leaving: TypeAlias = TopicSink | ForeachBatchSink | TableSink  # what a user dec
 class Branch:
     """One path of rows from a source of the subtopology to a sink.
 
-    In order: `join`, `transform` or `over` of the source's rows, or `closed`, the windows of its rows that close,
-    `before` on the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`, its results,
-    `after` on them, `onward`, `sink`.
+    In order: `join`, `transform`, `over` or `subscriptions` of the source's rows, or `closed`, the windows of its rows
+    that close, `before` on the columns, `deduplication`, `between` on its rows, `projection`, `watermark`, `operator`,
+    its results, `after` on them, `onward`, `sink`.
     """
 
     source_index: int
     join: Join | None = None
     transform: Transform | None = None
     over: OverRows | None = None
+    subscriptions: Subscriptions | None = None
     closed: WindowedAggregate | None = None  # with its results: one row per group of a closed window
     before: tuple[NarrowCall, ...] = ()
     deduplication: Deduplication | None = None
@@ -830,14 +886,14 @@ class Branch:
     sink: Sink
 
     @property
-    def head(self) -> Join | Transform | OverRows | WindowedAggregate | None:
+    def head(self) -> Join | Transform | OverRows | Subscriptions | WindowedAggregate | None:
         """Return the operator in front of everything else, which makes the rows that `before` takes."""
         return self.row_operator or self.closed
 
     @property
-    def row_operator(self) -> Join | Transform | OverRows | None:
+    def row_operator(self) -> Join | Transform | OverRows | Subscriptions | None:
         """Return the operator in front that makes rows of a stream."""
-        return self.join or self.transform or self.over
+        return self.join or self.transform or self.over or self.subscriptions
 
     @property
     def out_of_time(self) -> OutOfTime:
@@ -913,7 +969,7 @@ class CompiledTopology:
                     part.subtopology_id
                     for part in self.subtopologies
                     for branch in part.branches
-                    if isinstance(branch.sink, RepartitionSink) and branch.sink.topic == topic
+                    if isinstance(branch.sink, RepartitionSink) and topic in branch.sink.topics
                 ]
                 depths[topic] = 1 + max((depth_of(one) for name in writers for one in topics_read[name]), default=-1)
             return depths[topic]
@@ -942,7 +998,10 @@ def _describe(subtopology: CompiledSubtopology) -> Subtopology:
     }
     repartition_sources = {source.topic for source in subtopology.sources if isinstance(source, RepartitionSource)}
     repartition_sinks = {
-        branch.sink.topic for branch in subtopology.branches if isinstance(branch.sink, RepartitionSink)
+        topic
+        for branch in subtopology.branches
+        if isinstance(branch.sink, RepartitionSink)
+        for topic in branch.sink.topics
     }
     changelogs = set(subtopology.changelog_topics)
     return Subtopology(

@@ -29,6 +29,7 @@ from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OLD_COLUMN,
     TASK_COLUMN,
+    ForeignKeyJoin,
     Join,
     RelayedWatermark,
     RepartitionSink,
@@ -71,6 +72,10 @@ class RepartitionSinkStep:
     sink: RepartitionSink
 
     def start(self, context: StageContext) -> Operator:
+        if isinstance(self.sink.table_join, ForeignKeyJoin):
+            from headrace.spark.runtime.batches.foreign_key_sinks import foreign_key_sink  # which imports this module
+
+            return foreign_key_sink(self, self.sink.table_join, context)
         if self.sink.table_join is not None:
             return _TableSideSink(self, self.sink.table_join, context)
         if self.sink.takes_changes:

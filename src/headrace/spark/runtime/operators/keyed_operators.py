@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.spark.runtime.batches.stages import Step
 from headrace.spark.runtime.operators.aggregate_operator import AggregateOperator
+from headrace.spark.runtime.operators.foreign_key_join_operator import ForeignKeyJoinOperator
 from headrace.spark.runtime.operators.session_operator import SessionOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulOperator
 from headrace.spark.runtime.operators.table_aggregate_operator import TableAggregateOperator
@@ -22,6 +23,7 @@ from headrace.spark.runtime.operators.window_top_n_operator import WindowTopNOpe
 from headrace.spark.runtime.record_tracing import TracedAggregateStep
 from headrace.spark.topology.nodes import (
     Aggregate,
+    ForeignKeyJoin,
     KeyedOperator,
     SessionWindow,
     TableAggregate,
@@ -58,6 +60,7 @@ _KINDS: dict[type, _Kind] = {
     WindowedAggregate: _Kind(_windows),
     TableAggregate: _Kind(_table),
     TableJoin: _Kind(lambda node, _: TableJoinOperator(node)),
+    ForeignKeyJoin: _Kind(lambda node, _: ForeignKeyJoinOperator(node)),
     TopN: _Kind(TopNOperator),
     WindowedTopN: _Kind(WindowTopNOperator),
 }

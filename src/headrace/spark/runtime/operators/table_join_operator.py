@@ -35,7 +35,7 @@ from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, OLD_COLUMN, 
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import BatchKey
 
-__all__ = ["TableJoinOperator"]
+__all__ = ["JoinedChanges", "TableJoinOperator"]
 
 Mask = NDArray[np.bool_]
 _SIDE, _ROW = (name for name, _ in JOIN_COLUMNS)
@@ -74,7 +74,7 @@ class _TableJoin:
     def on_rows(self, partition: int, rows: pa.Table) -> None:
         self._rows.setdefault(partition, []).append(rows.select([*self._groups.names, _SIDE, _ROW]))
 
-    def end(self, partition: int) -> _Changes | None:
+    def end(self, partition: int) -> JoinedChanges | None:
         tables = self._rows.pop(partition, [])
         if not tables:
             return None
@@ -93,7 +93,7 @@ class _TableJoin:
             last = np.full(len(distinct), -1, np.int64)
             np.maximum.at(last, of_row[mine], mine)
             newest.append(_NewRows(rows.column(_ROW).combine_chunks().take(pa.array(last, mask=last < 0)), last >= 0))
-        return _Changes(self._join, partition, distinct, groups.take(pa.array(first)), newest)
+        return JoinedChanges(self._join, partition, distinct, groups.take(pa.array(first)), newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _NewRows:
     is_new: Mask  # whether the side has changed at all
 
 
-class _Changes:
+class JoinedChanges:
     """Keys of one task that a micro-batch has records of."""
 
     def __init__(

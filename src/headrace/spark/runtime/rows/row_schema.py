@@ -29,11 +29,13 @@ from headrace.spark.topology.nodes import (
     Branch,
     CompiledTopology,
     Deduplication,
+    ForeignKeyJoin,
     Join,
     KeyedOperator,
     OverRows,
     RepartitionSource,
     SessionWindow,
+    Subscriptions,
     TableAggregate,
     TableJoin,
     TopN,
@@ -58,6 +60,7 @@ __all__ = [
     "store_of_deduplication",
     "store_of_join",
     "store_of_over",
+    "store_of_subscriptions",
     "store_of_transform",
     "store_of_watermark",
     "stored_schema",
@@ -265,8 +268,10 @@ def windowed_top_n_schema(top: WindowedTopN) -> RowSchema:
 
 def table_join_schema(join: TableJoin) -> RowSchema:
     """The rows of a table-table join's store and changelog: the row that each side has of a key."""
-    pairs = zip(join.left.key_expressions, join.right.key_expressions, join.group_columns, strict=True)
-    columns = [RowColumn("key", f"{left} = {right}", str(arrow_type(kind))) for left, right, (_, kind) in pairs]
+    columns: list[RowColumn] = []
+    if not isinstance(join, ForeignKeyJoin):
+        pairs = zip(join.left.key_expressions, join.right.key_expressions, join.group_columns, strict=True)
+        columns += [RowColumn("key", f"{left} = {right}", str(arrow_type(kind))) for left, right, (_, kind) in pairs]
     for role, side in zip(JOIN_SIDES, join.sides, strict=True):
         columns += [
             RowColumn(role, expression, str(arrow_type(kind)))
@@ -278,12 +283,25 @@ def table_join_schema(join: TableJoin) -> RowSchema:
     return RowSchema(tuple(columns))
 
 
+def foreign_key_join_schema(join: ForeignKeyJoin) -> RowSchema:
+    """The rows of a foreign-key join's store and changelog: the row of each left key, and the right row with it."""
+    keys = zip(join.left_key_expressions, join.group_columns, strict=True)
+    columns = [RowColumn("key", expression, str(arrow_type(kind))) for expression, (_, kind) in keys]
+    return RowSchema((*columns, *_foreign_key_columns(join), *table_join_schema(join).values))
+
+
+def _foreign_key_columns(join: ForeignKeyJoin) -> list[RowColumn]:
+    pairs = zip(join.left.key_expressions, join.right.key_expressions, join.foreign_types, strict=True)
+    return [RowColumn("foreign key", f"{left} = {right}", str(arrow_type(kind))) for left, right, kind in pairs]
+
+
 # Rows of the store and changelog of each kind of operator with keys.
 _STATE_SCHEMAS: dict[type, Callable[[Any], RowSchema]] = {
     Aggregate: state_schema,
     WindowedAggregate: windowed_schema,
     TableAggregate: state_schema,
     TableJoin: table_join_schema,
+    ForeignKeyJoin: foreign_key_join_schema,
     TopN: top_n_schema,
     WindowedTopN: windowed_top_n_schema,
 }
@@ -358,6 +376,16 @@ def store_of_over(over: OverRows) -> StoreSpec:
     return StoreSpec(name=over.name, changelog_topic=over.changelog_topic, rows=RowSchema(tuple(columns)))
 
 
+def store_of_subscriptions(subscriptions: Subscriptions) -> StoreSpec:
+    """The store of the right side of a foreign-key join: its rows, and the keys of the left rows that refer to each.
+
+    Rows and keys are bytes of the join's own store, so all that identifies that one identifies this one.
+    """
+    columns = store_of(subscriptions.join).rows.columns
+    rows = RowSchema((*columns, RowColumn("subscriptions", subscriptions.join.kind, "left keys")))
+    return StoreSpec(name=subscriptions.name, changelog_topic=subscriptions.changelog_topic, rows=rows)
+
+
 def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
     """The stores of the operators of a branch."""
     stores: list[StoreSpec] = []
@@ -367,6 +395,8 @@ def stores_of_branch(branch: Branch) -> tuple[StoreSpec, ...]:
         stores.append(store_of_transform(branch.transform))
     if branch.over is not None:
         stores.append(store_of_over(branch.over))
+    if branch.subscriptions is not None:
+        stores.append(store_of_subscriptions(branch.subscriptions))
     if branch.closed is not None:
         stores.append(store_of(branch.closed))
     if branch.deduplication is not None:

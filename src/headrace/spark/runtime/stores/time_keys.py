@@ -67,14 +67,14 @@ def first_key_at(time: int, *, kind: bytes = ENTRY) -> bytes:
     return kind + _sortable(np.array([time], np.int64)).tobytes()
 
 
-def shortened_keys(keys: pa.Array) -> pa.Array:
+def shortened_keys(keys: pa.Array, longest: int = LONGEST_KEY) -> pa.Array:
     """Return keys that fit a name of the store: long ones as digests, behind a byte that no key begins with."""
-    if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= LONGEST_KEY:
+    if not len(keys) or pc.max(pc.binary_length(keys)).as_py() <= longest:
         return keys
     shortened = [
         # No key begins with FE: a key of text is UTF-8, null is FF alone, any other begins with its format version
         # (`rows.encode_key`).
-        _DIGEST + hashlib.blake2b(key, digest_size=32).digest() if len(key) > LONGEST_KEY else key
+        _DIGEST + hashlib.blake2b(key, digest_size=32).digest() if len(key) > longest else key
         for key in keys.to_pylist()
     ]
     return pa.array(shortened, pa.binary())

@@ -1,0 +1,195 @@
+"""Sinks in front of a foreign-key join: rows of the left table by their own key and by what they refer to, right rows.
+
+A change of a left row goes to two repartition topics in one transaction:
+
+- to the join, by the key of the left row: the row with its foreign key, or that it is gone;
+- to the subscriptions, by the foreign key, and only where that changes: the row refers to this one now, or no more.
+
+The subscriptions read the second one when the transaction is committed, so an answer lies behind the left row in the
+partition that the join reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.spark.arrow_types import arrow_types
+from headrace.spark.runtime.batches.sink_stage import RepartitionSinkStep, _ChangesSink, _Sink
+from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
+from headrace.spark.runtime.operators.change_rows import Mask, upserts
+from headrace.spark.runtime.rows.row_schema import input_schema, store_of
+from headrace.spark.runtime.rows.rows import encode_key, encode_rows
+from headrace.spark.topology.nodes import (
+    ANSWER_COLUMNS,
+    DELETED_COLUMN,
+    KEY_COLUMN,
+    SUBSCRIPTION_COLUMNS,
+    TASK_COLUMN,
+    ForeignKeyJoin,
+    RepartitionSink,
+)
+
+__all__ = ["SUBSCRIBES", "UNSUBSCRIBES", "foreign_key_sink", "left_rows", "subscriptions_of"]
+
+SUBSCRIBES, RIGHT_ROW, UNSUBSCRIBES = 0, 1, 2
+_FOREIGN = "__headrace_foreign"
+_SIDE, _LEFT, _ROW = (name for name, _ in SUBSCRIPTION_COLUMNS)
+
+
+def foreign_key_sink(step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> Operator:
+    """Return the sink of one side of a join."""
+    return _RightSink(step, join, context) if step.sink.join_side else _LeftSink(step, join, context)
+
+
+def left_rows(table: pa.Table, is_old: Mask, is_replaced: Mask, foreign: pa.Array, *, is_preserved: bool) -> pa.Table:
+    """Return the newest left rows with their foreign keys, and those that are gone, marked by `DELETED_COLUMN`.
+
+    Args:
+        table: Changes of the left table.
+        is_old: As `ChangeRows.add` returns it.
+        is_replaced: The same.
+        foreign: Foreign key of each row, null if it has a null.
+        is_preserved: Whether a row without a partner is in the result. Otherwise a row without a foreign key is gone.
+    """
+    rows = upserts(table.append_column(_FOREIGN, foreign), is_old, is_replaced)
+    if is_preserved:
+        return rows
+    refers = foreign.is_valid().to_numpy(zero_copy_only=False).astype(np.bool_)
+    # A row that referred to nothing has never been sent.
+    was_sent = refers.copy()
+    was_sent[1:] |= is_replaced[:-1] & refers[:-1]
+    kept = pa.array((refers | was_sent)[~is_replaced])
+    gone = pc.or_(rows.column(DELETED_COLUMN), rows.column(_FOREIGN).is_null())
+    return rows.set_column(rows.column_names.index(DELETED_COLUMN), DELETED_COLUMN, gone).filter(kept)
+
+
+def subscriptions_of(table: pa.Table, is_old: Mask, is_replaced: Mask, foreign: pa.Array, left: pa.Array) -> pa.Table:
+    """Return the records for the subscriptions: `KEY_COLUMN`, side, key of the left row, no row.
+
+    Args:
+        table: Changes of the left table.
+        is_old: As `ChangeRows.add` returns it.
+        is_replaced: The same.
+        foreign: Foreign key of each row, null if it has a null.
+        left: Key of each row.
+    """
+    same = np.zeros(len(is_old), np.bool_)
+    if len(is_old) > 1:
+        equal = pc.fill_null(pc.equal(foreign[:-1], foreign[1:]), False).to_numpy(zero_copy_only=False)
+        same[:-1] = is_replaced[:-1] & equal
+    stays = same.copy()
+    stays[1:] |= same[:-1]  # the new row behind an old one with the same foreign key
+    refers = foreign.is_valid().to_numpy(zero_copy_only=False).astype(np.bool_)
+    places = pa.array(np.flatnonzero(refers & ~stays))
+    sides = np.where(is_old, UNSUBSCRIBES, SUBSCRIBES).astype(np.int8)
+    return pa.table(
+        {
+            KEY_COLUMN: foreign.take(places),
+            _SIDE: pa.array(sides).take(places),
+            _LEFT: left.take(places),
+            _ROW: pa.nulls(len(places), pa.binary()),
+            TASK_COLUMN: table.column(TASK_COLUMN).combine_chunks().take(places),
+        }
+    )
+
+
+class _LeftSink(_ChangesSink):
+    """Writes the changes of the left table to both topics."""
+
+    def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
+        super().__init__(step, context)
+        # The projection has the key first, and the foreign key behind it.
+        kinds = [kind for _, kind in join.group_columns]
+        self._keys = _schema_of((f"g{at}", kind) for at, kind in enumerate(kinds))
+        self._foreign = _schema_of((f"g{at}", kind) for at, kind in enumerate(join.foreign_types, len(kinds)))
+        self._columns = _schema_of(join.left.columns)
+        self._row_fingerprint = store_of(join).rows.fingerprint
+        self._is_preserved = 0 in join.preserved
+        self._subscriptions = _SubscriptionSink(step.sink, context)
+
+    def finish(self) -> Iterable[pa.Table]:
+        yield from super().finish()
+        yield from self._subscriptions.finish()
+
+    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> Iterable[pa.Table]:
+        table, is_old, is_replaced = changes
+        if not table.num_rows:
+            return ()
+        foreign = _key_or_null(_typed(table, self._foreign))
+        left = encode_key(_typed(table, self._keys))
+        subscriptions = subscriptions_of(table, is_old, is_replaced, foreign, left)
+        if subscriptions.num_rows:
+            self._subscriptions.push(subscriptions)
+        rows = left_rows(table, is_old, is_replaced, foreign, is_preserved=self._is_preserved)
+        return super(_ChangesSink, self).push(rows) if rows.num_rows else ()
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        table = table.combine_chunks()
+        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
+        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        side, foreign, row = (name for name, _ in ANSWER_COLUMNS)
+        keys = table.select(self._keys.names).append_column(side, pa.array(np.zeros(table.num_rows, np.int8)))
+        return super().encode(keys.append_column(foreign, table.column(_FOREIGN)).append_column(row, rows))
+
+
+class _RightSink(_ChangesSink):
+    """Writes the changes of the right table to the subscriptions: the new row of a key, or null where it has none."""
+
+    def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
+        super().__init__(step, context)
+        self._keys = _schema_of((f"g{at}", kind) for at, kind in enumerate(join.foreign_types))
+        self._columns = _schema_of(join.right.columns)
+        self._row_fingerprint = store_of(join).rows.fingerprint
+
+    def _records(self, table: pa.Table, is_old: Mask, is_replaced: Mask) -> pa.Table:
+        rows = upserts(table, is_old, is_replaced)
+        for name in self._keys.names:  # in SQL null equals nothing
+            if rows.column(name).null_count:
+                rows = rows.filter(rows.column(name).is_valid())
+        return rows
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        table = table.combine_chunks()
+        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
+        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        sides = pa.array(np.full(len(rows), RIGHT_ROW, np.int8))
+        values = encode_rows([sides, pa.nulls(len(rows), pa.binary()), rows], self._fingerprint)
+        return encode_key(_typed(table, self._keys)), values
+
+
+class _SubscriptionSink(_Sink):
+    """Writes which left rows refer to a key of the right table."""
+
+    def __init__(self, sink: RepartitionSink, context: StageContext) -> None:
+        super().__init__(sink.subscriptions_topic, context)
+        self._fingerprint = input_schema(SUBSCRIPTION_COLUMNS, sink.subscription_expressions).fingerprint
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        columns = [table.column(name).combine_chunks() for name, _ in SUBSCRIPTION_COLUMNS]
+        return table.column(KEY_COLUMN).combine_chunks(), encode_rows(columns, self._fingerprint)
+
+    def _count(self, table: pa.Table) -> None:
+        """Count nothing: the left row that a record belongs to is counted."""
+
+
+def _schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
+    columns = tuple(columns)
+    return pa.schema(zip([name for name, _ in columns], arrow_types(columns), strict=True))
+
+
+def _typed(table: pa.Table, schema: pa.Schema) -> list[pa.Array]:
+    return [column.combine_chunks() for column in fitted(table.select(schema.names), schema).columns]
+
+
+def _key_or_null(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the key of each row, null if one of its values is."""
+    is_null: NDArray[np.bool_] = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        is_null |= column.is_null().to_numpy(zero_copy_only=False).astype(np.bool_)
+    return pc.if_else(pa.array(is_null), pa.scalar(None, pa.binary()), encode_key(columns))
