@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.spark.runtime.operators.keyed_operators import stateful_operator
-from headrace.spark.runtime.operators.stateful_operator import StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import StatefulOperator, StoreUpdate
+from headrace.spark.runtime.operators.subscription_operator import SubscriptionOperator
 from headrace.spark.runtime.stores.store import BatchKey, StoreIdentity, StorePosition, StoreReader, TaskStore
-from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate, TableJoin
+from headrace.spark.topology.nodes import TASK_COLUMN, Aggregate, Subscriptions, TableJoin
 
 
 @dataclass
@@ -21,7 +22,7 @@ class AggregatingTask:
     """Runs micro-batches of rows `g0.., i0..`. Mutable; close its store."""
 
     directory: Path
-    aggregate: Aggregate | TableJoin
+    aggregate: Aggregate | TableJoin | Subscriptions
     store: TaskStore = field(init=False)
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     committed: BatchKey | None = None
@@ -29,21 +30,27 @@ class AggregatingTask:
     restores: int = 0
     newest: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     results: pa.Table | None = None  # of the last micro-batch, if it committed and changed something
+    all_results: list[pa.Table] = field(default_factory=list)  # the same, of an operator that yields several tables
 
     def __post_init__(self) -> None:
         self.store = self._opened()
 
     def _opened(self) -> TaskStore:
-        [spec] = stateful_operator(self.aggregate, False).stores
+        [spec] = self._operator().stores
         identity = StoreIdentity(changelog_topic_id="t", schema_hash=spec.rows.hash, boot_id="b")
         return TaskStore(self.directory / f"store-{self.restores}", identity)
+
+    def _operator(self) -> StatefulOperator:
+        if isinstance(self.aggregate, Subscriptions):
+            return SubscriptionOperator(self.aggregate)
+        return stateful_operator(self.aggregate, self.aggregate.emits_changes)
 
     def run(self, rows: pa.Table, *, commits: bool = True, tables: int = 1) -> None:
         """Run a micro-batch; without `commits` it is prepared, and the next one undoes it."""
         self.batch += 1
-        self.results = None
+        self.results, self.all_results = None, []
         key = BatchKey(incarnation="run", batch_id=self.batch)
-        operator = stateful_operator(self.aggregate, self.aggregate.emits_changes).start()
+        operator = self._operator().start()
         operator.begin(key)
         for piece in np.array_split(np.arange(rows.num_rows), tables):
             if len(piece):
@@ -76,9 +83,14 @@ class AggregatingTask:
         keys, values = written[-1]
         assert keys.to_pylist() == sorted(set(keys.to_pylist()))
         self.changelog += zip(keys.to_pylist(), values.to_pylist(), strict=True)
-        if changes is not None:
+        if changes is None:
+            return
+        if isinstance(self.aggregate, Subscriptions):
+            self.all_results = list(changes.results())
+        else:
             groups = [f"g{at}" for at in range(len(self.aggregate.group_columns))]
             self.results = changes.results()
+            self.all_results = [self.results]
             for row in self.results.to_pylist():
                 del row[TASK_COLUMN]
                 self.newest[tuple(repr(row[name]) for name in groups)] = row

@@ -1,0 +1,105 @@
+"""kill -9 of an application that joins two tables by a foreign key, at points of its commit path.
+
+Orders move to other customers all the time, and customers change. In the end each order has the newest row of its last
+customer, as if nothing had died.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.polling import wait_until
+from tests.longer import longer
+from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up, newest
+from tests.spark.test_join_crashes import ALL_POINTS
+
+from headrace.client.admin import Admin
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign, longer]
+
+GROUP = "named-orders"
+ORDERS, CUSTOMERS, PARTITIONS = 60, 13, 2
+WORK_BETWEEN = 300
+
+
+def record(number: int) -> tuple[str, dict[str, Any], int]:
+    """Return topic, row and key of a record: all records of a key go to one partition."""
+    if number % 3 == 0:
+        customer = number * 7 % CUSTOMERS
+        return "customers", {"customer_id": customer, "n": number}, customer
+    order = number * 11 % ORDERS
+    # The last customer has no row.
+    return "orders", {"id": order, "n": number, "customer": number * 5 % (CUSTOMERS + 1)}, order
+
+
+class References(Feed):
+    """A feed of orders and customers."""
+
+    def send(self, number: int) -> None:
+        topic, row, key = record(number)
+
+        def on_delivery(error: Any, _message: Any) -> None:
+            if error is not None:
+                self.failed.append(f"{number}: {error}")
+
+        self._producer.produce(
+            topic, value=json.dumps(row).encode(), partition=key % PARTITIONS, on_delivery=on_delivery
+        )
+        self.next = max(self.next, number + 1)
+        self._producer.poll(0)
+
+
+def expected(sent: int) -> dict[int, tuple[int, int | None]]:
+    """Return for each order its newest change, and the newest one of its customer."""
+    orders: dict[int, tuple[int, int]] = {}
+    customers: dict[int, int] = {}
+    for number in range(sent):
+        topic, row, key = record(number)
+        if topic == "orders":
+            orders[key] = number, row["customer"]
+        else:
+            customers[key] = number
+    return {key: (number, customers.get(customer)) for key, (number, customer) in orders.items()}
+
+
+def test_each_order_has_the_row_of_its_last_customer(tmp_path: Path) -> None:
+    crash = CrashFile(tmp_path / "crash")
+    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
+    with BrokerProcess(tmp_path / "data") as broker:
+        servers = broker.bootstrap_servers
+        application = Application(
+            "crashing_references.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
+        )
+        with Admin(servers) as admin, References(servers, PARTITIONS) as feed:
+            admin.create_topics({"orders": PARTITIONS, "customers": PARTITIONS}, replication_factor=1)
+            application.start()
+            feed.run(per_second=200)
+            try:
+                for point in ("nowhere", *ALL_POINTS):
+                    if point != "nowhere":
+                        crash_at(point, application, crash, broker)
+                    at = committed(admin)
+                    if application.has_ended:
+                        application.start()
+                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
+                    wait_until(reached, f"at work again after: {point}", application, broker)
+                sent = feed.stop()
+                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
+                assert application.stop() == 0
+            finally:
+                application.end()
+        found = {row["id"]: (row["changed"], row.get("named")) for row in newest(servers, "named").values()}
+        assert found == expected(sent)
+
+
+def committed(admin: Admin) -> int:
+    return sum(admin.committed_offsets(GROUP).values())
+
+
+def has_committed(admin: Admin, more_than: int) -> bool:
+    return committed(admin) > more_than
