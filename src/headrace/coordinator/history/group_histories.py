@@ -1,0 +1,140 @@
+"""Histories of all groups of a coordinator, or of a cluster that is observed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.coordinator.history.assignments import TopicName
+from headrace.coordinator.history.group_history import GroupHistory
+from headrace.coordinator.history.history_record import Author, HistoryKind, HistoryRecord
+from headrace.coordinator.records.schemas import (
+    ConsumerGroupMetadataKey,
+    GroupMetadataKey,
+    OffsetCommitKey,
+    StreamsGroupMetadataKey,
+)
+from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord
+
+__all__ = ["RECORDER", "GroupHistories"]
+
+RECORDER = ""
+"""Group id of entries about the recorder itself."""
+# Names of deleted groups, whose entries are still in the topic: a group of the same name continues their sequence.
+MOST_SEQUENCES = 100_000
+_GROUP_KEYS = (ConsumerGroupMetadataKey, GroupMetadataKey, StreamsGroupMetadataKey)
+
+
+class GroupHistories:
+    """Histories by group. Mutable.
+
+    Args:
+        topic_name: Names of topic ids.
+        sees_requests: Whether events and authors are observed, besides records.
+        sequences: Sequence number of the next entry, by group.
+    """
+
+    def __init__(
+        self, *, topic_name: TopicName, sees_requests: bool = True, sequences: Mapping[str, int] | None = None
+    ) -> None:
+        self._topic_name = topic_name
+        self._sees_requests = sees_requests
+        self._sequences = dict(sequences or {})
+        self._groups: dict[str, GroupHistory] = {}
+        # Groups that may have entries, or will have some when time passes.
+        self._active: dict[str, GroupHistory] = {}
+        self._own: list[HistoryRecord] = []
+
+    def load(self, records: Iterable[CoordinatorRecord], at_ms: int) -> None:
+        """Take over the groups that exist already, without entries."""
+        by_group: dict[str, list[CoordinatorRecord]] = {}
+        for record in records:
+            by_group.setdefault(_group_id(record.key), []).append(record)
+        for group_id, found in by_group.items():
+            if any(not isinstance(record.key, OffsetCommitKey) for record in found):
+                # Offsets last: a commit counts for a partition that is assigned.
+                found.sort(key=lambda record: isinstance(record.key, OffsetCommitKey))
+                self._history(group_id).load(found, at_ms)
+
+    def observe(
+        self, records: Sequence[CoordinatorRecord], events: Sequence[CoordinatorEvent], author: Author, at_ms: int
+    ) -> None:
+        """Take note of the effects of one rule, which may concern several groups."""
+        # A commit of one group, which nearly all calls are. Groups without members have no history.
+        if not events and records and isinstance(records[0].key, OffsetCommitKey):
+            history = self._groups.get(records[0].key.group)
+            if history is None:
+                return
+            if all(isinstance(each.key, OffsetCommitKey) and each.key.group == history.group_id for each in records):
+                history.observe(records, (), author, at_ms)
+                return
+        changed: dict[str, tuple[list[CoordinatorRecord], list[CoordinatorEvent]]] = {}
+        for record in records:
+            changed.setdefault(_group_id(record.key), ([], []))[0].append(record)
+        for event in events:
+            changed.setdefault(event.group_id, ([], []))[1].append(event)
+        for group_id, (of_group, about) in changed.items():
+            if group_id not in self._groups and not about and all(map(_is_offset_or_tombstone, of_group)):
+                continue
+            history = self._history(group_id)
+            history.observe(of_group, about, author, at_ms)
+            self._active[group_id] = history
+            # A group that changes its type has records of the new one behind the tombstone.
+            if _is_deletion(of_group):
+                self._forget(history)
+
+    def add_own(self, detail: str, at_ms: int) -> None:
+        """Add an entry about the recorder: that it began, or what it has lost."""
+        kind: HistoryKind = "recorder"
+        sequence = self._sequences.get(RECORDER, 0)
+        self._sequences[RECORDER] = sequence + 1
+        self._own.append(
+            HistoryRecord(group_id=RECORDER, sequence=sequence, step=sequence, at_ms=at_ms, kind=kind, detail=detail)
+        )
+
+    def on_time(self, now_ms: int) -> None:
+        """Add the entries that are due."""
+        for history in self._active.values():
+            history.on_time(now_ms)
+
+    def take_entries(self) -> list[HistoryRecord]:
+        """Return the new entries, those of a group in order."""
+        entries, self._own = self._own, []
+        for group_id, history in tuple(self._active.items()):
+            entries += history.take_entries()
+            if not history.is_waiting:
+                del self._active[group_id]
+        return entries
+
+    def _history(self, group_id: str) -> GroupHistory:
+        history = self._groups.get(group_id)
+        if history is None:
+            history = self._groups[group_id] = GroupHistory(
+                group_id,
+                topic_name=self._topic_name,
+                next_sequence=self._sequences.pop(group_id, 0),
+                sees_requests=self._sees_requests,
+            )
+        return history
+
+    def _forget(self, history: GroupHistory) -> None:
+        """Drop the state of a group that was deleted."""
+        self._own += history.take_entries()
+        self._active.pop(history.group_id, None)
+        del self._groups[history.group_id]
+        while len(self._sequences) >= MOST_SEQUENCES:
+            del self._sequences[next(iter(self._sequences))]
+        self._sequences[history.group_id] = history.next_sequence
+
+
+def _group_id(key: object) -> str:
+    return str(getattr(key, "group_id", None) or getattr(key, "group", ""))
+
+
+def _is_deletion(records: Sequence[CoordinatorRecord]) -> bool:
+    return any(isinstance(record.key, _GROUP_KEYS) for record in records) and all(
+        record.value is None for record in records
+    )
+
+
+def _is_offset_or_tombstone(record: CoordinatorRecord) -> bool:
+    return record.value is None or isinstance(record.key, OffsetCommitKey)
