@@ -132,6 +132,8 @@ class Server:
         services.coordinator.stop()
         services.transactions.stop()
         services.hanging.stop()
+        if services.recorder is not None:
+            services.recorder.stop()
         # 4. The disk, as long as it takes; then the marker of a clean stop, which spares the next start its checks.
         services.flusher.close()
         self.services = None
@@ -290,6 +292,10 @@ class Server:
         if configuration.flag("log.cleaner.enable"):
             cleaning_ms = configuration.integer("log.cleaner.backoff.ms")
             self._start_background_task(self.clock.every(cleaning_ms, _log_failures(services.logs.compact)))
+        if services.recorder is not None:
+            from headrace.broker.monitoring.group_recorder import INTERVAL_MS
+
+            self._start_background_task(self.clock.every(INTERVAL_MS, _log_failures(services.recorder.record)))
         self._start_background_task(self._measure_lag())
         steady = SteadyClock()
         self._start_background_task(

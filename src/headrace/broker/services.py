@@ -48,6 +48,7 @@ from headrace.storage.producer_state import ProducerBudget
 
 if TYPE_CHECKING:
     from headrace.broker.monitoring.client_metrics import ClientMetrics
+    from headrace.broker.monitoring.group_recorder import GroupRecorder
 
 __all__ = [
     "ALL_OPERATIONS_UNKNOWN",
@@ -100,6 +101,7 @@ class Services:
     quotas: Quotas
     address_of: Callable[[RequestContext], tuple[str, int]]
     scram_credentials: ScramCredentials
+    recorder: GroupRecorder | None = None
     client_metrics: ClientMetrics | None = None
 
     @property
@@ -167,6 +169,7 @@ def open_services(
             cleaner=LogCleaner(directory, dedupe_buffer_bytes=configuration.integer("log.cleaner.dedupe.buffer.size")),
         )
         topics = TopicAdministration(configuration, metadata, logs, changed=metadata_changed)
+        recorder = _recorder(configuration, metadata, logs, topics, clock)
         coordinator = GroupCoordinator(
             configuration=lambda: settings.coordinator,
             partitions=group_topic.partitions,
@@ -176,6 +179,7 @@ def open_services(
             create_topics=topics.create_internal,
             metrics=metrics,
             max_groups=lambda: configuration.integer("headrace.max.groups"),
+            observe=None if recorder is None else recorder.observe,
         )
         # Groups before transactions: completing a transaction writes markers for offsets that the groups hold.
         coordinator.load()
@@ -191,6 +195,9 @@ def open_services(
             clock=clock,
         )
         transactions.load()
+        if recorder is not None:
+            # Behind the transactions: markers that a restart completes decide about offsets.
+            recorder.start(record for shard in coordinator.shards() for record in shard.hard_state())
         hanging = HangingTransactions(transactions=transactions, markers=markers, metadata=metadata, clock=clock)
         budget = ProducerBudget(configuration.integer("headrace.max.producers"))
 
@@ -226,4 +233,21 @@ def open_services(
         quotas=quotas,
         address_of=address_of,
         scram_credentials=ScramCredentials(directory),
+        recorder=recorder,
     )
+
+
+def _recorder(
+    configuration: BrokerConfiguration,
+    metadata: ClusterMetadata,
+    logs: PartitionLogs,
+    topics: TopicAdministration,
+    clock: Clock,
+) -> GroupRecorder | None:
+    """Return the recorder of groups; None, without its imports, unless the settings ask for one."""
+    records_per_group = configuration.integer("headrace.group.history.records")
+    if records_per_group == 0:
+        return None
+    from headrace.broker.monitoring.group_recorder import GroupRecorder
+
+    return GroupRecorder(records_per_group=records_per_group, metadata=metadata, logs=logs, topics=topics, clock=clock)

@@ -101,6 +101,15 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "(POLICY_VIOLATION).",
             ),
             _row(
+                "headrace.group.history.records",
+                "int",
+                0,
+                0,
+                doc="The recorder of groups keeps so many entries of each group in the topic __headrace_group_history: "
+                "changes with their authors, standstill by partition, rates. 0: nothing is recorded.",
+                maximum=1_000_000,
+            ),
+            _row(
                 "headrace.max.transactional.ids",
                 "int",
                 100000,

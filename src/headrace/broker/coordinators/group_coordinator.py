@@ -75,6 +75,7 @@ class GroupCoordinator:
         clock: for sessions and other deadlines.
         create_topics: creates internal topics that a streams group needs.
         max_groups: asked for `headrace.max.groups`.
+        observe: called with each outcome and the context of its request, if there is one. It must not take long.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class GroupCoordinator:
         create_topics: Callable[[tuple[CreatableTopic, ...]], None],
         metrics: BrokerMetrics | None = None,
         max_groups: Callable[[], int] = lambda: UNLIMITED,
+        observe: Callable[[Outcome, CoordinatorContext | None], None] | None = None,
     ) -> None:
         self._metrics = metrics or BrokerMetrics()
         self._configuration = configuration
@@ -96,6 +98,7 @@ class GroupCoordinator:
         self._logs = logs
         self._create_topics = create_topics
         self._max_groups = max_groups
+        self._observe = observe
         # Token of a request → its waiting response. The rules know tokens only, so that they stay free of futures and
         # event loops.
         self._parked: dict[int, asyncio.Future[Any]] = {}
@@ -205,7 +208,7 @@ class GroupCoordinator:
                 response = reply.response
             else:
                 self._deliver(reply.token, reply.response)
-        self._publish(outcome)
+        self._publish(outcome, context)
         if response is None:
             # The rule parked the request: a later outcome has its reply.
             response = asyncio.get_running_loop().create_future()
@@ -254,7 +257,7 @@ class GroupCoordinator:
         """Send the replies of an outcome that no request waits for."""
         for reply in outcome.replies:
             self._deliver(reply.token, reply.response)
-        self._publish(outcome)
+        self._publish(outcome, None)
 
     def _deliver(self, token: int, response: object) -> None:
         future = self._parked.pop(token, None)
@@ -262,7 +265,9 @@ class GroupCoordinator:
         if future is not None and not future.done():
             future.set_result(response)
 
-    def _publish(self, outcome: Outcome) -> None:
+    def _publish(self, outcome: Outcome, context: CoordinatorContext | None) -> None:
+        if self._observe is not None:
+            self._observe(outcome, context)
         if outcome.records:
             self._metrics.on_outcome(outcome)
         for event in outcome.events:
