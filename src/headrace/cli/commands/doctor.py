@@ -66,6 +66,7 @@ def command(
 
     Reads the coordinator's records in __consumer_offsets, which every Kafka has, the group's positions and open
     transactions, and logs that you name. It changes nothing. The records reach back as far as compaction has left them.
+    Where a recorder of groups runs, the report has authors, reasons, standstill by partition and rates, too.
 
     \b
       headrace doctor --group orders
@@ -80,19 +81,22 @@ def command(
     from headrace.cli.doctor.group_state import read_group_state
     from headrace.cli.doctor.html_report import html_report
     from headrace.cli.doctor.member_data import newest_member_data
+    from headrace.cli.doctor.recorded_history import join_events, read_history, recorded_steps, standstill_totals
     from headrace.cli.doctor.report import Report, report_document, report_lines
     from headrace.client.broker_errors import unknown_group_error
 
     now_ms = int(time.time() * 1000)
     with open_admin(bootstrap_servers, client_id="headrace-doctor", command_config=command_config) as admin:
         records = list(read_group_records(admin, group_id))
-        events = group_events(records, group_id)
+        history = read_history(admin, group_id)
+        events = join_events(group_events(records, group_id), history)
         if not events:
             listed = admin.list_groups()
             if group_id not in {group.group_id for group in listed}:
                 raise unknown_group_error(group_id, listed, bootstrap_servers)
         state = read_group_state(admin, group_id, now_ms=now_ms)
     begin_ms = now_ms - since_ms
+    history = [entry for entry in history if entry.at_ms >= begin_ms]
     recent = [event for event in events if event.at_ms >= begin_ms]
     lines: list[LogLine] = []
     for path in logs:
@@ -110,6 +114,8 @@ def command(
         state=state,
         corrections={cause: found for cause, found in corrections.items() if found is not None},
         member_data=newest_member_data(records, group_id),
+        steps=recorded_steps(history),
+        standstill=standstill_totals(history),
         what_ifs=_replay(findings, facts, corrections, len(state.partitions)) if with_what_if else {},
     )
     if html is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["CAUSES", "Cause"]
+__all__ = ["CAUSES", "EFFECT", "NAMED", "Cause"]
 
 # 1. A cause that keeps members or records out altogether comes before one that disturbs a working group.
 # 2. A line of a log names the cause itself, events only its effect: a line weighs more than a rebalance, and a slow

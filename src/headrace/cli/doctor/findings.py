@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from headrace.cli.doctor.causes import CAUSES
+from headrace.cli.doctor.causes import CAUSES, EFFECT, NAMED
 from headrace.cli.doctor.client_logs import LogCause, LogLine
 from headrace.cli.doctor.group_events import GroupEvent
 from headrace.cli.doctor.group_state import GroupState, PartitionState
@@ -71,6 +71,8 @@ def diagnose(
         time_text: Writes a time in ms for the evidence.
     """
     found = [*_log_findings(logs)]
+    logged = {finding.cause for finding in found}
+    found += [finding for finding in _recorded_reasons(events, time_text) if finding.cause not in logged]
     flapping, removed = _flapping(events, time_text), _removed(events, time_text)
     if removed is not None and not _EXPLAIN_REMOVAL & {finding.cause for finding in found}:
         found.append(removed)
@@ -222,6 +224,29 @@ def _flapping(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> 
     )
 
 
+# Reasons of the coordinator and of Java's clients (`LeaveGroupRequest`), as a recorder writes them.
+_REASONS = (
+    ("session-expired", ("the member session expired", "its session timed out")),
+    ("slow-batches", ("the rebalance timeout expired", "it did not join again in time", "poll timeout has expired")),
+)
+
+
+def _recorded_reasons(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> list[Finding]:
+    """Causes of leaves whose reason was recorded."""
+    found = []
+    for cause, texts in _REASONS:
+        left = [event for event in events if event.kind == "left" and any(text in event.reason for text in texts)]
+        if left:
+            # A client that crashes again and again loses a session each time: its flapping weighs more than that.
+            weight = EFFECT if cause == "session-expired" else NAMED
+            found.append(
+                replace(
+                    _finding(cause, len(left), _evidence(left, time_text)), score=weight * min(len(left), MOST_WEIGHED)
+                )
+            )
+    return found
+
+
 # Causes from logs that say more about a member that was removed than its return does.
 _EXPLAIN_REMOVAL = frozenset({"session-expired", "slow-batches", "unsuitable-settings", "not-authorized"})
 
@@ -296,4 +321,8 @@ def event_line(event: GroupEvent, time_text: Callable[[int], str]) -> str:
     """Return an event in one line."""
     member = f" {event.client_id} {event.client_host} ({event.member_id})" if event.member_id else ""
     static = f" instance {event.instance_id}" if event.instance_id else ""
-    return f"{time_text(event.at_ms)} {event.kind}{member}{static}" + (f": {event.detail}" if event.detail else "")
+    detail = f": {event.detail}" if event.detail else ""
+    known = [part for part in (event.reason, event.author and f"by {event.author}") if part]
+    return f"{time_text(event.at_ms)} {event.kind}{member}{static}{detail}" + (
+        f" ({'; '.join(known)})" if known else ""
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.doctor.findings import event_line
 from headrace.cli.doctor.group_events import GroupEvent
-from headrace.cli.doctor.report import Report, correction_lines, tell_story
+from headrace.cli.doctor.report import Report, correction_lines, history_sections, tell_story
 
 if TYPE_CHECKING:
     from headrace.cli.doctor.what_if import WhatIf
@@ -62,6 +62,7 @@ def html_report(report: Report, time_text: Callable[[int], str]) -> str:
             "</ul>",
             *_findings(report),
             *_member_data(report),
+            *_history(report, time_text),
             *_timeline(report.events, time_text),
             *_events(report.events, time_text),
             "</body></html>",
@@ -95,6 +96,14 @@ def _member_data(report: Report) -> list[str]:
     heads = "<th scope=col>member</th><th scope=col>sent</th><th scope=col>received</th>"
     title = f"User data of the members ({escape(report.member_data[0].protocol)})"
     return [f"<h2>{title}</h2>", f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"]
+
+
+def _history(report: Report, time_text: Callable[[int], str]) -> list[str]:
+    return [
+        part
+        for title, lines in history_sections(report, time_text)
+        for part in (f"<h2>{escape(title)}</h2>", f"<pre>{escape(chr(10).join(lines))}</pre>")
+    ]
 
 
 def _what_if(what_if: WhatIf) -> list[str]:

@@ -13,16 +13,18 @@ from headrace.cli.doctor.findings import Finding, event_line
 from headrace.cli.doctor.group_events import GroupEvent
 from headrace.cli.doctor.group_state import GroupState
 from headrace.cli.doctor.member_data import MemberData
+from headrace.cli.doctor.recorded_history import PartitionTotal, RecordedStep, step_lines, total_lines
 
 if TYPE_CHECKING:
     from headrace.cli.doctor.what_if import WhatIf
 
-__all__ = ["Report", "correction_lines", "report_document", "report_lines", "tell_story"]
+__all__ = ["Report", "correction_lines", "history_sections", "report_document", "report_lines", "tell_story"]
 
 # A timeline is for reading; JSON has all of it.
 MOST_EVENTS = 40
 MOST_SENTENCES = 12
 MOST_MEMBERS = 10
+MOST_PARTITIONS = 20
 # Events that are closer than this belong to one step of the story.
 STEP_MS = 60_000
 
@@ -41,6 +43,8 @@ class Report:
         corrections: Corrected settings by cause.
         what_ifs: Replays by cause.
         member_data: User data of the members of a classic group.
+        steps: The recorder's steps of the group in that time; empty without a recorder.
+        standstill: Standstill of each partition in that time, the longest first.
     """
 
     group_id: str
@@ -52,6 +56,8 @@ class Report:
     corrections: dict[str, Correction] = field(default_factory=dict)
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
     member_data: Sequence[MemberData] = ()
+    steps: Sequence[RecordedStep] = ()
+    standstill: Sequence[PartitionTotal] = ()
 
 
 def report_document(report: Report) -> dict[str, Any]:
@@ -72,6 +78,8 @@ def report_document(report: Report) -> dict[str, Any]:
         "events": [asdict(event) for event in report.events],
         "state": asdict(report.state),
         "member_data": [asdict(each) for each in report.member_data],
+        "steps": [asdict(each) for each in report.steps],
+        "standstill": [asdict(each) for each in report.standstill],
     }
 
 
@@ -97,11 +105,29 @@ def report_lines(report: Report, time_text: Callable[[int], str]) -> list[str]:
             lines += [f"   {line}" for line in what_if_lines(what_if)]
     if report.member_data:
         lines += ["", *_member_data_lines(report.member_data)]
+    for title, found in history_sections(report, time_text):
+        lines += ["", title, *(f"  {line}" for line in found)]
     if report.events:
         left_out = max(0, len(report.events) - MOST_EVENTS)
         lines += ["", "Timeline" + (f" (the last {MOST_EVENTS} of {len(report.events)} events)" if left_out else "")]
         lines += [f"  {event_line(event, time_text)}" for event in report.events[left_out:]]
     return [_printable(line) for line in lines]
+
+
+def history_sections(report: Report, time_text: Callable[[int], str]) -> list[tuple[str, list[str]]]:
+    """Return the sections of the recorder's history: a title and lines each, without those that are empty."""
+    steps, totals = step_lines(report.steps, time_text), total_lines(report.standstill)
+    sections = (
+        ("Rebalances and their cost, from the recorder", steps, MOST_EVENTS, -1),
+        ("Standstill by partition, from the recorder", totals, MOST_PARTITIONS, 1),
+    )
+    found = []
+    for title, lines, most, end in sections:
+        shown = lines[:most] if end > 0 else lines[-most:]
+        left_out = f" ({len(shown)} of {len(lines)})" if len(shown) < len(lines) else ""
+        if shown:
+            found.append((f"{title}{left_out}", shown))
+    return found
 
 
 def _printable(line: str) -> str:
