@@ -15,7 +15,7 @@ from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.command_table import COMMANDS
 from headrace.cli.main import DONE, FAILED, NO_CONNECTION, WRONG_USAGE
 
-WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "top", "telemetry", "ui", "prepare", "explain"}
+WORK_WITHOUT_ARGUMENTS = {"capacity", "demo", "exporter", "recorder", "top", "telemetry", "ui", "prepare", "explain"}
 
 
 def test_a_wrong_address_is_one_line_with_a_remedy_and_exit_code_3(headrace: Command) -> None:

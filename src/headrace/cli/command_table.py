@@ -57,6 +57,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "broker": _entry("broker", _SERVER, "Run the broker on one data directory."),
     "advise": _entry("advise", _SERVER, "Check a client's configuration and write a corrected file."),
     "doctor": _entry("doctor", _SERVER, "Find out why a group is in trouble."),
+    "recorder": _entry("recorder", _SERVER, "Record the history of groups beside any Kafka."),
     "telemetry": _entry("telemetry", _SERVER, "Summarize the metrics of clients by group and team.", extra="spark"),
     "ui": _entry("ui", _SERVER, "Serve a web page of any Kafka: brokers, topics, groups.", extra="ui"),
     "exporter": _entry("exporter", _SERVER, "Serve Prometheus metrics of any Kafka: groups, lag, topics."),

@@ -130,3 +130,22 @@ def test_entries_about_the_recorder_have_a_group_of_their_own() -> None:
     histories.add_own("lost 7 changes", 1_000)
     (entry,) = histories.take_entries()
     assert (entry.group_id, entry.sequence, entry.kind, entry.detail) == (RECORDER, 3, "recorder", "lost 7 changes")
+
+
+def test_entries_of_the_past_are_dropped_with_their_numbers() -> None:
+    histories = GroupHistories(topic_name=str, sequences={"g": 5, "deleted": 8})
+    gone = CoordinatorRecord(key=GroupMetadataKey(group="deleted"), value=None)
+    for group_id in ("g", "deleted"):
+        began = CoordinatorEvent(name="RebalanceBegan", group_id=group_id, details=(("reason", "a joined"),))
+        histories.observe((), (began,), AUTHOR, 1_000)
+    histories.observe((gone,), (), AUTHOR, 1_500)
+    histories.drop_entries()
+    histories.on_time(10_000_000)
+    assert histories.take_entries() == []
+    for group_id in ("g", "deleted"):
+        began = CoordinatorEvent(name="RebalanceBegan", group_id=group_id, details=(("reason", "b joined"),))
+        histories.observe((), (began,), AUTHOR, 10_000_001)
+    assert [(entry.group_id, entry.sequence, entry.step) for entry in histories.take_entries()] == [
+        ("g", 5, 5),
+        ("deleted", 8, 8),
+    ]

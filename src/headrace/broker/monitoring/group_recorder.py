@@ -21,7 +21,13 @@ from headrace.broker.clock import Clock
 from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
 from headrace.coordinator.history.group_histories import GroupHistories
-from headrace.coordinator.history.history_record import HISTORY_TOPIC, Author, HistoryRecord, record_key
+from headrace.coordinator.history.history_record import (
+    HISTORY_TOPIC,
+    HISTORY_TOPIC_SETTINGS,
+    Author,
+    HistoryRecord,
+    record_key,
+)
 from headrace.protocol.record_batches import CorruptBatch, PlainRecord, encode_batch, iter_batch_headers, raw_records
 from headrace.storage.errors import StorageError
 
@@ -44,13 +50,6 @@ MOST_QUEUED = 20_000
 SLICE = 200
 _READ_BYTES = 256 * 1024
 _BATCH_BYTES = 256 * 1024
-_TOPIC_CONFIGS = {
-    "cleanup.policy": "compact,delete",
-    "compression.type": "producer",
-    "retention.ms": str(7 * 24 * 3_600_000),
-    # Neither compaction nor retention touches the active segment, so it is small.
-    "segment.bytes": str(4 << 20),
-}
 
 
 class _Effects(NamedTuple):
@@ -215,7 +214,7 @@ class GroupRecorder:
         self._lost += len(entries)
 
     def _topic(self) -> TopicDescription:
-        return self._metadata.topic(HISTORY_TOPIC) or self._topics.add_topic(HISTORY_TOPIC, 1, _TOPIC_CONFIGS)
+        return self._metadata.topic(HISTORY_TOPIC) or self._topics.add_topic(HISTORY_TOPIC, 1, HISTORY_TOPIC_SETTINGS)
 
     def _topic_name(self, topic_id: UUID) -> str | None:
         topic = self._metadata.topic_by_id(topic_id)

@@ -105,6 +105,22 @@ class GroupHistories:
                 del self._active[group_id]
         return entries
 
+    def drop_entries(self) -> None:
+        """Drop the new entries, as if they had not been made: the state behind them stays.
+
+        For one who reads the past of a cluster. Numbers go on where they were before it, because an entry overwrites
+        the one that has its slot, which must be the oldest of the group.
+        """
+        first: dict[str, int] = {}
+        for entry in self.take_entries():
+            first[entry.group_id] = min(first.get(entry.group_id, entry.sequence), entry.sequence)
+        for group_id, sequence in first.items():
+            history = self._groups.get(group_id)
+            if history is None:
+                self._sequences[group_id] = sequence
+            else:
+                history.restart(sequence)
+
     def _history(self, group_id: str) -> GroupHistory:
         history = self._groups.get(group_id)
         if history is None:

@@ -171,6 +171,11 @@ class GroupHistory:
         entries, self._entries = self._entries, []
         return entries
 
+    def restart(self, next_sequence: int) -> None:
+        """Begin a new step with this number; steps so far are not reported any more."""
+        self._step = self.next_sequence = next_sequence
+        self._last_ms, self._unreported = -STEP_QUIET_MS, None
+
     def _commit(self, key: OffsetCommitKey, value: OffsetCommitValue, at_ms: int) -> None:
         partition = key.topic, key.partition
         self._tracker.commit(partition, at_ms)
@@ -265,8 +270,10 @@ def _is_about(record: CoordinatorRecord, member_id: str) -> bool:
 def _author(change: GroupEvent, author: Author) -> Author:
     """The author of a change: members join and subscribe by themselves.
 
-    The request of a classic group that shows it is the leader's SyncGroup.
+    The request of a classic group that shows it is the leader's SyncGroup; from records alone no request is known.
     """
-    if change.kind not in ("joined", "replaced", "subscription") or change.group_type != "classic":
+    if change.kind not in ("joined", "replaced", "subscription"):
         return author
-    return Author(client_id=change.client_id, client_host=change.client_host, request="JoinGroup")
+    if change.group_type == "classic":
+        return Author(client_id=change.client_id, client_host=change.client_host, request="JoinGroup")
+    return author if author.client_host else Author(client_id=change.client_id, client_host=change.client_host)

@@ -8,14 +8,34 @@ that have no value.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from headrace.coordinator.history.standstill import PartitionStandstill
 
-__all__ = ["HISTORY_TOPIC", "MOST_PARTITIONS", "Author", "HistoryKind", "HistoryRecord", "read_key", "record_key"]
+__all__ = [
+    "HISTORY_TOPIC",
+    "HISTORY_TOPIC_SETTINGS",
+    "MOST_PARTITIONS",
+    "Author",
+    "HistoryKind",
+    "HistoryRecord",
+    "read_key",
+    "record_key",
+]
 
 HISTORY_TOPIC = "__headrace_group_history"
+HISTORY_TOPIC_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "cleanup.policy": "compact,delete",
+        "compression.type": "producer",
+        "retention.ms": str(7 * 24 * 3_600_000),
+        # Neither compaction nor retention touches the active segment, so it is small.
+        "segment.bytes": str(4 << 20),
+    }
+)
 # Partitions by name in one record: at 150 bytes each, a record stays far below max.message.bytes.
 MOST_PARTITIONS = 200
 _REQUIRED = frozenset({"group_id", "sequence", "step", "at_ms", "kind"})

@@ -1,0 +1,1 @@
+"""The recorder of groups beside any Kafka."""
