@@ -13,6 +13,7 @@ from headrace.cli.exporter.cluster_snapshot import Selection
 from headrace.cli.exporter.name_filter import NameFilter
 from headrace.cli.ui.access import AccessRules, Login
 from headrace.cli.ui.cluster_watch import ClusterWatch
+from headrace.cli.ui.instance_client import ApplicationAccess
 from headrace.cli.ui.server import PageServer
 from headrace.cli.ui.web_application import WebPage
 from headrace.client.admin import Admin
@@ -53,6 +54,7 @@ def served_page(
     allowed_hosts: tuple[str, ...] = (),
     timeout_ms: int = 10_000,
     shows_records: bool = True,
+    applications: ApplicationAccess | None = None,
 ) -> Iterator[PageUnderTest]:
     """Serve the page of a cluster; nothing is collected before `collected` or `watch.collect`."""
 
@@ -65,6 +67,7 @@ def served_page(
         interval_seconds=1,
     )
     rules = AccessRules.for_address("127.0.0.1", allowed_hosts=allowed_hosts, login=login)
-    with PageServer(WebPage(watch, rules, open_admin, shows_records=shows_records), host="127.0.0.1", port=0) as server:
+    page = WebPage(watch, rules, open_admin, shows_records=shows_records, applications=applications)
+    with PageServer(page, host="127.0.0.1", port=0) as server:
         yield PageUnderTest(watch, server.port)
     watch.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command_lines import GROUP, Join
+from tests.cli.ui.running_applications import document_of, joined_application
 from tests.cli.ui.served_page import PageUnderTest, served_page
 from tests.harness.browser import Browser, needs_browser
 from tests.harness.polling import wait_until
@@ -125,6 +126,45 @@ def test_a_user_finds_a_group_and_watches_it(
         assert errors == []
 
 
+def test_a_user_looks_into_an_application(page: PageUnderTest, broker: EmbeddedBroker, browser: Browser) -> None:
+    document = document_of(application="delays")
+    (part,) = document["subtopologies"]
+    # Names in a document are those of its application's author, or of whoever joined the group.
+    part["operators"][0]["store"] = HOSTILE
+    part["tasks"][0]["place"] = HOSTILE
+    part["tasks"][1]["watermarks_ms"] = {"by-origin": 2**62}  # no date of a browser
+    with joined_application(broker.bootstrap_servers, "delays", "flights", [document, document_of(application="x")]):
+        page.watch.collect()
+        browser.open(f"{page.url}/group?id=delays")
+        browser.wait("document.querySelector('main a[href=\"/application?id=delays\"]')")
+        browser.click("main a[href='/application?id=delays']")
+        browser.wait("document.querySelector('main .graph')")
+        text = browser.text()
+        assert "Another application answered" in text
+        assert "1 instance did not answer" in text
+        assert HOSTILE in browser.run("document.querySelector('main').textContent")
+        assert browser.run("document.querySelectorAll('main img, main script').length") == 0
+        graph = browser.run("document.querySelector('.graph').textContent")
+        for words in (
+            "2 tasks, 251/s, lag 17",
+            "p50 12 ms, p99 48 ms",
+            "60 keys, 8.2 kB",
+            "2 late rows",
+            "6 dead letters",
+        ):
+            assert words in graph, graph
+        assert "delays_table" in graph
+        # Order by watermark, by the keyboard; a link of the graph leads to the topic.
+        browser.run("[...document.querySelectorAll('th button')].find(b => b.innerText.startsWith('Lag')).focus()")
+        browser.press("Enter")
+        browser.wait("location.search.includes('tasks.sort=-lag')")
+        browser.wait("[...document.querySelectorAll('main tbody')].at(-1).innerText.startsWith('0_1')")
+        browser.run("document.querySelector('.graph a').focus()")
+        browser.press("Enter")
+        browser.wait("location.pathname === '/topic'")
+    assert browser.errors == []
+
+
 def test_records_are_shown_as_text(page: PageUnderTest, broker: EmbeddedBroker, browser: Browser) -> None:
     for number in range(25):
         value = f'{{"id": {number}, "big": 12345678901234567890123, "note": "{HOSTILE[:8]}"}}'
@@ -173,6 +213,11 @@ def test_a_phone_scrolls_in_one_direction_and_keeps_table_roles(page: PageUnderT
         admin.alter_offsets("a-group-with-a-rather-long-name-" * 4, {("flights", 0): 0})
     page.watch.collect()
     with Browser(width=360, height=740, mobile=True, dark=True) as phone:
+        with joined_application(broker.bootstrap_servers, "app", "flights", [document_of(application="app")]):
+            page.watch.collect()
+            phone.open(f"{page.url}/application?id=app")
+            phone.wait("document.querySelector('main .graph')")
+            assert phone.run("document.documentElement.scrollWidth") <= 360
         for path in ("/", "/groups", "/topics", "/topic?name=flights"):
             phone.open(page.url + path)
             phone.wait("document.querySelector('main section, main table')")

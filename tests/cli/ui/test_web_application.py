@@ -11,12 +11,14 @@ from typing import Any, Self
 
 import pytest
 from tests.cli.command_lines import GROUP, Join
+from tests.cli.ui.running_applications import document_of, joined_application
 from tests.cli.ui.served_page import PageUnderTest, served_page
 from tests.client.running_consumers import RunningConsumer
 from tests.harness.polling import wait_until
 
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.cli.ui import web_application
+from headrace.cli.ui.instance_client import ApplicationAccess
 from headrace.client.admin import Admin
 
 HOSTILE = ['<img src=x onerror="alert(1)">', "a&b=c#d?e/f%2F", "\u202egroup", "line\nbreak", "'\"`${1}", "x" * 2000]
@@ -219,3 +221,28 @@ def test_streams_announce_every_frame_and_are_limited(page: PageUnderTest, monke
                 return another.response.status == 200
 
         wait_until(has_room, "there is room for a stream")
+
+
+def test_internals_come_from_the_instances_of_the_group(broker: EmbeddedBroker) -> None:
+    token = "a-token-of-sixteen-characters"
+    documents = [document_of(application="delays"), document_of(application="delays", pid=4712)]
+    access = ApplicationAccess(token=token)
+    with (
+        joined_application(broker.bootstrap_servers, "delays", "flights", documents, token=token) as ports,
+        served_page(broker.bootstrap_servers, applications=access) as page,
+        served_page(broker.bootstrap_servers) as unknowing,
+    ):
+        found: dict[str, Any] = page.collected("/api/application", {"id": "delays"})
+        assert sorted((each["client_id"], each["endpoint"], each["pid"]) for each in found["instances"]) == [
+            (f"delays-{number}", f"127.0.0.1:{port}", 4711 + number) for number, port in enumerate(ports)
+        ]
+        assert (found["silent_members"], found["topics"]["flights"]["partitions"]) == (0, 4)
+        assert page.get("/api/group", {"id": "delays"}).body["endpoints"] == 2
+        # Without the token there are the instances and no figures, and the token is nowhere.
+        refused: dict[str, Any] = unknowing.collected("/api/application", {"id": "delays"})
+        assert all("token" in each["problem"] for each in refused["instances"])
+        assert refused["subtopologies"] == []
+        assert token not in json.dumps(found) + json.dumps(refused)
+        assert page.get("/api/application", {"id": "other"}).status == 404
+        assert page.get("/api/application", {"id": "delays", "tasks.sort": "x"}).status == 400
+        assert page.get("/api/application", {"id": "delays"}, Sec_Fetch_Site="cross-site").status == 403

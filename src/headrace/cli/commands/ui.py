@@ -71,6 +71,20 @@ LOGIN_VARIABLE = "HEADRACE_UI_LOGIN"
 )
 @selection_options(only_topics="Offsets only of topics", not_topics="No offsets of topics")
 @click.option("--no-records", is_flag=True, help="Do not show the records of topics.")
+@click.option(
+    "--application-host",
+    "application_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Ask applications on this host, address or network (10.0.0.0/16) for their internals, beside those of the "
+    "loopback; may be repeated.",
+)
+@click.option(
+    "--application-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The token of the applications: their headrace.state.query.token.file.",
+)
 @click.option("--ends-with-stdin", is_flag=True, hidden=True, help="End when stdin ends: the broker's own page.")
 @click.option(
     "--timeout",
@@ -93,6 +107,8 @@ def command(
     interval: float,
     selection: Selection,
     no_records: bool,
+    application_hosts: tuple[str, ...],
+    application_token_file: Path | None,
     ends_with_stdin: bool,
     timeout_ms: int,
 ) -> None:
@@ -109,16 +125,25 @@ def command(
     from headrace.cli.exporter.snapshot_loop import in_url, serve_while_collecting
     from headrace.cli.ui.access import AccessRules, Login
     from headrace.cli.ui.cluster_watch import ClusterWatch
+    from headrace.cli.ui.instance_client import ApplicationAccess
     from headrace.cli.ui.server import PageServer
     from headrace.cli.ui.web_application import WebPage
 
     login = None
     if login_file is not None:
-        login = Login.parse(_read(login_file), str(login_file))
+        login = Login.parse(_read(login_file, "user:password"), str(login_file))
     elif os.environ.get(LOGIN_VARIABLE):
         login = Login.parse(os.environ[LOGIN_VARIABLE], LOGIN_VARIABLE)
     if tls_key is not None and tls_certificate is None:
         raise click.UsageError("--tls-key goes with --tls-certificate.")
+    token = None if application_token_file is None else _read(application_token_file, "the token").strip()
+    if token is not None and (not token.isascii() or len(token.split()) != 1):
+        raise ConfigError(
+            "bad-value",
+            f"{application_token_file} has no token.",
+            "Name the file of headrace.state.query.token.file: one line.",
+        )
+    applications = ApplicationAccess.parse(application_hosts, token)
     rules = AccessRules.for_address(host, allowed_hosts=allowed_hosts, login=login)
 
     def open_cluster() -> Admin:
@@ -129,7 +154,7 @@ def command(
     # A wrong --command-config fails here, at once; the collector opens its own clients.
     open_cluster().close()
     watch = ClusterWatch(open_cluster, selection, interval_seconds=interval)
-    page = WebPage(watch, rules, open_cluster, shows_records=not no_records)
+    page = WebPage(watch, rules, open_cluster, shows_records=not no_records, applications=applications)
     server = PageServer(page, host=host, port=port, certificate=tls_certificate, key=tls_key)
     if not is_loopback(host) and tls_certificate is None:
         echo_err("The login and all data travel unencrypted: set --tls-certificate, or put a proxy with TLS in front.")
@@ -146,8 +171,8 @@ def _end_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, content: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("bad-value", f"{path} cannot be read: {error}", "Name a file with user:password.") from None
+        raise ConfigError("bad-value", f"{path} cannot be read: {error}", f"Name a file with {content}.") from None

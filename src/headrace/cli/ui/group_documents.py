@@ -203,6 +203,10 @@ def group_document(
         "reason": state_reason(group, own),
         "obstacles": [{"status": each.status, "why": each.why, "do": each.do} for each in own],
         "is_described": group.is_described,
+        # Members that announced where they answer: the page of the application asks them.
+        "endpoints": 0
+        if not isinstance(described, StreamsGroupDescription)
+        else sum(1 for member in described.members if member.user_endpoint is not None),
         "assignor": described.assignor if isinstance(described, ConsumerGroupDescription) else "",
         "epoch": group.epoch,
         "assignment_epoch": group.assignment_epoch,

@@ -23,8 +23,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from headrace.cli.ui.access import Access, AccessRules
+from headrace.cli.ui.application_document import application_document, endpoints_of
 from headrace.cli.ui.cluster_watch import ClusterWatch, Frame
 from headrace.cli.ui.group_documents import group_document, groups_document
+from headrace.cli.ui.instance_client import ApplicationAccess, read_instances
 from headrace.cli.ui.overview_document import overview_document
 from headrace.cli.ui.paging import Paging, one_of, read_number
 from headrace.cli.ui.record_browser import MOST_RECORDS, Rendering, read_newest_records, record_document
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot
+    from headrace.cli.exporter.cluster_snapshot import ClusterSnapshot, GroupSnapshot
     from headrace.client.admin import Admin
 
 __all__ = ["MOST_STREAMS", "WebPage"]
 
 PAGES = Path(__file__).parent / "pages"
-SCREENS = ("/", "/groups", "/group", "/topics", "/topic", "/records", "/transactions")
+SCREENS = ("/", "/groups", "/group", "/application", "/topics", "/topic", "/records", "/transactions")
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -78,6 +80,7 @@ class WebPage:
         open_admin: Callable[[], Admin],
         *,
         shows_records: bool = True,
+        applications: ApplicationAccess | None = None,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         """Register with the collector.
@@ -87,11 +90,13 @@ class WebPage:
             rules: Hosts and the login.
             open_admin: Opens the cluster for records and transactions, which are read when a browser asks.
             shows_records: Whether records of topics may be read.
+            applications: Hosts of applications that are asked for their internals; None: the loopback.
             wall_clock_ms: The time that ages of transactions count from.
         """
         self._watch = watch
         self._open_admin = open_admin
         self._shows_records = shows_records
+        self._applications = applications or ApplicationAccess()
         self._wall_clock_ms = wall_clock_ms
         self._hanging = HangingTransactions()
         self._readers = asyncio.Semaphore(MOST_READERS)
@@ -108,6 +113,7 @@ class WebPage:
             Route("/api/overview", self._document_route(self._overview)),
             Route("/api/groups", self._document_route(self._groups)),
             Route("/api/group", self._document_route(self._group)),
+            Route("/api/application", self._reader_route(self._application, is_kept=True)),
             Route("/api/topics", self._document_route(self._topics)),
             Route("/api/topic", self._document_route(self._topic)),
             Route("/api/transactions", self._reader_route(self._transactions, is_kept=True)),
@@ -262,14 +268,16 @@ class WebPage:
             state=query.get("state", ""),
         )
 
-    def _group(self, frame: Frame, snapshot: ClusterSnapshot, query: Mapping[str, str]) -> dict[str, Any]:
-        name = query.get("id", "")
-        group = snapshot.groups.get(name)
-        if group is None:
-            code = snapshot.refused.get(name)
-            raise _missing_error(
-                "There is no such group." if code is None else f"The cluster refused to describe it ({code})."
+    def _application(self, _: Frame, snapshot: ClusterSnapshot, query: Mapping[str, str]) -> dict[str, Any]:
+        group = _group_of(snapshot, query)
+        answers = read_instances(group.group_id, endpoints_of(group), self._applications)
+        with self._watch.lock:
+            return application_document(
+                group, answers, snapshot, self._watch.series, Paging.from_query(query, "tasks.")
             )
+
+    def _group(self, frame: Frame, snapshot: ClusterSnapshot, query: Mapping[str, str]) -> dict[str, Any]:
+        group = _group_of(snapshot, query)
         return group_document(
             snapshot,
             self._watch.series,
@@ -351,6 +359,17 @@ def _document_response(request: Request, document: _Document) -> Response:
             packed, media_type="application/json", headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         )
     return Response(body, media_type="application/json")
+
+
+def _group_of(snapshot: ClusterSnapshot, query: Mapping[str, str]) -> GroupSnapshot:
+    name = query.get("id", "")
+    group = snapshot.groups.get(name)
+    if group is None:
+        code = snapshot.refused.get(name)
+        raise _missing_error(
+            "There is no such group." if code is None else f"The cluster refused to describe it ({code})."
+        )
+    return group
 
 
 def _missing_error(message: str) -> BrokerError:

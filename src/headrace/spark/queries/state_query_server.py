@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.broker.network.listener import is_loopback
+from headrace.client.deadline import Deadline
 from headrace.client.membership.endpoints import Endpoint, EndpointMap
 from headrace.errors import ConfigError
 from headrace.spark.cluster_masters import is_cluster
 from headrace.spark.frames import quoted
+from headrace.spark.queries.application_document import APPLICATION_PATH, answer_application
 from headrace.spark.queries.application_state import ApplicationState, queried_stores
+from headrace.spark.queries.http_requests import Answer, Request
 from headrace.spark.queries.http_server import HttpServer, ServerLimits
 from headrace.spark.queries.state_requests import StateRequests
 from headrace.spark.runtime.stores import bulk_load
 from headrace.spark.runtime.stores.store_records import BatchKey, StoreIdentity
+from headrace.spark.runtime.topic_access import now_ms
 from headrace.spark.topology.nodes import Aggregate
 
 if TYPE_CHECKING:
@@ -119,10 +123,11 @@ class StateQueryServer:
         Raises:
             ConfigError: port-taken, bad-value.
         """
+        self._runtime = runtime
         # Compiled now, or loaded from the cache, and not by the first query.
         bulk_load.warm_up()
         self._server = HttpServer(
-            lambda request, deadline: self._requests.answer(request, deadline),
+            self._answer,
             token=settings.token,
             limits=settings.limits,
         )
@@ -138,6 +143,11 @@ class StateQueryServer:
             acceptable_lag=int(runtime.settings.config["acceptable.recovery.lag"]),
         )
         self._requests = StateRequests(self._state, most_rows=settings.most_rows)
+
+    def _answer(self, request: Request, deadline: Deadline) -> Answer:
+        if request.path == APPLICATION_PATH:
+            return answer_application(self._runtime, now_ms=now_ms())
+        return self._requests.answer(request, deadline)
 
     def close(self) -> None:
         """Stop to answer: from here on other instances may have the tasks."""

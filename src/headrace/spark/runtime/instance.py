@@ -142,6 +142,9 @@ class RunnerView(Protocol):
     def opening(self) -> list[int]:
         """Return the partitions of tasks that are being opened."""
 
+    def slot_places(self) -> Mapping[int, str]:
+        """Return host and executor of each slot; none where slots are threads of this host."""
+
 
 class StateView(Protocol):
     """State beyond the running tasks. See `StateCoordinator`."""

@@ -48,6 +48,9 @@ class Totals:
     state_updates: int = 0
     records: dict[int, int] = field(default_factory=dict)  # by partition of the task, as are
     dropped: dict[int, int] = field(default_factory=dict)  # records that were skipped, and late rows
+    late: dict[int, int] = field(default_factory=dict)  # of these, late rows
+    dead: dict[int, int] = field(default_factory=dict)  # records sent to a dead letter topic
+    watermarks_ms: dict[int, dict[str, int]] = field(default_factory=dict)  # the newest, by the operator's store
     stage_ms: dict[str, float] = field(default_factory=dict)
 
     def add(self, tasks: Mapping[int, TaskReport], durations_ms: Mapping[str, int], *, resident: bool) -> None:
@@ -59,6 +62,10 @@ class Totals:
             self.state_updates += task.state_updates
             self.records[partition] = self.records.get(partition, 0) + task.records_in
             self.dropped[partition] = self.dropped.get(partition, 0) + task.skipped + task.late_rows
+            self.late[partition] = self.late.get(partition, 0) + task.late_rows
+            self.dead[partition] = self.dead.get(partition, 0) + task.dead
+            if task.watermarks_ms:
+                self.watermarks_ms[partition] = dict(task.watermarks_ms)
         for stage, spent in durations_ms.items():
             self.stage_ms[stage] = self.stage_ms.get(stage, 0) + spent
 

@@ -104,7 +104,7 @@ function navigate(isFirst) {
   const screen = SCREENS[location.pathname];
   for (const each of document.querySelectorAll("header nav a")) {
     const section = each.getAttribute("href");
-    const isHere = section === "/" ? location.pathname === "/" : location.pathname.startsWith(section.slice(0, -1)) || (section === "/topics" && location.pathname === "/records");
+    const isHere = section === "/" ? location.pathname === "/" : location.pathname.startsWith(section.slice(0, -1)) || (section === "/topics" && location.pathname === "/records") || (section === "/groups" && location.pathname === "/application");
     if (isHere) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }

@@ -1,24 +1,13 @@
 // The screens: each takes its document and returns elements.
 
+import { drawApplication } from "./application.js";
 import { chart, sparkline } from "./charts.js";
 import { h } from "./dom.js";
+import { badge, fact, group, onePage, section, topic, trail, type, TYPES } from "./pieces.js";
 import { drawRecords, recordsLink } from "./records.js";
 import { link, table } from "./tables.js";
 import { topology } from "./topology.js";
-import { count, duration, mood, NONE, plural, ranges, rate, sentence, state } from "./words.js";
-
-const TYPES = { streams: "Streams", consumer: "Consumer", classic: "Classic", share: "Share" };
-
-const badge = (name) => h("span", { class: `badge ${mood(name)}` }, h("span", { class: "dot", "aria-hidden": "true" }), state(name));
-const type = (name) => h("span", { class: `type ${name}` }, TYPES[name] ?? name);
-const fact = (title, value, note) => h("div", { class: "fact" }, h("dt", null, title), h("dd", null, value, note && h("small", null, note)));
-const group = (name) => link("/group", { id: name }, name === "" ? h("em", null, "(empty name)") : name);
-const onePage = (rows) => ({ rows, pages: 1, count: rows.length });
-const topic = (name) => link("/topic", { name }, name);
-
-function section(title, ...children) {
-  return h("section", { key: title, "aria-label": title }, h("h2", null, title), children);
-}
+import { count, duration, NONE, plural, ranges, rate, sentence, state } from "./words.js";
 
 function charts(lag, rates, ages, names = ["Lag", "Rate"]) {
   return h("div", { class: "charts" }, lag && chart(names[0], lag, ages, count), chart(names[1], rates, ages, rate));
@@ -123,6 +112,12 @@ export const SCREENS = {
     draw: drawGroup,
   },
 
+  "/application": {
+    api: "/api/application",
+    title: (view) => `Internals of ${view.query.get("id") ?? ""}`,
+    draw: drawApplication,
+  },
+
   "/topics": {
     api: "/api/topics",
     title: () => "Topics",
@@ -208,10 +203,6 @@ function choice(view, name, title, counts, word) {
   );
 }
 
-function trail(path, title) {
-  return h("p", { class: "trail" }, link(path, {}, title), h("span", { "aria-hidden": "true" }, " ›"));
-}
-
 function drawGroup(data, view) {
   const isStreams = data.type === "streams" || data.topology !== null; // a classic group may run streams
   const modern = data.epoch !== null;
@@ -266,7 +257,7 @@ function drawGroup(data, view) {
         }),
       isStreams && data.is_described && h("p", { class: "legend" }, "Tasks by subtopology: ", h("span", { class: "chip active" }, "active"), " ", h("span", { class: "chip standby" }, "standby"), " ", h("span", { class: "chip warmup" }, "warm-up"), ". Moves: ", h("ins", null, "to come"), ", ", h("del", null, "to leave"), "."),
     ),
-    data.topology?.length > 0 && section("Topology", topology(data.topology)),
+    data.topology?.length > 0 && section("Topology", topology(data.topology), data.endpoints > 0 && h("p", null, link("/application", { id: data.group_id }, "Internals of the application"), ": rates, watermarks, state and durations of its subtopologies, and where each task runs.")),
     section(
       "Partitions",
       table(view, {

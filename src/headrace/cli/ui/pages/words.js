@@ -24,6 +24,20 @@ export function duration(ms) {
   return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
 }
 
+export function bytes(value) {
+  if (value === null || value === undefined) return NONE;
+  const steps = ["B", "kB", "MB", "GB", "TB"];
+  let index = 0;
+  for (; value >= 1000 && index < steps.length - 1; index++) value /= 1000;
+  return `${index === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${steps[index]}`;
+}
+
+/** Durations of milliseconds, as of micro-batches. */
+export function milliseconds(value) {
+  if (value === null || value === undefined) return NONE;
+  return value < 10_000 ? `${count(value)} ms` : duration(value);
+}
+
 export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
@@ -37,9 +51,9 @@ export function state(name) {
 /** The mood of a state: a class of the style sheet. */
 export function mood(name) {
   const plain = name.toLowerCase().replace(/[_-]/g, "");
-  if (plain === "stable") return "ok";
-  if (plain === "notready" || plain === "dead") return "error";
-  if (plain === "empty") return "idle";
+  if (plain === "stable" || plain === "running") return "ok";
+  if (plain === "notready" || plain === "dead" || plain === "failed") return "error";
+  if (plain === "empty" || plain === "stopped") return "idle";
   return "busy";
 }
 

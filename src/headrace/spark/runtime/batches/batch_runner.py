@@ -194,6 +194,10 @@ class SubtopologyRunner:
         with self._lock:
             return self._machine.opening
 
+    def slot_places(self) -> dict[int, str]:
+        """Return host and executor of each slot; none where slots are threads of this host."""
+        return self._jobs.slot_places()
+
     # -- called by the opener -----------------------------------------------------------------------------------------
 
     def is_opening(self, request: commands.Open) -> bool:

@@ -174,6 +174,10 @@ class JobRunner:
         """Return the first event of the machine: all slots, which share one state directory."""
         return SlotHello(slots=tuple(range(self._slots)))
 
+    def slot_places(self) -> dict[int, str]:
+        """Return nothing: all slots are on this host."""
+        return {}
+
     def watch_slots(self, report: Callable[[Event], None]) -> None:
         """Do nothing: a slot that ends is started again by the next micro-batch."""
 

@@ -121,6 +121,10 @@ class ClusterRunner:
         """Report slots as they come and go, beginning with those that are here."""
         self._slots.watch(report)
 
+    def slot_places(self) -> dict[int, str]:
+        """Return host and executor of each slot that runs."""
+        return {slot: seat.describe() for slot, seat in self._slots.live().items()}
+
     # -- cores --------------------------------------------------------------------------------------------------------
 
     @property
