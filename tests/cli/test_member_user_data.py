@@ -11,7 +11,7 @@ from headrace.assignors.assignor import Assignment, Subscription
 from headrace.assignors.consumer_protocol import encode_assignment, encode_subscription
 from headrace.cli.member_user_data import report_member_data
 from headrace.client.membership.assignment import OwnedTasks
-from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME, TaskAssignment, TaskReport
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME, TaskAssignment, TaskReport
 from headrace.client.membership.classic_user_data import MemberReport, encode_report
 from headrace.client.membership.classic_user_data import encode_assignment as encode_tasks
 from headrace.client.membership.endpoints import Endpoint

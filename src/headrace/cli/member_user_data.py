@@ -16,7 +16,7 @@ from headrace.assignors.connect_user_data import (
 from headrace.assignors.consumer_protocol import MalformedUserData
 from headrace.assignors.user_data_report import Role, UserDataReport, report_user_data
 from headrace.client.membership.assignment import Tasks
-from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME
 from headrace.client.membership.classic_user_data import decode_assignment as decode_task_assignment
 from headrace.client.membership.classic_user_data import decode_report
 

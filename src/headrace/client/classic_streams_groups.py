@@ -16,7 +16,7 @@ from headrace.client.admin_results import (
     StreamsMemberDescription,
 )
 from headrace.client.membership import classic_user_data
-from headrace.client.membership.classic_streams_membership import TaskAssignment
+from headrace.client.membership.classic_task_leader import TaskAssignment
 from headrace.client.membership.classic_user_data import MemberReport
 from headrace.client.membership.streams_protocol import OUR_PROTOCOLS
 from headrace.client.membership.topology import Topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.membership.classic_task_group import CHANGELOG, TOPOLOGY, Application, ClassicTaskGroup
+from tests.client.membership.classic_task_group import TOPOLOGY, Application, ClassicTaskGroup
 from tests.client.membership.group_script import GroupScript, beaten, joined, synced
 from tests.coordinator.classic_context import GROUP
 
@@ -13,15 +13,11 @@ from headrace.assignors.assignor import Assignment
 from headrace.assignors.consumer_protocol import decode_subscription, encode_assignment
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import OwnedTasks, task_ids
-from headrace.client.membership.classic_streams_membership import (
-    PROTOCOL_NAME,
-    ClassicStreamsMembership,
-    TaskAssignment,
-)
+from headrace.client.membership.classic_streams_membership import ClassicStreamsMembership
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME, TaskAssignment
 from headrace.client.membership.classic_task_protocol import ClassicTaskProtocol
 from headrace.client.membership.classic_user_data import encode_assignment as encode_user_data
 from headrace.client.membership.member_core import MemberState
-from headrace.coordinator.classic.group import ClassicGroup
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode
 
@@ -36,15 +32,6 @@ def settled(*names: str, **settings: Any) -> ClassicTaskGroup:
         group.add(name, **settings)
     group.settle()
     return group
-
-
-def test_leader_creates_internal_topics_before_it_assigns() -> None:
-    group = settled("a")
-    (created,) = [each for each in group.requests if isinstance(each, m.create_topics_request.CreateTopicsRequest)]
-    (topic,) = created.topics
-    assert (str(topic.name), int(topic.num_partitions), int(topic.replication_factor)) == (CHANGELOG.name, 6, -1)
-    assert [(each.name, each.value) for each in topic.configs] == [("cleanup.policy", "compact")]
-    assert len(group.applications["a"].positions) == 6
 
 
 def test_tasks_that_stay_are_never_revoked_when_a_member_joins() -> None:
@@ -121,19 +108,6 @@ def test_member_that_was_suspended_for_longer_than_its_session_loses_everything_
     group.run(41_000)
     assert "Lost" in [type(event).__name__ for event in second.told[told:]]
     group.settle()
-
-
-def test_source_topic_that_appears_begins_a_rebalance() -> None:
-    group = ClassicTaskGroup()
-    flights = group.partitions.pop("flights")
-    application = group.add("a")
-    group.run(3_000)
-    assert kinds(application) == ["Assigned", "NotReady"]
-    assert not application.positions
-    group.partitions["flights"] = flights
-    group.settle()
-    assert "Ready" in kinds(application)
-    assert len(application.positions) == flights
 
 
 def test_static_member_that_returns_within_its_session_finds_its_tasks_without_a_move() -> None:
@@ -225,14 +199,6 @@ def test_batch_planned_in_the_former_generation_is_committed_with_the_newest() -
         group.run(2_000)
     group.settle()
     assert group.late_commits > 0
-
-
-def test_group_is_of_the_consumer_type_with_assigned_partitions_that_kafka_tools_read() -> None:
-    group = settled("a", "b")
-    classic = group.context.shard.group(GROUP)
-    assert isinstance(classic, ClassicGroup)
-    (described,) = group.context.shard.describe_groups([GROUP], group.context.context(0))
-    assert (described.protocol_type, described.protocol_data) == ("consumer", "headrace-streams")
 
 
 @pytest.mark.parametrize("seed", range(16))

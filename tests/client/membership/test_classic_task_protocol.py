@@ -10,7 +10,7 @@ import pytest
 
 from headrace.assignors.assignor import Subscription
 from headrace.client.membership.assignment import OwnedTasks, StatusCode, task_ids, tasks_of
-from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
+from headrace.client.membership.classic_task_leader import TaskAssignment, TaskReport
 from headrace.client.membership.classic_task_protocol import ClassicTaskProtocol, hash_of
 from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.streams_heartbeat import TaskId

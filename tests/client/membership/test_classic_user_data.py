@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.assignors.consumer_protocol import MalformedUserData
 from headrace.client.membership.assignment import OwnedTasks, tasks_from, tasks_of
-from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
+from headrace.client.membership.classic_task_leader import TaskAssignment, TaskReport
 from headrace.client.membership.classic_user_data import (
     MOST_BYTES,
     MemberReport,

@@ -1,121 +1,64 @@
-"""States of a streams member: its lease, leaving, and the table of transitions."""
+"""The common part of streams members in both kinds of groups: states, the end of a lease, and leaving."""
 
 from __future__ import annotations
 
 import pytest
-from tests.client.membership.scripted_coordinator import SESSION_TIMEOUT_MS, ScriptedCoordinator
-from tests.client.membership.streams_scripts import ALL_OF_IT, HALF, kinds
+from tests.client.membership.streams_scripts import kinds
 
 from headrace.client.membership import events as e
-from headrace.client.membership.member_core import VALID_PREVIOUS, MemberState
-from headrace.protocol.error_codes import ErrorCode
+from headrace.client.membership.member_core import LEAVE_TIMEOUT_MS, VALID_PREVIOUS, MemberCore, MemberState
+from headrace.client.membership.membership_configuration import MembershipConfiguration, create_membership
+from headrace.client.membership.request_manager import NEVER_MS
+from headrace.client.membership.streams_protocol import StreamsProtocol
+from headrace.client.membership.topology import Subtopology, Topology
+from headrace.errors import ConfigError
+
+BOTH_KINDS = pytest.mark.parametrize("group_protocol", ["streams", "classic"])
 
 
-def test_without_answers_for_the_session_it_fences_itself() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    beat_ms = script.now_ms
-    script.nobody_answers_while(lambda: script.state is not MemberState.JOINING)
-    (lost,) = script.events()
-    assert lost == e.Lost(reason="session-expired")
-    assert script.now_ms == beat_ms + SESSION_TIMEOUT_MS
-
-
-def test_an_answer_that_comes_after_the_lease_ended_is_not_believed() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.next_sent()
-    script.now_ms += 10 * 3_600_000  # the machine slept
-    assert script.sent() is None
-    assert kinds(script.events()) == ["Lost"]
-    script.answer(epoch=1, active=ALL_OF_IT)
-    assert script.events() == ()
-    again = script.sent()
-    assert again is not None
-    assert again.member_epoch == 0
-
-
-def test_the_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.next_sent()
-    sent_ms = script.now_ms
-    script.now_ms += 30_000
-    script.answer(epoch=1)
-    assert script.member.last_answered_ms == sent_ms
-
-
-def test_leaving_gives_up_the_tasks_at_once_and_says_goodbye() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.member.leave(script.now_ms)
-    assert script.events() == (e.Lost(reason="left"),)
-    leave = script.sent()
-    assert leave is not None
-    assert leave.member_epoch == -1
-    script.answer(epoch=-1)
-    assert script.events() == (e.Left(confirmed=True),)
-    assert script.state is MemberState.UNSUBSCRIBED
-    assert script.sent() is None
-
-
-def test_leaving_waits_for_the_heartbeat_that_is_out() -> None:
-    """A join that is processed after the leave would bring the member back to life."""
-    script = ScriptedCoordinator()
-    script.member.join(script.now_ms)
-    script.next_sent()
-    script.find_coordinator()
-    assert script.next_sent().member_epoch == 0
-    script.member.leave(script.now_ms)
-    assert script.sent() is None
-    script.answer(epoch=2, active=ALL_OF_IT)
-    assert script.events() == (), "tasks that come too late are none of the application's"
-    leave = script.sent()
-    assert leave is not None
-    assert leave.member_epoch == -1
-
-
-def test_a_leave_that_nobody_answers_ends_after_its_time() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.member.leave(script.now_ms)
-    script.events()
-    began_ms = script.now_ms
-    script.nobody_answers_while(lambda: script.state is MemberState.LEAVING)
-    assert script.now_ms == began_ms + 5_000
-    assert script.events() == (e.Left(confirmed=False),)
-
-
-@pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.group_id_not_found])
-def test_a_leave_of_somebody_unknown_has_reached_its_goal(code: ErrorCode) -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.member.leave(script.now_ms)
-    script.next_sent()
-    script.answer(code=code)
-    assert script.events()[-1] == e.Left(confirmed=True)
-
-
-def test_a_member_that_left_may_join_again() -> None:
-    script = ScriptedCoordinator()
-    script.settled(active=ALL_OF_IT)
-    script.member.leave(script.now_ms)
-    script.next_sent()
-    script.answer(epoch=-1)
-    script.events()
-    script.member.join(script.now_ms)
-    assert script.next_sent().member_epoch == 0
-    script.answer(epoch=9, active=HALF)
-    assert kinds(script.events()) == ["Assigned"]
-
-
-def test_an_answer_to_nothing_is_a_mistake_of_the_runner() -> None:
-    script = ScriptedCoordinator()
-    with pytest.raises(TypeError):
-        script.answer()
+def joining_member(group_protocol: StreamsProtocol) -> MemberCore:
+    """A member whose lookup of the coordinator is in flight since 1,000 ms."""
+    configuration = MembershipConfiguration(
+        group_id="app",
+        member_id="m-1",
+        process_id="p-1",
+        topology=Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),)),
+        group_protocol=group_protocol,
+    )
+    member = create_membership(configuration, chance=lambda: 0.0)
+    member.join(1_000)
+    assert member.poll(1_000).requests
+    return member
 
 
 def test_every_state_can_be_entered_and_the_table_names_no_other() -> None:
     assert set(VALID_PREVIOUS) == set(MemberState)
     assert all(previous for previous in VALID_PREVIOUS.values())
     assert MemberState.FATAL not in {state for previous in VALID_PREVIOUS.values() for state in previous}
+
+
+@BOTH_KINDS
+def test_stop_during_a_leave_leaves_nothing_due(group_protocol: StreamsProtocol) -> None:
+    member = joining_member(group_protocol)
+    member.leave(2_000)
+    member.stop(ConfigError("bad-value", "Wrong.", "Correct it."))
+    assert member.state is MemberState.FATAL
+    assert [kind for kind in kinds(member.take_events()) if kind != "Left"] == ["Fatal"]
+    assert member.poll(2_000 + LEAVE_TIMEOUT_MS).next_poll_ms == NEVER_MS
+
+
+@BOTH_KINDS
+def test_leave_without_a_coordinator_ends_after_its_time(group_protocol: StreamsProtocol) -> None:
+    member = joining_member(group_protocol)
+    member.on_failure(1_500)
+    member.leave(2_000)
+    member.poll(2_000 + LEAVE_TIMEOUT_MS)
+    assert member.state is MemberState.UNSUBSCRIBED
+    assert member.take_events() == (e.Left(confirmed=False),), "nothing was assigned, so nothing is lost"
+
+
+@BOTH_KINDS
+def test_forbidden_transition_is_an_error(group_protocol: StreamsProtocol) -> None:
+    member = joining_member(group_protocol)
+    with pytest.raises(AssertionError, match="does not lead to"):
+        member.join(2_000)

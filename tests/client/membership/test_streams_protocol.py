@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME
 from headrace.client.membership.streams_protocol import CoordinatorOffer, choose_protocol, parse_group_protocol
 from headrace.errors import BrokerError, ConfigError
 from headrace.protocol.error_codes import ErrorCode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.group_view import task_partitions
 from headrace.client.admin_groups import CONSUMER_PROTOCOL
-from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:

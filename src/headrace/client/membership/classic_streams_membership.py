@@ -17,34 +17,21 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
-from typing import Protocol
 
-from kio.schema.types import TopicName
-from kio.static.primitive import i16, i32
-
-from headrace.assignors.assignor import NO_GENERATION, Assignment, Subscription
-from headrace.assignors.consumer_protocol import (
-    MalformedUserData,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from headrace.assignors.assignor import NO_GENERATION, Subscription
+from headrace.assignors.consumer_protocol import MalformedUserData, decode_assignment, encode_subscription
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import (
-    AssignmentSnapshot,
-    OwnedTasks,
-    TaskId,
-    difference,
-    task_ids,
-    tasks_from,
-    tasks_of,
+from headrace.client.membership.assignment import OwnedTasks, TaskId, task_ids, tasks_from, tasks_of
+from headrace.client.membership.classic_task_leader import (
+    PROTOCOL_NAME,
+    REQUEST_TIMEOUT_MS,
+    ClassicTaskLeader,
+    TaskAssignment,
+    TaskProtocol,
+    TaskReport,
+    TaskTopics,
 )
-from headrace.client.membership.endpoints import EndpointMap
-from headrace.client.membership.events import Status, StatusTracker
 from headrace.client.membership.group_events import GroupIdentity, TopicPartition
 from headrace.client.membership.group_member import COORDINATOR_GONE, group_error
 from headrace.client.membership.group_requests import (
@@ -53,34 +40,25 @@ from headrace.client.membership.group_requests import (
     leave_group_request,
     sync_group_request,
 )
-from headrace.client.membership.member_core import LEAVE_TIMEOUT_MS, RESTING, MemberState
+from headrace.client.membership.member_core import RESTING, MemberCore, MemberState
 from headrace.client.membership.request_manager import (
     NEVER_MS,
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
-    CoordinatorLookup,
-    Outgoing,
     PollResult,
-    TopicLookup,
-    partition_counts,
-    topics_request,
 )
 from headrace.client.membership.task_ownership import TaskOwnership
-from headrace.client.membership.topology import InternalTopic, Subtopology, Topology
+from headrace.client.membership.topology import Topology
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, is_retriable, kafka_name
 from headrace.protocol.framing import RequestMessage
-from headrace.protocol.kio_units import from_ms, to_ms
+from headrace.protocol.kio_units import to_ms
 
-__all__ = ["PROTOCOL_NAME", "ClassicStreamsMembership", "TaskAssignment", "TaskPlan", "TaskProtocol", "TaskReport"]
-
-PROTOCOL_NAME = "headrace-streams"
-"""The only protocol of the group: a consumer's assignor would divide partitions, not tasks."""
+__all__ = ["ClassicStreamsMembership"]
 
 # The coordinator answers a join when all members joined, at the latest after the rebalance timeout, and needs a moment.
 JOIN_MARGIN_MS = 5_000
-REQUEST_TIMEOUT_MS = 30_000
 
 JoinReply = m.join_group_response.JoinGroupResponse
 SyncReply = m.sync_group_response.SyncGroupResponse
@@ -89,54 +67,6 @@ LeaveReply = m.leave_group_response.LeaveGroupResponse
 Metadata = m.metadata_response.MetadataResponse
 Created = m.create_topics_response.CreateTopicsResponse
 FindCoordinator = m.find_coordinator_response.FindCoordinatorResponse
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
-    """State of a member at its join. `owned` has every active task that it may have open."""
-
-    owned: OwnedTasks
-    task_offsets: Mapping[TaskId, int]
-    task_end_offsets: Mapping[TaskId, int]
-    shutdown_application: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskAssignment:
-    """Assignment of one member. `follow_up`: another rebalance is to move tasks to warmed-up members."""
-
-    tasks: OwnedTasks = field(default_factory=OwnedTasks)
-    status: Status = ()
-    endpoints: EndpointMap = field(default_factory=lambda: MappingProxyType({}))
-    follow_up: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlan:
-    """Plan of the leader. With `missing_topics` it is not used: the topics are created, and the leader plans again.
-
-    Attributes:
-        active: Member id → active tasks, from which the assigned partitions for Kafka's tools are derived.
-        user_data: Member id → encoded assignment.
-        missing_topics: Internal topics to create, partitions resolved.
-    """
-
-    active: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    user_data: Mapping[str, bytes] = field(default_factory=dict)
-    missing_topics: tuple[InternalTopic, ...] = ()
-
-
-class TaskProtocol(Protocol):
-    """Codec of the user data, and the leader's rules. Pure."""
-
-    def encode_report(self, report: TaskReport) -> bytes:
-        """Return the user data of a subscription."""
-
-    def decode_assignment(self, user_data: bytes) -> TaskAssignment:
-        """Decode the user data of an assignment. Raises MalformedUserData."""
-
-    def assign(self, members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> TaskPlan:
-        """Assign all tasks; a task that a member claims is assigned to no other."""
 
 
 class _Phase(Enum):
@@ -148,7 +78,7 @@ class _Phase(Enum):
     SYNC = "sync"  # SyncGroup is due or in flight
 
 
-class ClassicStreamsMembership:
+class ClassicStreamsMembership(MemberCore):
     """State machine of one member. Mutable.
 
     Call `join`, then `poll`, and after each request `on_response` or `on_failure`. One request is in flight at a time;
@@ -186,94 +116,42 @@ class ClassicStreamsMembership:
         member_id: Id of a member that this one continues: it joins under it, and claims nothing. Empty: the
             coordinator gives out an id.
         """
-        self._group_id = group_id
+        super().__init__(group_id, member_id, chance=chance, session_timeout_ms=session_timeout_ms)
         self._protocol = protocol
-        self._topics_of = {s.subtopology_id: _source_topics(s) for s in topology.subtopologies}
-        self._sources = tuple(sorted({name for names in self._topics_of.values() for name in names}))
-        self._all_topics = frozenset(self._sources) | {topic.name for topic in topology.internal_topics}
+        self._topics = TaskTopics(topology)
+        self._leader = ClassicTaskLeader(group_id, protocol, self._topics, metadata_max_age_ms=metadata_max_age_ms)
         self._chance = chance
         self._rebalance_timeout_ms = rebalance_timeout_ms
-        self._session_timeout_ms = session_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._probing_interval_ms = probing_rebalance_interval_ms
         self._rack_id = rack_id
-        self._lookup = CoordinatorLookup(group_id, chance=chance)
-        self._topic_lookup = TopicLookup(metadata_max_age_ms)
-        self._statuses = StatusTracker()
         self._ownership = TaskOwnership()
-        self._events: list[e.MemberEvent] = []
-        self._state = MemberState.UNSUBSCRIBED
         self._phase = _Phase.IDLE
         self._identity = GroupIdentity(member_id=member_id, instance_id=instance_id)
-        self._assignment = AssignmentSnapshot(member_id=member_id)
         self._assigned_partitions: frozenset[TopicPartition] = frozenset()
         self._claimed: frozenset[TaskId] = frozenset()
-        self._assigned_once = False
-        self._endpoints: EndpointMap = MappingProxyType({})
         self._offsets: Mapping[TaskId, int] = {}
         self._end_offsets: Mapping[TaskId, int] = {}
-        self._shutdown_wanted = False
         self._rejoin = False
         self._reason = ""
-        # The leader's part.
-        self._joined: JoinReply | None = None
-        self._counts: Mapping[str, int] | None = None
-        self._missing_topics: tuple[InternalTopic, ...] = ()
-        self._controller: int | None = None
-        self._assignments: Mapping[str, bytes] = {}
+        self._assignments: Mapping[str, bytes] = {}  # of all members, if this one is the leader
         # Times.
-        self._in_flight: str | None = None
-        self._sent_ms = 0
         self._retry_ms = 0
         self._backoff_ms = RETRY_BACKOFF_MS
         self._heartbeat_ms = 0
         self._probing_ms = NEVER_MS
-        self._last_answered_ms: int | None = None
-        self._leave_deadline_ms = NEVER_MS
-        self._leaving_for_a_while = False
-
-    @property
-    def state(self) -> MemberState:
-        """The state of the member."""
-        return self._state
-
-    @property
-    def assignment(self) -> AssignmentSnapshot:
-        """The newest snapshot; its member epoch is the generation."""
-        return self._assignment
-
-    @property
-    def endpoints(self) -> EndpointMap:
-        """The endpoints for interactive queries, as last received."""
-        return self._endpoints
-
-    @property
-    def coordinator(self) -> int | None:
-        """The coordinator's node id, None while it is unknown."""
-        return self._lookup.node
-
-    @property
-    def last_answered_ms(self) -> int | None:
-        """Time at which the last answered heartbeat was sent, or a join or sync was answered."""
-        return self._last_answered_ms
 
     @property
     def ownership(self) -> TaskOwnership:
         """The held tasks; read the generation of a commit from it."""
         return self._ownership
 
-    def take_events(self) -> tuple[e.MemberEvent, ...]:
-        """Return the events since the last call, in order."""
-        taken = tuple(self._events)
-        self._events.clear()
-        return taken
-
     # Calls of the application.
 
     def join(self, now_ms: int) -> None:
         """Start joining: the next poll looks up the coordinator."""
         self._in_flight = None
-        self._state = MemberState.JOINING
+        self._enter(MemberState.JOINING)
         self._begin_join(now_ms, "the application started")
 
     def acknowledge(
@@ -285,15 +163,7 @@ class ClassicStreamsMembership:
         warmup: Mapping[str, Sequence[int]] | None = None,  # noqa: ARG002
         version: int | None = None,
     ) -> None:
-        """Acknowledge an assignment: the application works on exactly these active tasks now.
-
-        Args:
-            owned: The active tasks.
-            now_ms: The time now.
-            standby: Ignored: copies are exclusive to no member, so they need no acknowledgement.
-            warmup: Ignored, likewise.
-            version: Version of the snapshot that the application acted on; None: the newest.
-        """
+        """See `MemberCore.acknowledge`. Copies are exclusive to no member, so they need no acknowledgement."""
         if not self._assigned_once:
             return
         # 1. Acknowledgements cross new assignments. One of an older assignment gives nothing back: the application may
@@ -303,7 +173,7 @@ class ClassicStreamsMembership:
         active = task_ids(self._assignment.active)
         self._ownership.keep_only(tasks_from(active | task_ids(owned)))
         if task_ids(owned) <= active:
-            self._state = MemberState.STABLE
+            self._enter(MemberState.STABLE)
         # 2. The last join claimed tasks that are given back now: the others get them with the next generation.
         if self._claimed - self._ownership.held_since.keys():
             self._request_rejoin("revoked tasks were given back")
@@ -315,10 +185,7 @@ class ClassicStreamsMembership:
         *,
         at_once: bool = False,
     ) -> None:
-        """Set cumulative changelog offsets of stores and the ends of their changelogs, replacing the last call.
-
-        Joins carry them. `at_once`: the member joins again, because another instance waits for a copy.
-        """
+        """See `MemberCore.report_offsets`. Joins carry them; `at_once`: the member joins again."""
         self._offsets = dict(offsets)
         self._end_offsets = dict(end_offsets or {})
         if at_once:
@@ -329,39 +196,17 @@ class ClassicStreamsMembership:
         self._shutdown_wanted = True
         self._request_rejoin("the application is to stop")
 
-    def leave(self, now_ms: int, *, for_a_while: bool = False) -> None:
-        """Leave; the tasks are given up at once.
-
-        Args:
-            now_ms: The time now.
-            for_a_while: A static member sends nothing: its tasks wait for its return until its session ends.
-        """
-        if self._state in RESTING or self._state is MemberState.LEAVING:
-            return
-        # A leave replaces the request in flight: a join may wait for all other members.
-        self._in_flight = None
-        member = self._identity
-        self._lose("left")
-        self._identity = member
-        self._state = MemberState.LEAVING
-        self._leaving_for_a_while = for_a_while
-        self._leave_deadline_ms = now_ms + LEAVE_TIMEOUT_MS
-        self._retry_ms = now_ms
-
     def stop(self, error: HeadraceError) -> None:
         """End the membership with an error; also called by the runner."""
-        self._lose("fatal")
-        self._state = MemberState.FATAL
-        self._phase = _Phase.IDLE
         self._in_flight = None
-        self._events.append(e.Fatal(error=error))
+        super().stop(error)
 
     # Calls of the runner.
 
     def poll(self, now_ms: int) -> PollResult:
         """Return the request to send now, if any, and the latest time of the next poll."""
         if self._state in RESTING:
-            return PollResult(requests=(), next_poll_ms=NEVER_MS)
+            return self._wait()
         if self._state is MemberState.LEAVING:
             return self._poll_leaving(now_ms)
         # 1. The end of the lease comes first. Commits of a removed member are refused anyway; the lease stops work that
@@ -381,13 +226,14 @@ class ClassicStreamsMembership:
         # 3. The session runs while the leader assigns, and between the retries of each step.
         waits = self._phase in {_Phase.IDLE, _Phase.ASSIGN} or self._retry_ms > now_ms
         if waits and self._identity.is_member and now_ms >= self._heartbeat_ms:
-            return self._send("heartbeat", classic_heartbeat_request(self._group_id, self._identity), now_ms)
+            request = classic_heartbeat_request(self._group_id, self._identity)
+            return self._send("heartbeat", request, now_ms, node=self._lookup.node)
         return self._poll_idle(now_ms) if self._phase is _Phase.IDLE else self._poll_rebalance(now_ms)
 
     def _poll_idle(self, now_ms: int) -> PollResult:
-        look_ms = NEVER_MS if self._counts is None else self._topic_lookup.due_ms
+        look_ms = self._leader.look_ms
         if look_ms <= now_ms:
-            return self._send("look", topics_request(self._all_topics), now_ms, any_node=True)
+            return self._send("counts", self._leader.partitions_request(), now_ms, node=None)
         return self._wait(min(self._heartbeat_ms, self._probing_ms, look_ms))
 
     def _poll_rebalance(self, now_ms: int) -> PollResult:
@@ -395,14 +241,14 @@ class ClassicStreamsMembership:
             return self._wait(min(self._retry_ms, self._heartbeat_ms if self._identity.is_member else NEVER_MS))
         match self._phase:
             case _Phase.JOIN:
-                return self._send("join", self._join_request(), now_ms)
-            case _Phase.ASSIGN if self._missing_topics:
-                return self._send("create", self._create_request(), now_ms, node=self._controller, any_node=True)
+                return self._send("join", self._join_request(), now_ms, node=self._lookup.node)
+            case _Phase.ASSIGN if self._leader.creates_topics:
+                return self._send("create", self._leader.create_request(), now_ms, node=self._leader.controller)
             case _Phase.ASSIGN:
-                return self._send("partitions", topics_request(self._all_topics), now_ms, any_node=True)
+                return self._send("partitions", self._leader.partitions_request(), now_ms, node=None)
             case _:
                 request = sync_group_request(self._group_id, self._identity, PROTOCOL_NAME, self._assignments)
-                return self._send("sync", request, now_ms)
+                return self._send("sync", request, now_ms, node=self._lookup.node)
 
     def on_response(self, response: object, now_ms: int) -> None:
         """Apply the answer to the request in flight."""
@@ -418,8 +264,9 @@ class ClassicStreamsMembership:
                 self._on_join(response, now_ms)
             case Metadata() if kind == "partitions":
                 self._on_partitions(response, now_ms)
-            case Metadata() if kind == "look":
-                self._on_look(response, now_ms)
+            case Metadata() if kind == "counts":
+                if self._leader.on_look(response, now_ms):
+                    self._request_rejoin("the topics' partitions changed")
             case Created() if kind == "create":
                 self._on_created(response, now_ms)
             case SyncReply() if kind == "sync":
@@ -440,8 +287,8 @@ class ClassicStreamsMembership:
             case "lookup":
                 self._lookup.on_failure(now_ms)
                 return
-            case "look":
-                self._topic_lookup.on_failure(now_ms)
+            case "counts":
+                self._leader.on_look_failure(now_ms)
                 return
             case "partitions" | "create":
                 self._back_off(now_ms)
@@ -462,27 +309,12 @@ class ClassicStreamsMembership:
 
     # Requests.
 
-    def _send(
-        self, kind: str, request: RequestMessage, now_ms: int, *, node: int | None = None, any_node: bool = False
-    ) -> PollResult:
-        self._in_flight = kind
-        self._sent_ms = now_ms
-        outgoing = Outgoing(request=request, node=node if any_node else self._lookup.node)
-        return PollResult(requests=(outgoing,), next_poll_ms=self._next_poll_ms(self._deadline_ms()))
-
     def _look_up(self, now_ms: int) -> PollResult:
         if self._lookup.due_ms > now_ms:
             return self._wait(self._lookup.due_ms)
-        return self._send("lookup", self._lookup.request(), now_ms, any_node=True)
-
-    def _wait(self, until_ms: int) -> PollResult:
-        return PollResult(requests=(), next_poll_ms=self._next_poll_ms(until_ms))
-
-    def _next_poll_ms(self, until_ms: int) -> int:
-        return min(until_ms, self._lease_end_ms(), self._leave_deadline_ms)
+        return self._send("lookup", self._lookup.request(), now_ms, node=None)
 
     def _deadline_ms(self) -> int:
-        """Return until when the request in flight may take."""
         # A join is answered when every member has joined, a sync when the leader has synced.
         if self._in_flight in {"join", "sync"}:
             return self._sent_ms + self._rebalance_timeout_ms + JOIN_MARGIN_MS
@@ -491,26 +323,23 @@ class ClassicStreamsMembership:
         return self._sent_ms + REQUEST_TIMEOUT_MS
 
     def _lease_end_ms(self) -> int:
-        if self._last_answered_ms is None:
-            return NEVER_MS
         # The session of a member whose join or sync waits does not run (`ClassicGroupMember.hasSatisfiedHeartbeat`).
-        if self._in_flight in {"join", "sync"}:
-            return self._sent_ms + self._rebalance_timeout_ms + JOIN_MARGIN_MS + self._session_timeout_ms
-        return self._last_answered_ms + self._session_timeout_ms
+        if self._in_flight in {"join", "sync"} and self._last_answered_ms is not None:
+            return self._deadline_ms() + self._session_timeout_ms
+        return super()._lease_end_ms()
 
     def _poll_leaving(self, now_ms: int) -> PollResult:
-        if not self._identity.member_id or self._will_return or now_ms >= self._leave_deadline_ms:
+        if not self._identity.member_id or self._keeps_tasks or now_ms >= self._leave_deadline_ms:
             self._finish_leave(confirmed=False)
-            return PollResult(requests=(), next_poll_ms=NEVER_MS)
+            return self._wait()
         if self._in_flight is not None:
-            return self._wait(self._leave_deadline_ms)
+            return self._wait()
         if self._lookup.node is None:
             return self._look_up(now_ms)
         if self._retry_ms > now_ms:
             return self._wait(self._retry_ms)
-        return self._send(
-            "leave", leave_group_request(self._group_id, self._identity, "the application was stopped"), now_ms
-        )
+        request = leave_group_request(self._group_id, self._identity, "the application was stopped")
+        return self._send("leave", request, now_ms, node=self._lookup.node)
 
     def _join_request(self) -> RequestMessage:
         held = self._ownership.held_since
@@ -525,9 +354,9 @@ class ClassicStreamsMembership:
             shutdown_application=self._shutdown_wanted,
         )
         subscription = Subscription(
-            topics=self._sources,
+            topics=self._topics.sources,
             user_data=self._protocol.encode_report(report),
-            owned_partitions=tuple(sorted(self._partitions(held, self._assigned_partitions))),
+            owned_partitions=tuple(self._topics.partitions_of(held.keys(), self._assigned_partitions)),
             generation_id=self._identity.generation,
             rack_id=self._rack_id,
         )
@@ -539,32 +368,6 @@ class ClassicStreamsMembership:
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             reason=self._reason,
         )
-
-    def _create_request(self) -> RequestMessage:
-        request = m.create_topics_request
-        return request.CreateTopicsRequest(
-            topics=tuple(
-                request.CreatableTopic(
-                    name=TopicName(topic.name),
-                    num_partitions=i32(topic.partitions),
-                    # -1 is the broker's default (KIP-464, Kafka 2.4).
-                    replication_factor=i16(topic.replication_factor or -1),
-                    assignments=(),
-                    configs=tuple(
-                        request.CreatableTopicConfig(name=key, value=value) for key, value in sorted(topic.configs)
-                    ),
-                )
-                for topic in self._missing_topics
-            ),
-            timeout=from_ms(REQUEST_TIMEOUT_MS),
-        )
-
-    def _partitions(
-        self, tasks: Mapping[TaskId, int] | frozenset[TaskId], known: frozenset[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """Return the partitions of tasks; a topic may have fewer partitions than its subtopology has tasks."""
-        wanted = {(topic, partition) for name, partition in tasks for topic in self._topics_of.get(name, ())}
-        return known & wanted
 
     # The steps of a rebalance.
 
@@ -620,68 +423,37 @@ class ClassicStreamsMembership:
             return
         # 3. From now on the coordinator accepts commits with this generation only. The tasks are those of the join.
         self._ownership.on_generation(self._identity.generation)
-        before = self._assignment
-        self._assignment = AssignmentSnapshot(
-            member_id=self._identity.member_id,
-            member_epoch=self._identity.generation,
-            active=before.active,
-            standby=before.standby,
-            warmup=before.warmup,
-            status=before.status,
-            version=before.version,
+        before = self._replace_assignment(
+            self._assignment.tasks,
+            member_epoch=generation,
+            status=self._assignment.status,
             held_since=self._ownership.held_since,
         )
-        if self._assigned_once and before.member_epoch != self._assignment.member_epoch:
-            self._events.append(_change(before.tasks, self._assignment))
+        if self._assigned_once:
+            self._emit_assignment(before)
         # 4. The leader assigns first; a follower syncs at once, and stops watching the partitions.
-        self._joined = None
         self._assignments = {}
-        self._missing_topics = ()
         if reply.leader == reply.member_id and reply.members:
-            self._joined = reply
+            self._leader.begin(reply)
             self._phase = _Phase.ASSIGN
         else:
-            self._counts = None
+            self._leader.follow()
             self._phase = _Phase.SYNC
 
     def _on_partitions(self, response: Metadata, now_ms: int) -> None:
         """Assign as the leader, now that the numbers of partitions are known."""
-        joined = self._joined
-        if joined is None or self._phase is not _Phase.ASSIGN:
+        if self._phase is not _Phase.ASSIGN:
             return
-        counts = self._counted(response)
-        controller = int(response.controller_id)
-        self._controller = controller if controller >= 0 else None
-        plan = self._protocol.assign(_subscriptions(joined), counts)
-        if plan.missing_topics:
-            self._missing_topics = plan.missing_topics
-            self._retry_ms = now_ms
-            return
-        self._counts = counts
-        self._topic_lookup.on_success(now_ms, missing=len(counts) < len(self._all_topics))
-        self._phase = _Phase.SYNC
         self._retry_ms = now_ms
-        if joined.skip_assignment:
-            return  # a static leader returned: the coordinator keeps the group's assignment (KIP-814)
-        existing = frozenset((name, number) for name, count in counts.items() for number in range(count))
-        self._assignments = {
-            member: encode_assignment(
-                Assignment(
-                    partitions=tuple(sorted(self._partitions(task_ids(plan.active.get(member, {})), existing))),
-                    user_data=data,
-                )
-            )
-            for member, data in plan.user_data.items()
-        }
+        assignments = self._leader.assign(response, now_ms)
+        if assignments is not None:
+            self._assignments = assignments
+            self._phase = _Phase.SYNC
 
     def _on_created(self, response: Created, now_ms: int) -> None:
-        self._missing_topics = ()
-        for topic in response.topics:
-            code = topic.error_code
-            # TOPIC_ALREADY_EXISTS: another leader, or this one in a request whose answer was lost, created the topic.
-            if code in {ErrorCode.none, ErrorCode.topic_already_exists} or is_retriable(code):
-                continue
-            self.stop(_creation_error(code, topic.error_message or "", topic=str(topic.name), group_id=self._group_id))
+        error = self._leader.on_created(response)
+        if error is not None:
+            self.stop(error)
             return
         # Brokers learn of a new topic a moment after its creation, and a refused creation is repeated later.
         self._back_off(now_ms, to_ms(response.throttle_time))
@@ -713,31 +485,23 @@ class ClassicStreamsMembership:
         except MalformedUserData as malformed:
             self.stop(_malformed(malformed, self._group_id))
             return
-        before, tasks = self._assignment, assigned.tasks
-        tasks_changed = tasks != before.tasks
+        tasks = OwnedTasks(
+            active=tasks_of(assigned.tasks.active),
+            standby=tasks_of(assigned.tasks.standby),
+            warmup=tasks_of(assigned.tasks.warmup),
+        )
         self._ownership.on_assigned(task_ids(tasks.active))
         self._assigned_partitions |= frozenset(given.partitions)
-        self._assignment = AssignmentSnapshot(
-            member_id=before.member_id,
-            member_epoch=before.member_epoch,
-            active=tasks_of(tasks.active),
-            standby=tasks_of(tasks.standby),
-            warmup=tasks_of(tasks.warmup),
+        before = self._replace_assignment(
+            tasks,
+            member_epoch=self._assignment.member_epoch,
             status=assigned.status,
-            version=before.version + 1 if tasks_changed else before.version,
             held_since=self._ownership.held_since,
         )
-        if not self._assigned_once:
-            self._assigned_once = True
-            self._state = MemberState.RECONCILING
-            self._events.append(e.Assigned(assignment=self._assignment))
-        elif tasks_changed:
-            self._state = MemberState.RECONCILING
-            self._events.append(_change(before.tasks, self._assignment))
-        self._events.extend(self._statuses.take(assigned.status))
-        if assigned.endpoints != self._endpoints:
-            self._endpoints = assigned.endpoints
-            self._events.append(e.EndpointsChanged(endpoints=assigned.endpoints))
+        if not self._assigned_once or tasks != before.tasks:
+            self._enter(MemberState.RECONCILING)
+        self._emit_assignment(before)
+        self._replace_endpoints(assigned.endpoints)
         self._probing_ms = now_ms + self._probing_interval_ms if assigned.follow_up else NEVER_MS
 
     def _on_heartbeat(self, reply: HeartbeatReply, now_ms: int) -> None:
@@ -759,16 +523,6 @@ class ClassicStreamsMembership:
         else:
             self._fail(code)
 
-    def _on_look(self, response: Metadata, now_ms: int) -> None:
-        counts = self._counted(response)
-        self._topic_lookup.on_success(now_ms, missing=len(counts) < len(self._all_topics))
-        if self._counts is not None and counts != self._counts:
-            self._counts = counts
-            self._request_rejoin("the topics' partitions changed")
-
-    def _counted(self, response: Metadata) -> Mapping[str, int]:
-        return {name: count for name, count in partition_counts(response).items() if name in self._all_topics}
-
     # Losses.
 
     def _on_fenced(self, code: ErrorCode, now_ms: int) -> None:
@@ -781,24 +535,20 @@ class ClassicStreamsMembership:
     def _lose_and_join(self, reason: e.LostReason, now_ms: int, *, member_id: str | None = None) -> None:
         self._lose(reason)
         self._identify(NO_GENERATION, self._identity.member_id if member_id is None else member_id)
-        self._state = MemberState.JOINING
+        if self._state is not MemberState.FENCED:
+            self._enter(MemberState.FENCED)
+        self._enter(MemberState.JOINING)
         self._begin_join(now_ms, f"the tasks were lost: {reason}")
 
-    def _lose(self, reason: e.LostReason) -> None:
-        was_assigned, self._assigned_once = self._assigned_once, False
-        self._statuses.forget()
+    def _forget_membership(self) -> None:
+        super()._forget_membership()
         self._ownership.lose_all()
         self._claimed = frozenset()
         self._assigned_partitions = frozenset()
-        self._joined = None
-        self._counts = None
-        self._last_answered_ms = None
+        self._leader.follow()
         self._probing_ms = NEVER_MS
         self._rejoin = False
         self._phase = _Phase.IDLE
-        self._assignment = AssignmentSnapshot(member_id=self._identity.member_id, version=self._assignment.version + 1)
-        if was_assigned:
-            self._events.append(e.Lost(reason=reason))
 
     def _identify(self, generation: int, member_id: str) -> None:
         self._identity = GroupIdentity(
@@ -816,12 +566,9 @@ class ClassicStreamsMembership:
         self._backoff_ms = min(self._backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 
     def _fail(self, code: ErrorCode, message: str = "") -> None:
-        if self._state is MemberState.LEAVING:
-            self._finish_leave(confirmed=False)
-            return
         if code == ErrorCode.fenced_instance_id and self._assigned_once:
             self._events.append(e.Fenced(kafka_name=kafka_name(code), message=message))
-        self.stop(self._refusal(code, message))
+        self._end(self._refusal(code, message))
 
     def _refusal(self, code: ErrorCode, message: str) -> HeadraceError:
         """Return the error for a final code; those of consumers would name their settings."""
@@ -850,64 +597,29 @@ class ClassicStreamsMembership:
         instance_id = self._identity.instance_id
         return group_error(code, message, group_id=self._group_id, api="JoinGroup", instance_id=instance_id)
 
+    # Leaving.
+
     @property
-    def _will_return(self) -> bool:
+    def _member_id(self) -> str:
+        return self._identity.member_id
+
+    @property
+    def _keeps_tasks(self) -> bool:
+        # A static member that returns sends nothing: its tasks wait until its session ends.
         return self._leaving_for_a_while and self._identity.instance_id is not None
 
-    def _finish_leave(self, *, confirmed: bool) -> None:
-        self._state = MemberState.UNSUBSCRIBED
+    def _begin_leave(self, now_ms: int) -> None:
+        # A leave replaces the request in flight: a join may wait for all other members.
         self._in_flight = None
-        self._leave_deadline_ms = NEVER_MS
-        self._events.append(e.Left(confirmed=confirmed, will_return=self._will_return))
+        self._retry_ms = now_ms
+
+    def _finish_leave(self, *, confirmed: bool) -> None:
+        self._in_flight = None
+        super()._finish_leave(confirmed=confirmed)
         self._identify(NO_GENERATION, "")
 
 
 _FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
-
-
-def _source_topics(subtopology: Subtopology) -> tuple[str, ...]:
-    return (*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics))
-
-
-def _subscriptions(joined: JoinReply) -> Mapping[str, Subscription]:
-    found: dict[str, Subscription] = {}
-    for member in joined.members:
-        try:
-            found[member.member_id] = decode_subscription(bytes(member.metadata), instance_id=member.group_instance_id)
-        except MalformedUserData:
-            # Left out, so it gets no tasks: one stranger in the group must not end the other members.
-            continue
-    return found
-
-
-def _change(before: OwnedTasks, assignment: AssignmentSnapshot) -> e.AssignmentChanged:
-    return e.AssignmentChanged(
-        assignment=assignment,
-        added=difference(assignment.active, before.active),
-        revoked=difference(before.active, assignment.active),
-        standby_added=difference(assignment.standby, before.standby),
-        standby_removed=difference(before.standby, assignment.standby),
-        warmup_added=difference(assignment.warmup, before.warmup),
-        warmup_removed=difference(before.warmup, assignment.warmup),
-    )
-
-
-def _creation_error(code: ErrorCode, message: str, *, topic: str, group_id: str) -> HeadraceError:
-    not_allowed = code in {ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed}
-    return BrokerError(
-        "not-authorized" if not_allowed else "heartbeat-refused",
-        f"Creation of the internal topic {topic} failed for {group_id} ({kafka_name(code)}): "
-        f"{message or 'no reason given'}",
-        "Grant CREATE on the internal topics, or create them yourself with the partitions of `describe()`."
-        if not_allowed
-        else "Correct the cause, or create the topic yourself with the partitions of `describe()`.",
-        kafka_code=int(code),
-        kafka_name=kafka_name(code),
-        retriable=False,
-        api="CreateTopics",
-        group_id=group_id,
-        why=message,
-    )
 
 
 def _malformed(malformed: MalformedUserData, group_id: str) -> HeadraceError:

@@ -26,7 +26,7 @@ import xxhash
 from headrace.assignors.assignor import Subscription
 from headrace.assignors.consumer_protocol import MalformedUserData
 from headrace.client.membership.assignment import OwnedTasks, StatusCode, task_ids, tasks_from
-from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskPlan, TaskReport
+from headrace.client.membership.classic_task_leader import TaskAssignment, TaskPlan, TaskReport
 from headrace.client.membership.classic_user_data import (
     MemberReport,
     decode_assignment,

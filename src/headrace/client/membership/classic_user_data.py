@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from headrace.assignors.consumer_protocol import MalformedUserData, Reader, encode_partitions, encode_string
 from headrace.client.membership.assignment import OwnedTasks, Tasks, tasks_from
-from headrace.client.membership.classic_streams_membership import TaskAssignment, TaskReport
+from headrace.client.membership.classic_task_leader import TaskAssignment, TaskReport
 from headrace.client.membership.endpoints import Endpoint, EndpointMap, EndpointPartitions
 from headrace.client.membership.streams_heartbeat import TaskId
 from headrace.client.membership.topology import Topology

@@ -33,7 +33,7 @@ class MembershipConfiguration:
         instance_id: `group.instance.id` of a static member.
         endpoint: Address for interactive queries.
         early_look: Streams groups: whether to read the target assignment ahead.
-        keeps_member_id: Streams groups: see `MemberCore`.
+        keeps_member_id: Streams groups: see `StreamsTransitions`.
         heartbeat_interval_ms: Classic groups: `heartbeat.interval.ms`.
         num_standby_replicas: Classic groups: standby tasks of each stateful task, where this member is the leader.
         acceptable_recovery_lag: Classic groups: see `ClassicTaskProtocol`.

@@ -15,21 +15,23 @@ Rules:
 from __future__ import annotations
 
 from headrace.client.membership import events as e
-from headrace.client.membership.assignment import AssignmentSnapshot, OwnedTasks, StatusCode, difference
+from headrace.client.membership.assignment import StatusCode, difference
 from headrace.client.membership.endpoints import Endpoint, endpoints_in
 from headrace.client.membership.events import Status, is_ready
-from headrace.client.membership.member_core import ACKNOWLEDGING, RESTING, InFlight, MemberCore, MemberState
-from headrace.client.membership.request_manager import NEVER_MS, Outgoing, PollResult
+from headrace.client.membership.member_core import ACKNOWLEDGING, RESTING, InFlight, MemberState
+from headrace.client.membership.request_manager import PollResult
 from headrace.client.membership.streams_heartbeat import (
     INSTANCE_CONFLICTS,
     Extras,
     Reaction,
+    fatal_error,
     join_request,
     leave_request,
     reaction_to,
     regular_request,
     tasks_in,
 )
+from headrace.client.membership.streams_transitions import StreamsTransitions
 from headrace.client.membership.target_assignment_poller import describe_request, described_group
 from headrace.protocol import messages as m
 from headrace.protocol.error_codes import ErrorCode, kafka_name
@@ -46,7 +48,7 @@ ApiVersions = m.api_versions_response.ApiVersionsResponse
 Described = m.streams_group_describe_response.StreamsGroupDescribeResponse
 
 
-class StreamsMembership(MemberCore):
+class StreamsMembership(StreamsTransitions):
     """State machine of one member. Mutable.
 
     Call `join`, then `poll`, and after each request `on_response` or `on_failure`.
@@ -63,11 +65,11 @@ class StreamsMembership(MemberCore):
         if self._state is MemberState.LEAVING and now_ms >= self._leave_deadline_ms:
             self._finish_leave(confirmed=False)
         if self._state in RESTING:
-            return PollResult(requests=(), next_poll_ms=NEVER_MS)
+            return self._wait()
         # 2. One request at a time. Heartbeats carry changes since the last one, so a second in flight could overtake
         #    the first (KIP-1071 allows only one; Kafka's HeartbeatRequestState does the same).
         if self._in_flight is not None:
-            return PollResult(requests=(), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
+            return self._wait()
         # 3. Everything below needs the coordinator; what version it offers matters only for v1 fields.
         if self._lookup.node is None:
             return self._send_when_due("lookup", self._lookup.due_ms, now_ms)
@@ -96,7 +98,7 @@ class StreamsMembership(MemberCore):
             case FindCoordinator() if kind == "lookup":
                 code, message = self._lookup.on_response(response, now_ms)
                 if code != ErrorCode.none:
-                    self._stop(code, message)
+                    self._end(fatal_error(code, message, group_id=self._group_id, joining=True))
             case ApiVersions() if kind == "versions":
                 self._take_version(response, now_ms)
             case Described() if kind in {"look", "holder"}:
@@ -134,11 +136,9 @@ class StreamsMembership(MemberCore):
 
     def _send_when_due(self, kind: InFlight, due_ms: int, now_ms: int) -> PollResult:
         if due_ms > now_ms:
-            return PollResult(requests=(), next_poll_ms=min(due_ms, self._lease_end_ms(), self._leave_deadline_ms))
-        self._in_flight = kind
-        self._sent_ms = now_ms
-        outgoing = Outgoing(request=self._request(kind, now_ms), node=None if kind == "lookup" else self._lookup.node)
-        return PollResult(requests=(outgoing,), next_poll_ms=min(self._lease_end_ms(), self._leave_deadline_ms))
+            return self._wait(due_ms)
+        node = None if kind == "lookup" else self._lookup.node
+        return self._send(kind, self._request(kind, now_ms), now_ms, node=node)
 
     def _request(self, kind: InFlight, now_ms: int) -> RequestMessage:
         match kind:
@@ -149,7 +149,7 @@ class StreamsMembership(MemberCore):
             case "look" | "holder":
                 if kind == "look":
                     self._target_poller.request_sent()
-                return describe_request(self._identity.group_id)
+                return describe_request(self._group_id)
         self._schedule.on_sent(now_ms)
         if kind == "join":
             extras = self._extras(now_ms, with_offsets=bool(self._offsets), endpoint=self._endpoint.for_join())
@@ -193,7 +193,7 @@ class StreamsMembership(MemberCore):
 
     def _take_description(self, response: Described, now_ms: int, *, for_holder: bool) -> None:
         self._schedule.on_throttle(now_ms, to_ms(response.throttle_time))
-        group = described_group(response, self._identity.group_id)
+        group = described_group(response, self._group_id)
         if for_holder:
             if self._static.set_holder(group.members if group is not None else ()):
                 self._events.append(self._static.taken_event())
@@ -283,9 +283,8 @@ class StreamsMembership(MemberCore):
         if found is None and joining:
             return
         self._endpoint_epoch = int(reply.endpoint_information_epoch)
-        if found is not None and found != self._endpoints:
-            self._endpoints = found
-            self._events.append(e.EndpointsChanged(endpoints=found))
+        if found is not None:
+            self._replace_endpoints(found)
 
     def _take_assignment(self, reply: Heartbeat, status: Status) -> bool:
         """Build the next snapshot and emit what differs from the last one.
@@ -294,19 +293,10 @@ class StreamsMembership(MemberCore):
             Whether tasks or epoch changed.
         """
         # 1. Null lists mean that the tasks are unchanged; the epoch may rise without them.
-        before = self._assignment
-        tasks = tasks_in(reply) or before.tasks
+        tasks = tasks_in(reply) or self._assignment.tasks
+        before = self._replace_assignment(tasks, member_epoch=int(reply.member_epoch), status=status)
         tasks_changed = tasks != before.tasks
-        epoch_changed = int(reply.member_epoch) != before.member_epoch
-        self._assignment = AssignmentSnapshot(
-            member_id=before.member_id,
-            member_epoch=int(reply.member_epoch),
-            active=tasks.active,
-            standby=tasks.standby,
-            warmup=tasks.warmup,
-            status=status,
-            version=before.version + 1 if tasks_changed else before.version,
-        )
+        epoch_changed = self._assignment.member_epoch != before.member_epoch
         if self._state is MemberState.LEAVING:
             return False
         # 2. From now on the application may open these tasks, so they count as owned before it acknowledges: if the
@@ -315,12 +305,7 @@ class StreamsMembership(MemberCore):
             self._owned.on_joined()
         if tasks_changed:
             self._owned.add_assigned(tasks)
-        if not self._joined_once_told:
-            self._joined_once_told = True
-            self._events.append(e.Assigned(assignment=self._assignment))
-        elif tasks_changed or epoch_changed:
-            self._events.append(_change(before.tasks, self._assignment))
-        self._events.extend(self._statuses.take(status))
+        self._emit_assignment(before)
         # 3. ACKNOWLEDGING ends only when the lists were sent and answered (`is_due` is false).
         if tasks_changed:
             self._enter(MemberState.RECONCILING)
@@ -345,7 +330,7 @@ class StreamsMembership(MemberCore):
         elif reply.error_code == ErrorCode.unknown_server_error and self._endpoint.on_server_error():
             self._schedule.on_failure(now_ms)
         elif reaction is Reaction.STOP:
-            self._stop(reply.error_code, message, joining=joining)
+            self._end(fatal_error(reply.error_code, message, group_id=self._group_id, joining=joining))
         elif reaction is Reaction.REJOIN:
             self._events.append(e.Fenced(kafka_name=kafka_name(reply.error_code), message=message))
             self._rejoin("fenced")
@@ -394,15 +379,3 @@ class StreamsMembership(MemberCore):
 
 def _is_delayed(status: Status) -> bool:
     return any(code == StatusCode.ASSIGNMENT_DELAYED for code, _ in status)
-
-
-def _change(before: OwnedTasks, assignment: AssignmentSnapshot) -> e.AssignmentChanged:
-    return e.AssignmentChanged(
-        assignment=assignment,
-        added=difference(assignment.active, before.active),
-        revoked=difference(before.active, assignment.active),
-        standby_added=difference(assignment.standby, before.standby),
-        standby_removed=difference(before.standby, assignment.standby),
-        warmup_added=difference(assignment.warmup, before.warmup),
-        warmup_removed=difference(before.warmup, assignment.warmup),
-    )

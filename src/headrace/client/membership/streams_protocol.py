@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from headrace.client.broker_errors import refusal
-from headrace.client.membership.classic_streams_membership import PROTOCOL_NAME
+from headrace.client.membership.classic_task_leader import PROTOCOL_NAME
 from headrace.errors import ConfigError
 from headrace.protocol.error_codes import ErrorCode
 
