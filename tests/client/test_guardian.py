@@ -18,6 +18,7 @@ from tests.harness.polling import wait_until
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.client.guardian_link import GuardianDied, GuardianLink, GuardianSettings
 from headrace.client.membership import events as e
+from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.topology import Subtopology, Topology
 from headrace.client.process_tree import process_table
 from headrace.errors import CannotConnect, MaxPollExceeded
@@ -315,7 +316,7 @@ def take(link: GuardianLink) -> bool:
 
 
 def test_a_guardian_tells_of_targets_endpoints_and_a_shutdown(broker: EmbeddedBroker) -> None:
-    with GuardianLink.start(settings(broker, "first", endpoint="here:8081")) as first:
+    with GuardianLink.start(settings(broker, "first", endpoint=Endpoint("here", 8081))) as first:
         wait_for_tasks(first, 4)
         with GuardianLink.start(settings(broker, "second", early_look=True)) as second:
             seen = wait_for_event(second, e.TargetSeen)

@@ -6,11 +6,19 @@ import typing
 
 import pytest
 
-from headrace.client.guardian_messages import _EVENTS, read_event, write_event
+from headrace.client.guardian_messages import (
+    _EVENTS,
+    GuardianSettings,
+    read_event,
+    read_settings,
+    write_event,
+    write_settings,
+)
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
 from headrace.client.membership.target_assignment_poller import TargetAssignment
+from headrace.client.membership.topology import Subtopology, Topology
 
 
 @pytest.mark.parametrize(
@@ -50,3 +58,22 @@ def test_the_generations_of_held_tasks_travel_with_the_snapshot() -> None:
 
 def test_every_event_is_known_on_both_sides() -> None:
     assert {kind.__name__ for kind in typing.get_args(e.MemberEvent)} == set(_EVENTS)
+
+
+@pytest.mark.parametrize("endpoint", [None, Endpoint("here", 8080), Endpoint("::1", 8080)])
+def test_settings_travel_to_the_guardian_unchanged(endpoint: Endpoint | None) -> None:
+    settings = GuardianSettings(
+        bootstrap_servers="localhost:9092",
+        group_id="app",
+        topology=Topology(subtopologies=(Subtopology(subtopology_id="flights", source_topics=("flights",)),)),
+        member_id="m",
+        process_id="p",
+        endpoint=endpoint,
+        instance_id="pod-1",
+        acceptable_recovery_lag=10,
+        task_offsets=(("flights", 0, 5),),
+        security={"sasl.jaas.config": "secret"},
+    )
+    read, driver_pid = read_settings(write_settings(settings, driver_pid=7))
+    assert (read, driver_pid) == (settings, 7)
+    assert "secret" not in repr(read)

@@ -26,9 +26,7 @@ from typing import Any, Final
 from headrace.client.guardian_messages import GuardianSettings, read_settings, write_event
 from headrace.client.member_runner import MemberRunner
 from headrace.client.membership.assignment import AssignmentSnapshot
-from headrace.client.membership.endpoints import Endpoint
 from headrace.client.membership.events import Fatal, MemberEvent
-from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.network_client import NetworkClient
 from headrace.client.process_tree import ProcessTree
 from headrace.client.transaction_markers import read_leader_views
@@ -104,28 +102,7 @@ class Guardian:
             api_timeout_ms=settings.api_timeout_ms,
             security=settings.security,
         )
-        self._runner = MemberRunner(
-            client,
-            MembershipConfiguration(
-                group_id=settings.group_id,
-                member_id=settings.member_id,
-                process_id=settings.process_id,
-                topology=settings.topology,
-                rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                session_timeout_ms=settings.session_timeout_ms,
-                heartbeat_max_interval_ms=settings.heartbeat_max_interval_ms,
-                rack_id=settings.rack_id,
-                instance_id=settings.instance_id,
-                endpoint=None if settings.endpoint is None else Endpoint.parse(settings.endpoint),
-                early_look=settings.early_look,
-                keeps_member_id=settings.keeps_member_id,
-                group_protocol=settings.group_protocol,
-                heartbeat_interval_ms=settings.heartbeat_interval_ms,
-                num_standby_replicas=settings.num_standby_replicas,
-                acceptable_recovery_lag=settings.acceptable_recovery_lag,
-            ),
-            self._send_event,
-        )
+        self._runner = MemberRunner(client, settings, self._send_event)
 
     def run(self, already_read: bytes) -> None:
         """Run until the driver closes or dies; `already_read` are bytes behind the settings."""

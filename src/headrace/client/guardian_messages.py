@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.client.membership import events as e
 from headrace.client.membership.assignment import AssignmentSnapshot
 from headrace.client.membership.endpoints import Endpoint, EndpointPartitions
-from headrace.client.membership.streams_protocol import StreamsProtocol
+from headrace.client.membership.membership_configuration import MembershipConfiguration
 from headrace.client.membership.target_assignment_poller import TargetAssignment
 from headrace.client.membership.topology import Topology
 from headrace.errors import HeadraceError
@@ -25,49 +25,58 @@ __all__ = ["GuardianSettings", "read_event", "read_settings", "write_event", "wr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardianSettings:
-    """Settings of a guardian. Keep `member_id` and `process_id` for the life of the driver's process.
+class GuardianSettings(MembershipConfiguration):
+    """Settings of a guardian: the membership that it holds, and how it reaches brokers and watches its driver.
 
-    `group_protocol="classic"`: `member_id` is empty at first, because the coordinator gives out ids.
+    Keep `member_id` and `process_id` for the life of the driver's process.
+
+    Attributes:
+        bootstrap_servers: Addresses of brokers.
+        client_id: `client.id` of the guardian's connections.
+        max_poll_interval_ms: Time without progress of the driver after which the member leaves.
+        request_timeout_ms: Time for one request.
+        api_timeout_ms: Time after which a member that never reached a broker ends.
+        task_offsets: (subtopology id, partition, changelog offset) of the stores found on disk.
+        security: Client settings by Kafka's name.
     """
 
     bootstrap_servers: str
-    group_id: str
-    topology: Topology
-    member_id: str
-    process_id: str
     client_id: str = "headrace"
-    rebalance_timeout_ms: int = 300_000
     max_poll_interval_ms: int = 300_000
-    session_timeout_ms: int = 45_000
-    heartbeat_max_interval_ms: int = 500
-    group_protocol: StreamsProtocol = "streams"
-    heartbeat_interval_ms: int = 3_000  # in a classic group
-    num_standby_replicas: int = 0  # in a classic group
-    acceptable_recovery_lag: int | None = None  # in a classic group; None: no copies are made ahead
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
-    rack_id: str | None = None
-    instance_id: str | None = None
-    endpoint: str | None = None
-    early_look: bool = False
-    keeps_member_id: bool = False
-    task_offsets: tuple[tuple[str, int, int], ...] = ()  # (subtopology, partition, changelog offset) found on disk
-    security: Mapping[str, str] = field(default_factory=dict, repr=False)  # client settings by Kafka's name
+    task_offsets: tuple[tuple[str, int, int], ...] = ()
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+# Fields with a form of their own in JSON; every other one is a plain value or a tuple of them.
+_CONVERTED = frozenset({"topology", "endpoint"})
 
 
 def write_settings(settings: GuardianSettings, *, driver_pid: int) -> str:
     """Return the first line that a guardian reads."""
-    # The topology has a form of its own; everything else is a plain value or a tuple of them.
-    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "topology"}
-    return json.dumps({"settings": plain, "topology": settings.topology.to_json(), "driver_pid": driver_pid})
+    return json.dumps(
+        {
+            "settings": {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _CONVERTED},
+            "topology": settings.topology.to_json(),
+            "endpoint": None if settings.endpoint is None else str(settings.endpoint),
+            "driver_pid": driver_pid,
+        }
+    )
 
 
 def read_settings(line: str | bytes) -> tuple[GuardianSettings, int]:
     """Return the settings and the driver's process id."""
     document = json.loads(line)
-    # JSON turns tuples into lists, which the guardian only iterates.
-    settings = GuardianSettings(topology=Topology.from_json(document["topology"]), **document["settings"])
+    endpoint = document["endpoint"]
+    plain = document["settings"]
+    settings = GuardianSettings(
+        topology=Topology.from_json(document["topology"]),
+        endpoint=None if endpoint is None else Endpoint.parse(endpoint),
+        # JSON turns tuples into lists.
+        task_offsets=tuple((name, partition, offset) for name, partition, offset in plain.pop("task_offsets")),
+        **plain,
+    )
     return settings, int(document["driver_pid"])
 
 

@@ -231,7 +231,7 @@ class ApplicationRuntime(RunningInstance):
             heartbeat_max_interval_ms=int(config["headrace.heartbeat.max.interval.ms"]),
             group_protocol=self.group_protocol,
             instance_id=self.instance_id,
-            endpoint=None if self._queries is None else str(self._queries.endpoint),
+            endpoint=None if self._queries is None else self._queries.endpoint,
             early_look=self.state.uses_target,
             keeps_member_id=keeps_member_id,
             task_offsets=self.state.found_offsets(),
