@@ -253,3 +253,12 @@ def _found() -> object:
         key=GROUP, node_id=BrokerId(1), host="h", port=i32(1), error_code=ErrorCode.none, error_message=None
     )
     return response.FindCoordinatorResponse(throttle_time=from_ms(0), coordinators=(found,))
+
+
+def settled_group(*names: str) -> ClassicTaskGroup:
+    """A group of these members, after its rebalances."""
+    group = ClassicTaskGroup()
+    for name in names:
+        group.add(name)
+    group.settle()
+    return group

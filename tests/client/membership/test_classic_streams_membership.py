@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.membership.classic_task_group import TOPOLOGY, Application, ClassicTaskGroup
+from tests.client.membership.classic_task_group import TOPOLOGY, Application, ClassicTaskGroup, settled_group
 from tests.client.membership.group_script import GroupScript, beaten, joined, synced
 from tests.coordinator.classic_context import GROUP
 
@@ -26,16 +26,8 @@ def kinds(application: Application) -> list[str]:
     return [type(event).__name__ for event in application.told]
 
 
-def settled(*names: str, **settings: Any) -> ClassicTaskGroup:
-    group = ClassicTaskGroup()
-    for name in names:
-        group.add(name, **settings)
-    group.settle()
-    return group
-
-
 def test_tasks_that_stay_are_never_revoked_when_a_member_joins() -> None:
-    group = settled("a")
+    group = settled_group("a")
     first = group.applications["a"]
     kept_before = dict(first.positions)
     told = len(first.told)
@@ -51,7 +43,7 @@ def test_tasks_that_stay_are_never_revoked_when_a_member_joins() -> None:
 
 
 def test_moved_task_reaches_its_new_owner_only_after_it_was_given_back() -> None:
-    group = settled("a")
+    group = settled_group("a")
     first = group.applications["a"]
     first.closes_in_ms = 4_000
     second = group.add("b")
@@ -68,7 +60,7 @@ def test_moved_task_reaches_its_new_owner_only_after_it_was_given_back() -> None
 
 
 def test_new_generation_reaches_the_application_as_a_change_of_the_epoch_alone() -> None:
-    group = settled("a")
+    group = settled_group("a")
     first = group.applications["a"]
     told, epoch = len(first.told), first.membership.assignment.member_epoch
     group.add("b")
@@ -83,63 +75,8 @@ def test_new_generation_reaches_the_application_as_a_change_of_the_epoch_alone()
     assert first.membership.assignment.member_id
 
 
-def test_leave_gives_the_tasks_to_the_others_at_once() -> None:
-    group = settled("a", "b")
-    group.applications["b"].membership.leave(group.now_ms)
-    group.run(2_000)
-    assert kinds(group.applications["b"])[-2:] == ["Lost", "Left"]
-    assert len(group.applications["a"].positions) == 6
-
-
-def test_crashed_member_loses_its_tasks_after_its_session() -> None:
-    group = settled("a", "b")
-    group.applications["b"].alive = False
-    group.run(5_000)
-    assert len(group.applications["a"].positions) == 3
-    group.settle()
-    assert len(group.applications["a"].positions) == 6
-
-
-def test_member_that_was_suspended_for_longer_than_its_session_loses_everything_and_joins_again() -> None:
-    group = settled("a", "b")
-    second = group.applications["b"]
-    second.paused_until_ms = group.now_ms + 40_000
-    told = len(second.told)
-    group.run(41_000)
-    assert "Lost" in [type(event).__name__ for event in second.told[told:]]
-    group.settle()
-
-
-def test_static_member_that_returns_within_its_session_finds_its_tasks_without_a_move() -> None:
-    group = ClassicTaskGroup()
-    group.add("a")
-    static = group.add("b", instance_id="b")
-    group.settle()
-    mine, told = set(static.positions), len(group.applications["a"].told)
-    static.membership.leave(group.now_ms, for_a_while=True)
-    group.run(500)
-    assert isinstance(static.told[-1], e.Left)
-    assert static.told[-1].will_return
-    group.add("b", instance_id="b")
-    group.settle()
-    assert set(group.applications["b"].positions) == mine
-    revoked = [each for each in group.applications["a"].told[told:] if getattr(each, "revoked", None)]
-    assert not revoked
-
-
-def test_process_with_the_same_instance_id_ends_the_older_membership() -> None:
-    group = ClassicTaskGroup()
-    older = group.add("older", instance_id="x")
-    group.settle()
-    newer = group.add("newer", instance_id="x")
-    group.run(3_000)
-    assert kinds(older)[-3:] == ["Fenced", "Lost", "Fatal"]
-    assert older.membership.state is MemberState.FATAL
-    assert len(newer.positions) == 6
-
-
 def test_heartbeat_refused_with_illegal_generation_loses_all_tasks() -> None:
-    group = settled("a")
+    group = settled_group("a")
     application = group.applications["a"]
     member = application.membership
     while not isinstance(request := _next_request(group, member), m.heartbeat_request.HeartbeatRequest):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.client.membership.classic_task_group import CHANGELOG, ClassicTaskGroup
+from tests.client.membership.classic_task_group import CHANGELOG, ClassicTaskGroup, settled_group
 from tests.client.membership.streams_scripts import kinds
 from tests.coordinator.classic_context import GROUP
 
@@ -13,9 +13,7 @@ from headrace.protocol import messages as m
 
 
 def test_leader_creates_internal_topics_before_it_assigns() -> None:
-    group = ClassicTaskGroup()
-    group.add("a")
-    group.settle()
+    group = settled_group("a")
     (created,) = [each for each in group.requests if isinstance(each, m.create_topics_request.CreateTopicsRequest)]
     (topic,) = created.topics
     assert (str(topic.name), int(topic.num_partitions), int(topic.replication_factor)) == (CHANGELOG.name, 6, -1)
@@ -37,10 +35,7 @@ def test_source_topic_that_appears_begins_a_rebalance() -> None:
 
 
 def test_group_is_of_the_consumer_type_with_assigned_partitions_that_kafka_tools_read() -> None:
-    group = ClassicTaskGroup()
-    group.add("a")
-    group.add("b")
-    group.settle()
+    group = settled_group("a", "b")
     classic = group.context.shard.group(GROUP)
     assert isinstance(classic, ClassicGroup)
     (described,) = group.context.shard.describe_groups([GROUP], group.context.context(0))
