@@ -155,7 +155,7 @@ recordings: $(STAMP) ## record the pictures in docs/pictures again (needs Chromi
 
 requirements:   ## pin all dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--group dev --extra demo --extra avro --extra protobuf --extra delta --extra iceberg --extra postgres --extra ui pyproject.toml --output-file requirements/dev.txt
+		--group dev --extra demo --extra avro --extra protobuf --extra delta --extra iceberg --extra postgres --extra ui --extra tracing pyproject.toml --output-file requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--constraints requirements/dev.txt pyproject.toml --output-file requirements/base.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \

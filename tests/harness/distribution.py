@@ -12,6 +12,9 @@ __all__ = ["extra_of_each_module"]
 # does not identify one: protobuf is known by the module of its compiler.
 _MODULES = {"protobuf": "grpc_tools", "grpcio-tools": "grpc_tools", "opentelemetry-api": "opentelemetry"}
 
+# Parts of a package that belongs to several distributions: its own extra is that of the first one.
+_PARTS = {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}
+
 
 def extra_of_each_module() -> dict[str, str]:
     """Return the extra that installs each module, without the extras that extras contain."""
@@ -22,4 +25,5 @@ def extra_of_each_module() -> dict[str, str]:
         for requirement in requirements
         if not requirement.startswith("headrace[")
     ]
+    names = [(name, extra) for name, extra in names if name not in _PARTS]
     return {_MODULES.get(name, name.replace("-", "_")): extra for name, extra in names}

@@ -266,6 +266,14 @@ _ROWS: Final = (
         "headrace.metrics.host", None, "127.0.0.1", "the address of that port; every client that reaches it may read"
     ),
     _text(
+        "headrace.tracing",
+        None,
+        "none",
+        "opentelemetry: micro-batches with sampled records give spans, and trace contexts go on in the headers of what "
+        "they write",
+        choices=("none", "opentelemetry"),
+    ),
+    _text(
         "headrace.state.query.host",
         None,
         "",

@@ -18,6 +18,8 @@ from headrace.client.sender import ProducerIdentity, Sender
 from headrace.protocol.arrow_batches import encode_from_arrow, murmur2_partitions
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from headrace.array_types import Int32Array, Int64Array, IntegerArray
 
 __all__ = ["Producer", "ProducerIdentity", "RecordEncoder"]
@@ -142,6 +144,7 @@ class Producer(RecordEncoder):
         enable_idempotence: bool | None = None,
         identity: ProducerIdentity | None = None,
         max_batch_bytes: int = 1_000_000,
+        tracer: Tracer | None = None,
         **queue: Any,
     ) -> None:
         """Args:
@@ -151,9 +154,12 @@ class Producer(RecordEncoder):
         enable_idempotence: None: if the broker supports it.
         identity: A producer id obtained elsewhere, as for transactions.
         max_batch_bytes: The most bytes of a record batch before compression.
+        tracer: OpenTelemetry tracer of the program: each send is a span, and if it is sampled, its records carry the
+            trace context in their headers. None: no traces.
         queue: Further arguments of `Sender`.
         """
         super().__init__(compression=compression, max_batch_bytes=max_batch_bytes)
+        self._tracer = tracer
         self._client = client
         self._queue = Sender(client, acks=acks, enable_idempotence=enable_idempotence, identity=identity, **queue)
 
@@ -164,6 +170,33 @@ class Producer(RecordEncoder):
         # After an error the buffered rows are dropped: a flush would raise a second error over the first.
         if kind is None:
             self.flush()
+
+    def send(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: pa.Array | None,
+        values: pa.Array,
+        *,
+        timestamps_ms: int | pa.Array | Int64Array | None = None,
+        headers: pa.Array | None = None,
+    ) -> None:
+        """Queue the rows of binary (or string) columns, in a span where the producer has a tracer.
+
+        The span is a child of the current one. Rows whose headers have a `traceparent` keep it.
+        See `RecordEncoder.send`.
+        """
+        if self._tracer is None or not len(values):
+            super().send(topic, partition, keys, values, timestamps_ms=timestamps_ms, headers=headers)
+            return
+        # Imported here: a producer without a tracer needs no OpenTelemetry.
+        from headrace.client.tracing import send_span
+        from headrace.protocol.trace_context import headers_with_one_context
+
+        with send_span(self._tracer, topic, partition, len(values)) as context:
+            if context is not None:
+                headers = headers_with_one_context(context, len(values), headers)
+            super().send(topic, partition, keys, values, timestamps_ms=timestamps_ms, headers=headers)
 
     @property
     def identity(self) -> ProducerIdentity | None:

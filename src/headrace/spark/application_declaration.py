@@ -88,7 +88,7 @@ class ApplicationDeclaration:
 
     def compile(self) -> CompiledTopology:
         """Return the application as plain data, in the form that the runtime executes. Raises TopologyError."""
-        return compile_outputs(
+        compiled = compile_outputs(
             self.name,
             self._outputs,
             self._template_of_source,
@@ -96,6 +96,7 @@ class ApplicationDeclaration:
             max_ahead_ms=int(self.config["headrace.event.time.max.ahead.ms"]),
             idle_timeout_ms=int(self.config["headrace.watermark.idle.timeout.ms"]),
         )
+        return compiled.following_traces() if self.config["headrace.tracing"] != "none" else compiled
 
     def network_client(self, client_id: str, **settings: Any) -> NetworkClient:
         """Return a client of the application's cluster with its security. Raises CannotConnect when it is used."""

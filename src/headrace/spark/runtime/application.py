@@ -39,6 +39,7 @@ from headrace.spark.runtime.slots.cluster_runner import ClusterRunner, start_clu
 from headrace.spark.runtime.slots.resident_slots import ResidentThreads
 from headrace.spark.runtime.slots.slot_sharing import SlotSharing
 from headrace.spark.runtime.slots.warm_up import warm_up
+from headrace.spark.runtime.span_exporter import span_exporter
 from headrace.spark.runtime.status import write_status_of
 from headrace.spark.runtime.stores.state_coordinator import StateCoordinator
 from headrace.spark.runtime.stores.store import BatchKey
@@ -101,6 +102,7 @@ class ApplicationRuntime(RunningInstance):
                 )
             self._choose_protocol()
             queries = query_server_settings(self.settings.config, str(self.spark.sparkContext.master))
+            self.spans = span_exporter(self.settings)
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
@@ -443,6 +445,8 @@ class ApplicationRuntime(RunningInstance):
             with contextlib.suppress(HeadraceError, OSError):
                 self._link.close()
         self.state.close()
+        if self.spans is not None:
+            self.spans.close()
         self._client.close()
         self.directory.release()
 

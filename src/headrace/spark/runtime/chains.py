@@ -32,7 +32,13 @@ from headrace.spark.runtime.operators.deduplicate_operator import DeduplicateOpe
 from headrace.spark.runtime.operators.event_time_join_operator import EventTimeJoinOperator
 from headrace.spark.runtime.operators.join_operator import JoinOperator
 from headrace.spark.runtime.operators.keyed_operators import can_trace, stateful_operator, traced_step
-from headrace.spark.runtime.operators.operator_stage import BareChanges, BareProjection, BareResults, GuardedRowsStep
+from headrace.spark.runtime.operators.operator_stage import (
+    BareChanges,
+    BareProjection,
+    BareResults,
+    GuardedRowsStep,
+    WithoutTraces,
+)
 from headrace.spark.runtime.operators.over_rows_operator import OverRowsOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulStep
 from headrace.spark.runtime.operators.subscription_operator import SubscriptionOperator
@@ -54,6 +60,7 @@ from headrace.spark.topology.nodes import (
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
+    TRACE_COLUMN,
     Branch,
     CompiledSubtopology,
     DeadLetter,
@@ -491,7 +498,23 @@ class ChainBuilder:
         steps = [tuple(self._arrow_steps(branch, fetch) + self._sink_steps(branch)) for branch in branches]
         with_key = any(_needs_input_key(branch) or branch.head is not None for branch in branches)
         source_step = self._fetch_step(source, with_key=with_key, accounts=True)
+        if any(map(self._carries_traces, branches)):
+            source_step = replace(source_step, with_trace=True)
+            steps = [
+                branch_steps if self._carries_traces(branch) else (WithoutTraces(), *branch_steps)
+                for branch, branch_steps in zip(branches, steps, strict=True)
+            ]
         return PythonStage(name=fetch, slots=self._slots, steps=(FanOut(tuple(steps)),), source=source_step)
+
+    def _carries_traces(self, branch: Branch) -> bool:
+        """Whether each row of the branch's sink comes from one record, whose trace context it carries on.
+
+        Behind an operator with state a row has many origins, or one of another micro-batch.
+        """
+        if not self._subtopology.follows_traces or self._traced or branch.head is not None:
+            return False
+        stateless = branch.operator is None and branch.deduplication is None and branch.watermark is None
+        return stateless and isinstance(branch.sink, (TopicSink, RepartitionSink))
 
     def _ending_in_topic(self, branch: Branch, index: int) -> DataFrame:
         if branch.deduplication is not None and not branch.between:  # one stage less
@@ -542,6 +565,7 @@ class ChainBuilder:
         carried = self._hidden
         if branch.watermark is not None:
             carried = (*carried, EVENT_TIME_COLUMN, TIMESTAMP_COLUMN, RECORD_COLUMN)
+        carried = (*carried, TRACE_COLUMN)
         hidden = [(name, name) for name in carried if name in frame.columns]
         wanted = [*branch.projection.key_sql, *branch.projection.input_sql, *hidden]
         return frame.selectExpr(*[f"{sql} AS {quoted(name)}" for name, sql in wanted])
@@ -574,22 +598,29 @@ class ChainBuilder:
         with_record = bool(branch.out_of_time.topics) and not self._traced
         if with_record:
             schema = schema.add(RECORD_COLUMN, _RECORD_TYPE)
+        with_trace = self._carries_traces(branch)
         schema = self._with_hidden(schema)
+        if with_trace:
+            schema = schema.add(TRACE_COLUMN, BinaryType())
         steps: list[Step] = []
         steps += _head_steps(branch, f"fetch-{index}", with_key=with_key)
         if branch.closed is not None:
             # The key of a closed row's record is made of its groups; that of the repartition topic is not read.
             with_key = False
         if self._projected_in_arrow(branch) and branch.projection is not None:
-            steps.append(BareProjection(branch.projection, traced=self._traced))
+            steps.append(BareProjection(branch.projection, traced=self._traced, with_trace=with_trace))
             schema = self._schema(branch.projection.columns)
+            if with_trace:
+                schema = schema.add(TRACE_COLUMN, BinaryType())
         with_key = with_key or branch.head is not None
         fetch = self._fetch_step(source, with_key=with_key, accounts=index in self._accounting)
         stage = PythonStage(
             name=f"fetch-{index}",
             slots=self._slots,
             steps=tuple(steps),
-            source=replace(fetch, with_timestamp=_needs_timestamp(branch), with_record=with_record),
+            source=replace(
+                fetch, with_timestamp=_needs_timestamp(branch), with_record=with_record, with_trace=with_trace
+            ),
             output=tuple(schema.names),
         )
         return stage, schema
@@ -655,7 +686,8 @@ class ChainBuilder:
     def _arrow_steps(self, branch: Branch, fetch: str) -> list[Step]:
         steps = _head_steps(branch, fetch)
         if branch.projection is not None:
-            steps.append(BareProjection(branch.projection, traced=self._traced))
+            with_trace = self._carries_traces(branch)
+            steps.append(BareProjection(branch.projection, traced=self._traced, with_trace=with_trace))
         return [*steps, *self._operator_steps(branch, fetch)]
 
     def _operator_steps(self, branch: Branch, fetch: str) -> list[Step]:

@@ -36,6 +36,7 @@ from headrace.spark.topology.nodes import CompiledSubtopology
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.batches.plan_factory import PlanFactory
+    from headrace.spark.runtime.span_exporter import SpanExporter
 
 __all__ = ["CommandExecutor"]
 
@@ -86,6 +87,7 @@ class CommandExecutor:
         inputs: TaskInputs,
         commit: BatchCommit,
         limits: BatchSize,
+        spans: SpanExporter | None = None,
     ) -> None:
         """Prepare to execute.
 
@@ -98,10 +100,13 @@ class CommandExecutor:
             inputs: The tasks' input topics.
             commit: The delivery guarantee.
             limits: How much a micro-batch may take.
+            spans: Exports spans of micro-batches with sampled records.
         """
         self._runtime, self._subtopology, self._jobs = runtime, subtopology, jobs
         self._name, self._tasks, self.progress = subtopology.subtopology_id, tasks, progress
         self._silence = SilenceLog(self._name)
+        self._spans = spans
+        self._published: float | None = None  # when offsets were committed and tables began to publish
         self.inputs, self._commit, self.limits = inputs, commit, limits
         self._timed_topics = [
             topic
@@ -353,6 +358,7 @@ class CommandExecutor:
         plan = self._current
         committed = {} if self._failure is not None else {p: self._reached[p] for p in sorted(advance.committed)}
         self._log_outcome(plan, advance)
+        self._published = time.monotonic() if self.tables else None
         # Tables after the offsets: a part becomes visible only if its batch counts. A crash before this line is what
         # the resolution of parts at the next opening is for.
         if self.tables:
@@ -373,6 +379,8 @@ class CommandExecutor:
         if committed:
             self._silence.add(committed)
             self.progress.add(plan, committed, self._reports, timing, list(self._tasks.values()))
+            if self._spans is not None:
+                self._spans.add(plan, committed, self._reports, timing, self._published)
         if len(committed) == len(plan.tasks):
             self._recovery.succeeded()
             self._recovery.check_stops()

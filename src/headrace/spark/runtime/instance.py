@@ -28,6 +28,7 @@ from headrace.spark.runtime.batches.commit_epochs import PLANNED_EPOCH, CommitEp
 from headrace.spark.runtime.batches.plan_factory import PlanFactory
 from headrace.spark.runtime.member_pulse import MemberPulse
 from headrace.spark.runtime.progress import SubtopologyProgress
+from headrace.spark.runtime.span_exporter import SpanExporter
 from headrace.spark.runtime.stores.replicas import ReplicaProgress, Replicas, RestoreResult
 from headrace.spark.runtime.stores.state_directory import StateDirectory
 from headrace.spark.runtime.stores.store import BatchKey
@@ -206,6 +207,7 @@ class RunningInstance:
             client=self._client,
             now_ms=now_ms,
         )
+        self.spans: SpanExporter | None = None
         self.schemas = StoredSchemas(self.group_id, compiled)
         self._lock = threading.Lock()
         self._stop = threading.Event()

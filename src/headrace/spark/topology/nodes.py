@@ -18,7 +18,7 @@ Columns of a row on its way, by name:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from headrace.checked_api import checked_api
@@ -37,6 +37,8 @@ MARKER_COLUMN = "__headrace_marker"  # binary: in a resident chain, not null in 
 TIMESTAMP_COLUMN = "__headrace_timestamp"  # bigint: timestamp of the input record in ms, where event times are used
 # struct<offset, key, value>: the input record of a row, where rows out of time are written to a topic
 RECORD_COLUMN = "__headrace_record"
+# binary: the trace context that the row's record will have, null where its input record is not sampled
+TRACE_COLUMN = "__headrace_trace"
 DELETED_COLUMN = "__headrace_deleted"  # boolean: the key of this row has no row any more; its values are the last ones
 # boolean: this is the row that its key had before the micro-batch. The new one follows directly, if the key has one.
 OLD_COLUMN = "__headrace_old"
@@ -920,6 +922,7 @@ class CompiledSubtopology:
     subtopology_id: str
     sources: tuple[Source, ...]
     branches: tuple[Branch, ...]
+    follows_traces: bool = False  # whether sampled input records are traced, and their rows carry the contexts on
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -941,6 +944,10 @@ class CompiledTopology:
 
     app_name: str
     subtopologies: tuple[CompiledSubtopology, ...]
+
+    def following_traces(self) -> CompiledTopology:
+        """Return the same topology with rows that carry the trace contexts of their records."""
+        return replace(self, subtopologies=tuple(replace(part, follows_traces=True) for part in self.subtopologies))
 
     def description(self) -> Topology:
         """Return the topology of `compiled` as KIP-1071 defines it for heartbeats, with all lists sorted."""

@@ -102,6 +102,7 @@ class SubtopologyRunner:
                 epochs=runtime.commit_epochs,
             ),
             limits=runtime.plan_factory.batch_limits(self.name),
+            spans=runtime.spans,
         )
 
     # -- called by other threads --------------------------------------------------------------------------------------

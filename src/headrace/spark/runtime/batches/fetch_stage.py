@@ -21,6 +21,7 @@ from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.batches.plan import InputRange, TaskReport
 from headrace.spark.runtime.batches.sink_stage import producer_for
 from headrace.spark.runtime.batches.stages import StageContext
+from headrace.spark.runtime.batches.trace_contexts import TraceFollower
 from headrace.spark.runtime.dead_letters import remember_dead_letters, send_dead_letters
 from headrace.spark.runtime.operators.watermark_records import is_watermark, read_watermarks
 from headrace.spark.runtime.rows.row_schema import input_schema
@@ -33,6 +34,7 @@ from headrace.spark.topology.nodes import (
     TASK_COLUMN,
     TIMESTAMP_COLUMN,
     TOPIC_COLUMN,
+    TRACE_COLUMN,
     DeadLetter,
     RepartitionSource,
     Source,
@@ -65,6 +67,7 @@ class FetchStep:
     accounts: bool  # of the chains that fetch one source, one counts its records and buries the bad ones
     first_topic: int = 0  # number of the first of `topics` among those of the subtopology
     with_timestamp: bool = False  # whether an operator needs the timestamps of the records
+    with_trace: bool = False  # whether rows carry the trace contexts of their records
     with_record: bool = False  # whether rows carry their records, for an operator that writes some of them to a topic
     traced: bool = False  # whether rows carry the topic and offset of their records
     only_dead_letters: bool = False  # whether it yields no rows: it counts and buries the records that the plan skips
@@ -79,6 +82,7 @@ class _Fetch:
         self._unaccounted = TaskReport(partition=-1)  # what another chain of the same source says
         self._ranges: dict[tuple[str, int], InputRange] = {}
         self._owner: dict[tuple[str, int], int] = {}
+        self._traces = TraceFollower(context.plan) if context.plan.follows_traces else None
         for task in context.slot.tasks:
             report = context.report(task.partition)
             for found in task.ranges:
@@ -93,7 +97,7 @@ class _Fetch:
             max_bytes=self._context.plan.fetch_max_bytes,
             max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
         )
-        columns = _record_columns(self._step)
+        columns = _record_columns(self._step, with_headers=self._traces is not None)
         # 1. Ranges with something in them, and how many bytes of each were read.
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
         spent = dict.fromkeys(waiting, 0)
@@ -162,6 +166,9 @@ class _Fetch:
         if not records.num_rows or self._step.only_dead_letters:
             return
         started = time.perf_counter()
+        if self._traces is not None:
+            contexts = self._traces.contexts(self._account(where), where, records)
+            records = records.append_column(TRACE_COLUMN, contexts)
         rows = self._decoded(where, records)
         self._context.timed("decode", started)
         if rows.num_rows:
@@ -227,6 +234,8 @@ class _Fetch:
         return rows.filter(pa.array(~bad))
 
     def _traced(self, where: tuple[str, int], records: pa.Table, rows: pa.Table) -> pa.Table:
+        if self._step.with_trace:
+            rows = rows.append_column(TRACE_COLUMN, records.column(TRACE_COLUMN))
         if not self._step.traced:
             return rows
         topic = np.full(records.num_rows, self._step.first_topic + self._step.topics.index(where[0]), np.int32)
@@ -323,11 +332,11 @@ def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.T
     return shown
 
 
-def _record_columns(step: FetchStep) -> tuple[str, ...]:
+def _record_columns(step: FetchStep, *, with_headers: bool) -> tuple[str, ...]:
     """Return the parts of a record that the steps of the stage use. Other parts are not decoded."""
     used = _columns_of_rows(step)
     also = ("key", "value") if step.with_record else ()
-    used = (*used, *also, *(("timestamp",) if step.with_timestamp else ()))
+    used = (*used, *also, *(("timestamp",) if step.with_timestamp else ()), *(("headers",) if with_headers else ()))
     order = ("key", "value", "offset", "timestamp", "headers")
     return tuple(name for name in order if name in used)
 

@@ -12,11 +12,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.spark.runtime.stores.store import BatchKey
 
-__all__ = ["PLAN_PROPERTY", "InputRange", "MicroBatchPlan", "SlotPlan", "StageReport", "TaskPlan", "TaskReport"]
+__all__ = [
+    "PLAN_PROPERTY",
+    "FollowedTrace",
+    "InputRange",
+    "MicroBatchPlan",
+    "SlotPlan",
+    "StageReport",
+    "TaskPlan",
+    "TaskReport",
+]
 
 PLAN_PROPERTY = "headrace.plan"
 
@@ -90,6 +99,7 @@ class MicroBatchPlan:
     transaction_timeout_ms: int = 10_000
     shared_topics: tuple[str, ...] = ()  # written by more than one stage of a slot
     time_ms: int = 0  # processing time of the whole micro-batch
+    follows_traces: bool = False  # whether traces of input records are followed
     probe: bool = False  # only find out whether SQL digests the input: no store, no produce
 
     @property
@@ -125,6 +135,16 @@ def _task(facts: dict[str, Any]) -> TaskPlan:
     )
 
 
+class FollowedTrace(NamedTuple):
+    """The trace context of some records of one input partition, `traceparent` and `tracestate` as one text."""
+
+    context: str
+    topic: str
+    partition: int
+    offset: int  # of the first of them
+    records: int
+
+
 @dataclass(slots=True, kw_only=True)
 class TaskReport:
     """Report of a stage about one task."""
@@ -147,6 +167,8 @@ class TaskReport:
     silent: list[list[Any]] = field(default_factory=list)  # (source, upstream task, ms) of those that hold back windows
     next_due_ms: int | None = None  # when the next timer of processing time is due
     table_rows: dict[str, int] = field(default_factory=dict)  # rows written to tables, by the sink's name
+    traces: list[FollowedTrace] = field(default_factory=list)  # each context once
+    unfollowed: int = 0  # sampled records of more traces than a task follows
     notes: list[str] = field(default_factory=list)  # what the driver is to tell: a store was rebuilt, and why
 
     def add(self, other: TaskReport) -> None:
@@ -157,16 +179,27 @@ class TaskReport:
         self.silent += other.silent
         self.table_rows |= other.table_rows
         self.watermarks_ms |= other.watermarks_ms
+        for trace in other.traces:
+            self.add_trace(trace)
         self.announced |= other.announced
         if other.next_due_ms is not None:  # one operator at most has such timers
             self.next_due_ms = other.next_due_ms
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def add_trace(self, trace: FollowedTrace) -> None:
+        """Add records of a trace; of a known context only their number counts."""
+        trace = FollowedTrace(*trace)  # JSON has lists
+        for at, known in enumerate(self.traces):
+            if known.context == trace.context:
+                self.traces[at] = known._replace(records=known.records + trace.records)
+                return
+        self.traces.append(trace)
+
 
 _COUNTS = (
     "records_in", "bytes_in", "records_out", "skipped", "dead",
-    "state_keys", "state_bytes", "state_updates", "changelog_records", "late_rows",
+    "state_keys", "state_bytes", "state_updates", "changelog_records", "late_rows", "unfollowed",
 )  # fmt: skip
 
 
@@ -180,6 +213,7 @@ class StageReport:
     tasks: tuple[TaskReport, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     reconnects: int = 0  # connections to brokers that were opened again: one may have been away
+    intervals_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # begin and end by the host's clock
     resident: bool = False  # the stage ran in a resident slot, not in a job of the micro-batch
 
     def to_json(self) -> str:

@@ -93,6 +93,7 @@ class PlanFactory:
             # others.
             ends_early=self._chains_of[subtopology.subtopology_id] == 1,
             time_ms=self.now_ms(),
+            follows_traces=subtopology.follows_traces,
             **(self._of_transactions(subtopology) if self.exactly_once else {}),
         )
 

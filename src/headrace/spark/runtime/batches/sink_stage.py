@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
+from headrace.protocol.trace_context import headers_with_contexts
 from headrace.spark.arrow_types import arrow_type, arrow_types
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.operators.change_rows import ChangeRows, Mask, change_records, upserts
@@ -29,6 +30,7 @@ from headrace.spark.topology.nodes import (
     KEY_COLUMN,
     OLD_COLUMN,
     TASK_COLUMN,
+    TRACE_COLUMN,
     ForeignKeyJoin,
     Join,
     RelayedWatermark,
@@ -129,7 +131,10 @@ class _Sink:
         table = pa.concat_tables(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
         keys, values = self.encode(table)
-        self._producer.send(self.topic, None, keys, values, timestamps_ms=self._context.topics.now_ms())
+        headers = headers_with_contexts(table.column(TRACE_COLUMN)) if TRACE_COLUMN in table.column_names else None
+        self._producer.send(
+            self.topic, None, keys, values, timestamps_ms=self._context.topics.now_ms(), headers=headers
+        )
         self._count(table)
         self._context.timed("produce", started)
 

@@ -44,6 +44,7 @@ class StageContext:
     stage_reports: StageReports
     reports: dict[int, TaskReport] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # first begin, last end; where traced
     fetches: bool = False  # the fetch step runs in this very stage
     upstream: Sequence[StageReport] | None = None  # in a resident chain: reports of the stages before this one
     bad_records: list[tuple[int, int, int, str]] = field(default_factory=list)  # of a traced run: task, topic, offset
@@ -66,7 +67,17 @@ class StageContext:
         return self.stage_reports.reports() if self.upstream is None else self.upstream
 
     def timed(self, name: str, started: float) -> None:
-        self.timings_ms[name] = self.timings_ms.get(name, 0.0) + (time.perf_counter() - started) * 1000
+        ended = time.perf_counter()
+        self.timings_ms[name] = self.timings_ms.get(name, 0.0) + (ended - started) * 1000
+        if self.plan.follows_traces:
+            self.intervals[name] = (self.intervals[name][0] if name in self.intervals else started, ended)
+
+    def intervals_ms(self) -> dict[str, tuple[float, float]]:
+        """Return the time from the first begin to the last end of each step, in milliseconds since 1970."""
+        shift = time.time() - time.perf_counter()
+        return {
+            name: ((began + shift) * 1000, (ended + shift) * 1000) for name, (began, ended) in self.intervals.items()
+        }
 
 
 class Operator(Protocol):
@@ -232,6 +243,7 @@ class PythonStage:
             batch=context.plan.batch,
             tasks=tuple(context.reports.values()),
             timings_ms=context.timings_ms,
+            intervals_ms=context.intervals_ms(),
             reconnects=context.topics.reconnects - reconnects,
         )
 

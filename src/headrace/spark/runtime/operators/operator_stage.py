@@ -18,6 +18,7 @@ from headrace.spark.topology.nodes import (
     OLD_COLUMN,
     TASK_COLUMN,
     TOPIC_COLUMN,
+    TRACE_COLUMN,
     WINDOW_COLUMN,
     Aggregate,
     KeyedOperator,
@@ -26,7 +27,7 @@ from headrace.spark.topology.nodes import (
     WindowKind,
 )
 
-__all__ = ["BareChanges", "BareProjection", "BareResults", "GuardedRowsStep"]
+__all__ = ["BareChanges", "BareProjection", "BareResults", "GuardedRowsStep", "WithoutTraces"]
 
 MOST_FAILED_ROWS = 5000  # of a slot: each of them is evaluated in the driver while the transaction is open
 
@@ -74,15 +75,35 @@ class BareProjection:
 
     projection: ProjectForGroup
     traced: bool = False  # whether rows carry the coordinates of their records
+    with_trace: bool = False  # whether rows carry the trace contexts of their records
 
     def start(self, context: StageContext) -> Operator:
         del context
         hidden = [(TASK_COLUMN, pa.int32())]
         if self.traced:
             hidden += [(TOPIC_COLUMN, pa.int32()), (OFFSET_COLUMN, pa.int64())]
+        if self.with_trace:
+            hidden.append((TRACE_COLUMN, pa.binary()))
         pairs = [*self.projection.source_columns, *[(name, name) for name, _ in hidden]]
         types = zip([name for name, _ in self.projection.columns], arrow_types(self.projection.columns), strict=True)
         return _Renamed(pairs, pa.schema([*types, *hidden]))
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutTraces:
+    """Rows without the trace contexts that another branch of the same source carries on."""
+
+    def start(self, context: StageContext) -> Operator:
+        del context
+        return _WithoutTraces()
+
+
+class _WithoutTraces:
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        yield table.drop_columns([TRACE_COLUMN])
+
+    def finish(self) -> Iterable[pa.Table]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

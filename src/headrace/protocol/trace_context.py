@@ -1,0 +1,244 @@
+"""W3C trace contexts in record headers, by column (extra "client": pyarrow, numpy): which rows are sampled, and where
+their traces go on.
+
+`traceparent` and `tracestate` are headers of plain ASCII bytes, as OpenTelemetry's clients for Java, Go and Python
+write them. Work is done for sampled rows only, and for all of them at once: a batch whose records have no headers costs
+one look at the offsets of the column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.protocol.arrow_batches import HEADERS_TYPE
+
+if TYPE_CHECKING:
+    from headrace.array_types import BoolArray, ByteArray, Int64Array
+
+__all__ = [
+    "TRACEPARENT",
+    "TRACESTATE",
+    "SampledRecords",
+    "headers_with_contexts",
+    "headers_with_one_context",
+    "sampled_records",
+]
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+# version "-" trace id "-" span id "-" flags: https://www.w3.org/TR/trace-context/#traceparent-header
+PARENT_BYTES: Final = 55
+MOST_STATE_BYTES: Final = 512  # what every implementation has to pass on; longer ones may be dropped
+_TRACE_ID, _SPAN_ID = slice(3, 35), slice(36, 52)
+_DASHES: Final = (2, 35, 52)
+_SAMPLED, _KNOWN_FLAGS = 0x01, 0x03  # 0x02: the trace id is random (level 2); other flags are not passed on
+_DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+_NO_DIGIT: Final = 255
+_VALUES: Final = np.full(256, _NO_DIGIT, np.uint8)  # of a lower-case digit; upper case is invalid
+_VALUES[_DIGITS] = np.arange(16, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRecords:
+    """The sampled rows of a column of headers. A context is a `traceparent`, followed by the `tracestate` if any.
+
+    Attributes:
+        rows: Indexes, ascending.
+        parents: A row of 55 characters each: the `traceparent`, of version 00.
+        states: The `tracestate` of each, null without one.
+    """
+
+    rows: Int64Array
+    parents: ByteArray
+    states: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def contexts(self) -> pa.Array:
+        """Return the contexts of these rows, as binary."""
+        states = self.states.fill_null(b"")
+        return pc.binary_join_element_wise(_rows_as_binary(self.parents), states, pa.scalar(b"", pa.binary()))
+
+    def continued(self, salt: int, which: BoolArray | None = None) -> SampledRecords:
+        """Return the contexts of the spans that go on with these traces: in place of each span id, that id XOR `salt`.
+
+        Two sides that know the salt therefore agree on the id of a span without exchanging it, and records of one span
+        continue in one span. Span ids are random, so the result is one that no other span has.
+
+        Args:
+            salt: 64 bits.
+            which: The rows to change; None: all.
+        """
+        parents = self.parents.copy()
+        spans = _VALUES[parents[:, _SPAN_ID]]
+        digits = np.array([int(digit, 16) for digit in f"{salt & (1 << 64) - 1:016x}"], np.uint8)
+        changed = _DIGITS[spans ^ digits]
+        parents[:, _SPAN_ID] = changed if which is None else np.where(which[:, None], changed, parents[:, _SPAN_ID])
+        return SampledRecords(rows=self.rows, parents=parents, states=self.states)
+
+    def column(self, length: int) -> pa.Array:
+        """Return the contexts as a column of `length` rows, null where a row is not sampled."""
+        places = np.full(length, -1, np.int64)
+        places[self.rows] = np.arange(len(self.rows))
+        return self.contexts().take(pa.array(places, mask=places < 0))
+
+
+def sampled_records(headers: pa.Array | pa.ChunkedArray) -> SampledRecords | None:
+    """Return the rows with a valid `traceparent` whose flag `sampled` is set; None if there are none.
+
+    Of several headers of a name in one record the last one counts, as in Java's `Headers.lastHeader`.
+
+    Args:
+        headers: A column of list<struct<key, value>>.
+    """
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    pairs = headers.flatten()
+    if not len(pairs):
+        return None
+    names, values = pairs.flatten()
+    ends = np.cumsum(headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    rows, found = _last_of_each_row(TRACEPARENT, names, values, ends)
+    if not len(rows):
+        return None
+    rows, parents = _valid(rows, found)
+    if not len(rows):
+        return None
+    return SampledRecords(rows=rows, parents=parents, states=_states_of(rows, names, values, ends))
+
+
+def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Array | None = None) -> pa.Array | None:
+    """Return a column of headers with these contexts, behind the `headers` that rows have already.
+
+    Args:
+        contexts: As `SampledRecords.column` returns them.
+        headers: list<struct<key, value>>, or None.
+
+    Returns:
+        The column; `headers` itself if no row has a context.
+    """
+    if isinstance(contexts, pa.ChunkedArray):
+        contexts = contexts.combine_chunks()
+    rows = np.flatnonzero(contexts.is_valid().to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return headers
+    found = contexts.drop_null()
+    parents = pc.binary_slice(found, 0, PARENT_BYTES)
+    states = pc.binary_slice(found, PARENT_BYTES, PARENT_BYTES + MOST_STATE_BYTES)
+    stated = np.flatnonzero(pc.binary_length(states).to_numpy(zero_copy_only=False))
+    # 1. All pairs in one array: those of the rows so far, the parents, the states. 2. One stable sort by row brings
+    #    them in order; rows without a context keep what they have.
+    pairs, owners = _pairs_of(headers)
+    more_names = [pa.repeat(TRACEPARENT, len(rows)), pa.repeat(TRACESTATE, len(stated))]
+    names = pa.concat_arrays([pairs.field("key"), *more_names])
+    values = pa.concat_arrays([pairs.field("value"), parents, states.take(pa.array(stated))])
+    of_rows = np.concatenate([owners, rows, rows[stated]])
+    order = pa.array(np.argsort(of_rows, kind="stable"))
+    offsets = np.zeros(len(contexts) + 1, np.int32)
+    np.cumsum(np.bincount(of_rows, minlength=len(contexts)), out=offsets[1:])
+    children = pa.StructArray.from_arrays([names.take(order), values.take(order)], fields=list(HEADERS_TYPE.value_type))
+    return pa.Array.from_buffers(HEADERS_TYPE, len(contexts), [None, pa.py_buffer(offsets)], children=[children])
+
+
+def headers_with_one_context(context: bytes, length: int, headers: pa.Array | None = None) -> pa.Array:
+    """Return a column of headers with this context in every row that has no `traceparent` of its own.
+
+    Args:
+        context: A `traceparent`, followed by the `tracestate` if any.
+        length: The number of rows.
+        headers: list<struct<key, value>>, or None.
+    """
+    contexts = pa.repeat(pa.scalar(context, pa.binary()), length)
+    pairs, rows = _pairs_of(headers)
+    stated = rows[pc.equal(pairs.field("key"), TRACEPARENT).to_numpy(zero_copy_only=False)]
+    if len(stated):
+        has_own = np.zeros(length, np.bool_)
+        has_own[stated] = True
+        contexts = pc.if_else(pa.array(has_own), pa.scalar(None, pa.binary()), contexts)
+    found = headers_with_contexts(contexts, headers)
+    assert found is not None
+    return found
+
+
+def _pairs_of(headers: pa.Array | None) -> tuple[pa.StructArray, Int64Array]:
+    """Return all pairs of a column of headers, and the row of each."""
+    if headers is None:
+        return pa.array([], HEADERS_TYPE.value_type), np.empty(0, np.int64)
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    names, values = headers.flatten().flatten()
+    pairs = pa.StructArray.from_arrays([names.cast(pa.string()), values.cast(pa.binary())], names=["key", "value"])
+    return pairs, np.repeat(np.arange(len(headers), dtype=np.int64), lengths)
+
+
+def _last_of_each_row(name: str, names: pa.Array, values: pa.Array, ends: Int64Array) -> tuple[Int64Array, pa.Array]:
+    """Return the rows that have a header of this name, ascending, and the last value of each."""
+    at = np.flatnonzero(pc.equal(names, name).fill_null(False).to_numpy(zero_copy_only=False))
+    rows = np.searchsorted(ends, at, side="right")
+    last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+    return rows[last], values.take(pa.array(at[last]))
+
+
+def _valid(rows: Int64Array, found: pa.Array) -> tuple[Int64Array, ByteArray]:
+    """Return the rows with a valid context that is sampled, and the contexts as version 00."""
+    # 1. Lengths. A later version may append fields behind another dash; the first 55 characters are the same.
+    lengths = pc.binary_length(found).fill_null(0).to_numpy(zero_copy_only=False)
+    long_enough = np.flatnonzero(lengths >= PARENT_BYTES)
+    found, lengths = found.take(pa.array(long_enough)), lengths[long_enough]
+    parents = _matrix(pc.binary_slice(found, 0, PARENT_BYTES))
+    longer = lengths > PARENT_BYTES
+    behind = _matrix(pc.binary_slice(found.filter(pa.array(longer)), PARENT_BYTES, PARENT_BYTES + 1), 1)
+    # 2. Characters.
+    digits = _VALUES[parents]
+    is_digit = digits != _NO_DIGIT
+    is_digit[:, _DASHES] = parents[:, _DASHES] == ord("-")
+    good = is_digit.all(axis=1)
+    # 3. Version ff is invalid; only a later version than 00 may be longer. Ids of zeros are invalid.
+    version = digits[:, 0] * 16 + digits[:, 1]
+    good &= (version != 0xFF) & (~longer | (version != 0))
+    good[longer] &= behind[:, 0] == ord("-")
+    good &= digits[:, _TRACE_ID].any(axis=1) & digits[:, _SPAN_ID].any(axis=1)
+    # 4. Not sampled: its trace is recorded nowhere.
+    good &= (digits[:, 54] & _SAMPLED) != 0
+    parents = parents[good].copy()
+    parents[:, :2] = ord("0")
+    parents[:, 53] = ord("0")
+    parents[:, 54] = _DIGITS[digits[good, 54] & _KNOWN_FLAGS]
+    return rows[long_enough[good]], parents
+
+
+def _states_of(rows: Int64Array, names: pa.Array, values: pa.Array, ends: Int64Array) -> pa.Array:
+    """Return the `tracestate` of these rows, null without one."""
+    stated, states = _last_of_each_row(TRACESTATE, names, values, ends)
+    if not len(stated):
+        return pa.nulls(len(rows), pa.binary())
+    sizes = pc.binary_length(states).fill_null(0).to_numpy(zero_copy_only=False)
+    usable = (sizes > 0) & (sizes <= MOST_STATE_BYTES)
+    stated, states = stated[usable], states.filter(pa.array(usable))
+    if not len(stated):
+        return pa.nulls(len(rows), pa.binary())
+    places = np.minimum(np.searchsorted(stated, rows), len(stated) - 1)
+    return states.take(pa.array(places, mask=stated[places] != rows)).cast(pa.binary())
+
+
+def _matrix(column: pa.Array, width: int = PARENT_BYTES) -> ByteArray:
+    """Return a binary column without nulls whose values all have this width, as a row of bytes each."""
+    if not len(column):
+        return np.empty((0, width), np.uint8)
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return data.reshape(len(column), width)
+
+
+def _rows_as_binary(matrix: ByteArray) -> pa.Array:
+    length, width = matrix.shape
+    offsets = np.arange(0, (length + 1) * width, width, dtype=np.int32)
+    data = np.ascontiguousarray(matrix)
+    return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
