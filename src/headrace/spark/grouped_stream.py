@@ -504,16 +504,19 @@ class StreamTable(KeyedTable):
         partition_by: str | Sequence[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         parts: str | os.PathLike[str] | None = None,
+        add_columns: bool = False,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Any:
-        """As `Stream.to_delta`, for the rows of closed windows."""
-        return self._closed_rows("to_delta").to_delta(
+        """As `Stream.to_delta`; of windows that close, the rows of closed ones."""
+        rows = super() if self._aggregate.closing is None else self._closed_rows("to_delta")
+        return rows.to_delta(
             path,
             partition_by=partition_by,
             storage_options=storage_options,
             parts=parts,
+            add_columns=add_columns,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,
@@ -526,16 +529,19 @@ class StreamTable(KeyedTable):
         catalog: str = "default",
         catalog_properties: Mapping[str, str] | None = None,
         parts: str | os.PathLike[str] | None = None,
+        add_columns: bool = False,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Any:
-        """As `Stream.to_iceberg`, for the rows of closed windows."""
-        return self._closed_rows("to_iceberg").to_iceberg(
+        """As `Stream.to_iceberg`; of windows that close, the rows of closed ones."""
+        rows = super() if self._aggregate.closing is None else self._closed_rows("to_iceberg")
+        return rows.to_iceberg(
             table,
             catalog=catalog,
             catalog_properties=catalog_properties,
             parts=parts,
+            add_columns=add_columns,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,

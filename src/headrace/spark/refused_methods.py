@@ -148,10 +148,9 @@ _SECOND_GROUPING = (
 )
 _ONLY_GROW = (
     "files only grow, and an aggregate's rows replace each other",
-    "write them with to_topic, or to a sink that takes updates",
+    "to_delta, to_iceberg, to_postgres, to_sqlite or to_topic",
 )
-_TABLES = {"to_parquet": _ONLY_GROW, "to_delta": _ONLY_GROW, "to_iceberg": _ONLY_GROW}
-REFUSED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _TABLES.items()}
+REFUSED_TABLE_METHODS = {"to_parquet": ("not-supported-here", *_ONLY_GROW)}
 """Methods that a stream has and the result of an aggregate has not."""
 
 _UNITED = (

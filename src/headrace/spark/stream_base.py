@@ -405,13 +405,15 @@ class StreamBase:
         partition_by: str | Sequence[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         parts: str | os.PathLike[str] | None = None,
+        add_columns: bool = False,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Self:
         """Write each row exactly once to a Delta table, and return the stream.
 
-        The first rows create a missing table. Needs the extra `delta`.
+        The first rows create a missing table. The rows of an aggregate replace each other by its grouping columns
+        (MERGE). Needs the extra `delta`.
 
         Args:
             path: A directory on a file system that every instance sees, or `s3://bucket/path`.
@@ -419,13 +421,13 @@ class StreamBase:
             storage_options: Options of delta-rs for a table in S3, such as `AWS_REGION`. What they lack comes from the
                 environment. They are in no name, log and message.
             parts: For a table in S3: a directory that every instance sees, for rows that wait for their file.
+            add_columns: Whether a roll adds columns that the table lacks to it, nullable. Otherwise they are refused.
             name: Name of the sink; unique within the application.
             roll_size_bytes: Size at which a task's committed rows become a file and a version of the table (128 MiB).
             roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
 
         Raises:
-            TopologyError: also for the rows of an aggregate, which replace each other; and if a store refuses requests
-                or would lose commits.
+            TopologyError: also if a store refuses requests, or would lose commits.
             MissingExtra: if delta-rs is not installed.
         """
         where = call_site()
@@ -435,6 +437,7 @@ class StreamBase:
             partition_by=partition_by,
             storage_options=storage_options,
             parts=parts,
+            add_columns=add_columns,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,
@@ -450,13 +453,14 @@ class StreamBase:
         catalog: str = "default",
         catalog_properties: Mapping[str, str] | None = None,
         parts: str | os.PathLike[str] | None = None,
+        add_columns: bool = False,
         name: str | None = None,
         roll_size_bytes: int | None = None,
         roll_interval_ms: int | None = None,
     ) -> Self:
         """Write each row exactly once to an Iceberg table that exists, and return the stream.
 
-        Needs the extra `iceberg`.
+        The rows of an aggregate replace each other by its grouping columns. Needs the extra `iceberg`.
 
         Args:
             table: "namespace.table".
@@ -464,13 +468,13 @@ class StreamBase:
             catalog_properties: Properties of the catalog that its configuration lacks, such as `uri` and `warehouse`.
             parts: A directory that every instance sees, for rows that wait for their file. By default the table's
                 own; a table in an object store needs it.
+            add_columns: Whether a roll adds columns that the table lacks to it, nullable. Otherwise they are refused.
             name: Name of the sink; unique within the application.
             roll_size_bytes: Size at which a task's committed rows become files and a snapshot of the table (128 MiB).
             roll_interval_ms: Age of the oldest row at which they do (60 s; 0: after every micro-batch).
 
         Raises:
-            TopologyError: if there is no such table, or it cannot take the rows; also for the rows of an aggregate,
-                which replace each other.
+            TopologyError: if there is no such table, or it cannot take the rows.
             MissingExtra: if pyiceberg is not installed.
 
         Example:
@@ -482,6 +486,7 @@ class StreamBase:
             catalog=catalog,
             catalog_properties=catalog_properties,
             parts=parts,
+            add_columns=add_columns,
             name=name,
             roll_size_bytes=roll_size_bytes,
             roll_interval_ms=roll_interval_ms,

@@ -125,7 +125,7 @@ def in_the_driver() -> None:
     _around(IcebergSink, IcebergSink._publish, before=ICEBERG_POINTS[0], after=ICEBERG_POINTS[3])
     _around(DatabaseSink, DatabaseSink._add_rows, before=DATABASE_POINTS[0], after=DATABASE_POINTS[1])
     _around(DatabaseSink, DatabaseSink.commit, after=DATABASE_POINTS[2])
-    _around(iceberg, iceberg.append_rows, before=ICEBERG_POINTS[1], after=ICEBERG_POINTS[2])
+    _around(iceberg, iceberg.commit_rows, before=ICEBERG_POINTS[1], after=ICEBERG_POINTS[2])
 
 
 def in_a_worker() -> None:

@@ -2,12 +2,14 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql import functions as F
 from tests.harness.iceberg_tables import TABLE, catalog_in, create_table
 from tests.harness.polling import wait_until
 from tests.harness.s3_server import BUCKET, SECRET, S3Server
@@ -318,6 +320,37 @@ def test_a_delta_table_of_several_runs(broker, make_app, flights, tmp_path):
     assert "cannot take the rows" in problem.message
 
 
+def test_an_aggregate_in_delta_and_iceberg_tables(broker, make_app, flights, tmp_path):
+    """Each group has one row, the newest, in either table."""
+    from deltalake import DeltaTable
+
+    table, properties = tmp_path / "table", catalog_in(tmp_path)
+    create_table(properties, pa.schema([("origin", pa.string()), ("count", pa.int64())]))
+
+    def to_tables():
+        app = make_app(processing_guarantee="exactly_once_v2")
+        groups = app.stream("flights", schema="origin string, n bigint").groupBy("origin")
+        groups.agg(F.count("*").alias("count"), name="in-delta").to_delta(table, roll_interval_ms=0)
+        in_iceberg = groups.agg(F.count("*").alias("count"), name="in-iceberg")
+        in_iceberg.to_iceberg(TABLE, catalog_properties=properties, roll_interval_ms=0)
+        return app
+
+    flights.send(broker, range(60))
+    with to_tables().start() as app:
+        app.wait_until("caught-up", timeout=180)
+        flights.send(broker, range(60, 120))
+        app.wait_until("caught-up", timeout=180)
+    expected = Counter(flights.flight(n)["origin"] for n in range(120))
+    for rows in (DeltaTable(table).to_pyarrow_table(), open_table("default", TABLE, properties).scan().to_arrow()):
+        found = rows.to_pylist()
+        assert {row["origin"]: row["count"] for row in found} == expected
+        assert len(found) == len(expected)
+    assert {found.level for found in to_tables().check() if found.code == "table"} == {"ok"}
+    counts = make_app().stream("flights", schema="origin string, n bigint").groupBy("origin").count()
+    with pytest.raises(TopologyError, match="only the records of a topic can say"):
+        counts.where("count > 1").to_delta(tmp_path / "other")
+
+
 def test_a_delta_table_in_s3(broker, make_app, flights, tmp_path, monkeypatch):
     """Rows go to the store, `verify` reads them there, and a store that cannot be used is refused when declared."""
     pytest.importorskip("moto", reason="needs the S3 server of the development dependencies: make setup")
@@ -400,7 +433,7 @@ def test_an_iceberg_table_of_several_runs(broker, make_app, flights, tmp_path):
         (lambda rows: rows.to_iceberg("flights.other", catalog_properties=properties), "no table flights.other"),
         (lambda rows: rows.to_iceberg("delays", catalog_properties=properties), "no name of a table"),
         (lambda rows: rows.to_iceberg(TABLE, catalog_properties={"uri": "sqlite:////nowhere/at/all.db"}), "be read"),
-        (lambda rows: rows.groupBy("origin").count().to_iceberg(TABLE), "rows replace each other"),
+        (lambda rows: rows.groupBy("origin").count().to_parquet(tmp_path), "rows replace each other"),
     ):
         with pytest.raises(TopologyError, match=why) as raised:
             declare(make_app().stream("flights", schema="origin string, n bigint"))

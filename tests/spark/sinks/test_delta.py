@@ -364,6 +364,77 @@ def test_a_schema_that_changes_between_two_commits(sink):
     assert rows["w"].to_pylist() == [None] * 6 + [2] * 3
 
 
+def wider(sink, **given):
+    more = [("n", "long"), ("origin", "string"), ("w", "long")]
+    return replace(sink, schema_json=schema_json(more), **given)
+
+
+WIDE = ARROW.append(pa.field("w", pa.int64()))
+
+
+def test_columns_that_the_table_lacks_are_added_where_it_is_allowed(sink, monkeypatch):
+    """The check does not change the table, a roll does; rows of the old program go on beside the new one."""
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    with pytest.raises(SinkError, match='no column "w"') as raised:
+        wider(sink).check()
+    assert "add_columns=True" in raised.value.fix
+    wide = wider(sink, add_columns=True)
+    wide.check()
+    assert wide.positions(TASK)[INPUT] == 10
+    assert DeltaTable(sink.path).schema().to_arrow().names == ["n", "origin"]
+    sink.commit([written(sink, 1)])
+    wide.commit([written(wide, 2, schema=WIDE)])
+    # Two instances add the column at the same time; the answer to one of them is lost.
+    add = delta_log.add_missing_columns
+    handles = iter([DeltaTable(sink.path)])
+
+    def race(table, columns):
+        add(next(handles, table), columns)
+        return add(table, columns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "add_missing_columns", race)
+        assert wide.roll([TASK], LATER) == []
+    sink.commit([written(sink, 3)])
+    assert sink.roll([TASK], LATER) == []
+    rows = DeltaTable(sink.path).to_pyarrow_table().sort_by("n")
+    assert rows["n"].to_pylist() == list(range(12))
+    assert rows["w"].to_pylist() == [None] * 6 + [2] * 3 + [None] * 3
+    assert [field.name for field in DeltaTable(sink.path).schema().fields] == ["n", "origin", "w"]
+
+
+def test_columns_are_added_once_at_a_crash_on_either_side(sink, monkeypatch):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    wide, add = wider(sink, add_columns=True), delta_log.add_missing_columns
+    wide.commit([written(wide, 1, schema=WIDE)])
+    for behind in (False, True):
+
+        def die(table, columns, behind=behind):
+            if behind:
+                add(table, columns)
+            raise Died
+
+        with monkeypatch.context() as patch:
+            patch.setattr(delta_log, "add_missing_columns", die)
+            with pytest.raises(Died):
+                wide.roll([TASK], LATER)
+        assert numbers(sink) == expected_numbers([0])
+    assert wide.roll([TASK], LATER) == []
+    assert numbers(sink) == expected_numbers([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("column", "why"), [(("N", "long"), '"N" and its column "n" are one name'), (("n", "string"), '"n" is long')]
+)
+def test_columns_that_differ_are_refused_though_new_ones_are_allowed(sink, column, why):
+    sink.commit([written(sink, 0)])
+    sink.roll([TASK], LATER)
+    with pytest.raises(SinkError, match=why):
+        replace(sink, schema_json=schema_json([column]), add_columns=True).check()
+
+
 def test_a_table_that_was_removed_or_created_again_is_refused(sink):
     sink.commit([written(sink, 0)])
     sink.roll([TASK], LATER)

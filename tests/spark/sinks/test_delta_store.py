@@ -299,6 +299,20 @@ def test_columns_that_only_the_table_has_are_null(sink):
     assert numbers(sink) == expected_numbers([0])
 
 
+def test_columns_are_added_and_small_files_are_compacted(sink):
+    options = dict(sink.storage_options)
+    DeltaTable.create(sink.url, ARROW.remove(1), storage_options=options)
+    sink = replace(sink, add_columns=True)
+    for number in range(3):
+        sink.commit([written(sink, number)])
+        sink.roll([TASK], LATER)
+        table_of(sink).optimize.compact()
+    assert numbers(sink) == expected_numbers(range(3))
+    assert Counter(sink.read_rows()["origin"].to_pylist()) == Counter(dict.fromkeys(ORIGINS, 3))
+    assert len(sink.files()) == 1
+    assert sink.positions(TASK)[INPUT] == 30
+
+
 def test_a_table_with_other_columns_is_refused(sink):
     DeltaTable.create(sink.url, pa.schema([("n", pa.string())]), storage_options=dict(sink.storage_options))
     with pytest.raises(SinkError, match='"n" is string in the table'):

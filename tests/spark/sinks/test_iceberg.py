@@ -14,6 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.types import StringType
 from tests.harness.iceberg_tables import TABLE, catalog_in, catalog_in_store, create_table
 from tests.harness.s3_server import SECRET
 from tests.harness.sink_stories import (
@@ -122,9 +123,9 @@ def test_a_lost_race_is_not_repeated_without_the_positions(sink):
     directory = sink.directory_of(TASK)
     first, second = table_of(sink), table_of(sink)
     reached = {f"headrace/g/flights-3/{INPUT}": "10"}
-    iceberg.append_rows(first, [directory / "x.0.0"], reached, "one")
+    iceberg.commit_rows(first, [directory / "x.0.0"], reached, "one")
     with pytest.raises(OSError, match="CommitFailed"):
-        iceberg.append_rows(second, [directory / "x.0.0"], reached, "two")
+        iceberg.commit_rows(second, [directory / "x.0.0"], reached, "two")
     assert numbers(sink) == expected_numbers([0])
     assert "commit.retry.num-retries" not in table_of(sink).properties
 
@@ -134,7 +135,7 @@ class Commits:
 
     def __init__(self, sink, events):
         self.sink, self._events, self.strangers = sink, iter(events), 0
-        self._append, self._commit, self._event = iceberg.append_rows, SqlCatalog.commit_table, "well"
+        self._append, self._commit, self._event = iceberg.commit_rows, SqlCatalog.commit_table, "well"
 
     def append_rows(self, table, *roll):
         event = next(self._events, "well")
@@ -173,7 +174,7 @@ def test_random_histories_against_a_plain_log(tmp_path_factory, events, batches)
     sink = sink_in(tmp_path_factory.mktemp("t"))
     with pytest.MonkeyPatch.context() as patch:
         commits = Commits(sink, events)
-        patch.setattr(iceberg, "append_rows", commits.append_rows)
+        patch.setattr(iceberg, "commit_rows", commits.append_rows)
         patch.setattr(SqlCatalog, "commit_table", lambda *change: commits.commit_table(*change))
         patch.setattr(iceberg, "PAUSE_S", 0.0)
         check_history(sink, partial(written, sink), partial(numbers, sink), batches, lambda: commits.strangers)
@@ -230,6 +231,30 @@ def test_columns_that_only_the_table_has_are_null(tmp_path):
     assert table_of(sink).scan().to_arrow()["more"].to_pylist() == [None] * 3
 
 
+def test_columns_that_the_table_lacks_are_added_where_it_is_allowed(tmp_path, monkeypatch):
+    """The check does not change the table, a roll does, also where another instance adds the column first."""
+    sink = sink_in(tmp_path, ARROW.remove(1))
+    with pytest.raises(SinkError, match='no column "origin"') as raised:
+        sink.check()
+    assert "add_columns=True" in raised.value.fix
+    wide = replace(sink, add_columns=True)
+    wide.check()
+    assert table_of(sink).schema().column_names == ["n", "at"]
+    wide.commit([written(wide, 0)])
+    add, races = iceberg.add_missing_columns, iter([True])
+
+    def race(table, columns):
+        if next(races, False):
+            add(table_of(sink), columns)
+        return add(table, columns)
+
+    monkeypatch.setattr(iceberg, "add_missing_columns", race)
+    assert wide.roll([TASK], LATER) == []
+    assert numbers(sink) == expected_numbers([0])
+    assert Counter(table_of(sink).scan().to_arrow()["origin"].to_pylist()) == Counter(ORIGINS)
+    assert table_of(sink).schema().column_names == ["n", "at", "origin"]
+
+
 def test_rows_are_divided_into_buckets(sink):
     with table_of(sink).update_spec() as update:
         update.add_field("n", BucketTransform(4))
@@ -262,6 +287,100 @@ def test_secrets_of_the_catalog_are_not_shown(sink):
     secret = replace(sink, catalog_properties={**sink.catalog_properties, "password": "hush"})
     assert "hush" not in repr(secret)
     assert secret.name == "default.flights.delays"
+
+
+KEYED = pa.schema([("k", pa.string()), ("d", pa.int64()), ("n", pa.int64())])
+KEYS = (("EWR", 1), (None, 1), ("EWR", None), (None, None), ("JFK", 2))
+
+
+def keyed_sink_in(directory: Path) -> IcebergSink:
+    """A sink whose rows replace each other by two columns, with its new table."""
+    fields = [("k", "string"), ("d", "long"), ("n", "long")]
+    return replace(sink_in(directory, KEYED), schema_json=schema_json(fields), key=("k", "d"))
+
+
+def changed(sink, number):
+    """The part of micro-batch `number`: rows of three keys, of which one changes twice."""
+    keys = [KEYS[(number + at) % len(KEYS)] for at in (0, 1, 2, 0)]
+    rows = [{"k": k, "d": d, "n": 4 * number + at} for at, (k, d) in enumerate(keys)]
+    return write_part(sink, number, pa.Table.from_pylist(rows, schema=KEYED))
+
+
+def newest(batches):
+    found = {}
+    for number in batches:
+        found |= {KEYS[(number + at) % len(KEYS)]: 4 * number + at for at in (1, 2)}
+        found[KEYS[number % len(KEYS)]] = 4 * number + 3
+    return found
+
+
+def keyed_rows(sink):
+    rows = table_of(sink).scan().to_arrow().to_pylist()
+    found = {(row["k"], row["d"]): row["n"] for row in rows}
+    assert len(found) == len(rows), "a key has two rows"
+    return found
+
+
+@pytest.mark.parametrize("most", [1000, 1])
+def test_rows_replace_each_other_in_one_commit(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(iceberg, "MOST_VALUES", most)
+    sink = keyed_sink_in(tmp_path)
+    assert sink.takes_updates
+    for number in range(3):
+        sink.commit([changed(sink, number)])
+        sink.roll([TASK], LATER)
+        assert keyed_rows(sink) == newest(range(number + 1))
+    for number in (3, 4):
+        sink.commit([changed(sink, number)])
+    sink.roll([TASK], LATER)
+    assert keyed_rows(sink) == newest(range(5))
+    assert table_of(sink).properties[f"headrace/g/flights-3/{INPUT}"] == "50"
+
+
+def test_rows_of_other_writers_keep_their_keys(tmp_path):
+    """Rows that the filter of a roll catches, though their keys are others, are written again as they were."""
+    sink = keyed_sink_in(tmp_path)
+    twice = pa.table({"k": ["EWR", "EWR", "X"], "d": [2, 2, 1], "n": [-1, -2, -3]}, schema=KEYED)
+    table_of(sink).append(twice)
+    sink.commit([changed(sink, 0)])
+    sink.roll([TASK], LATER)
+    rows = table_of(sink).scan().to_arrow().to_pylist()
+    assert sorted(row["n"] for row in rows) == [-3, -2, -1, 1, 2, 3]
+
+
+def test_columns_that_a_replaced_row_would_lose_are_refused(tmp_path):
+    sink = keyed_sink_in(tmp_path)
+    with table_of(sink).update_schema() as update:
+        update.add_column("more", StringType())
+    with pytest.raises(SinkError, match='lack the column "more"'):
+        sink.check()
+
+
+@settings(max_examples=100 if LONG else 5, deadline=None)
+@given(events=EVENTS.filter(lambda events: "stranger" not in events), batches=BATCHES)
+def test_random_histories_of_replaced_rows(tmp_path_factory, events, batches):
+    """Each committed batch counts once and in its order."""
+    sink, log = keyed_sink_in(tmp_path_factory.mktemp("t")), []
+    with pytest.MonkeyPatch.context() as patch:
+        commits = Commits(sink, events)
+        patch.setattr(iceberg, "commit_rows", commits.append_rows)
+        patch.setattr(SqlCatalog, "commit_table", lambda *change: commits.commit_table(*change))
+        patch.setattr(iceberg, "PAUSE_S", 0.0)
+        for number, (counts, rolls) in enumerate([*batches, (True, True)]):
+            part = changed(sink, number)
+            if not counts:
+                sink.discard([part])
+                continue
+            log.append(part)
+            sink.commit([part])
+            while rolls:
+                try:
+                    assert sink.roll([TASK], LATER) == []
+                    break
+                except Died:
+                    owner_resolves(sink, log)
+            if rolls:
+                assert keyed_rows(sink) == newest(int(one.batch[2]) for one in log)
 
 
 def stored_sink_in(directory, s3, **given):

@@ -199,6 +199,7 @@ def delta_sink(
     partition_by: str | Sequence[str] | None,
     storage_options: Mapping[str, str] | None,
     parts: str | os.PathLike[str] | None,
+    add_columns: bool,
     name: str | None,
     roll_size_bytes: int | None,
     roll_interval_ms: int | None,
@@ -210,6 +211,7 @@ def delta_sink(
     import deltalake  # noqa: F401  missing: reported at the user's line, and not by the first roll
 
     from headrace.spark.sinks.delta import DeltaSink
+    from headrace.spark.sinks.delta_merge import DeltaMergeSink
     from headrace.spark.sinks.delta_store import DeltaStoreSink
 
     is_store = isinstance(path, str) and "://" in path
@@ -232,16 +234,32 @@ def delta_sink(
     )
     _check_types(rows, where)
     _check_delta_names(rows.schema, where)
+    key = _merge_key(rows, where)
     schema_json = rows.schema.json()
-    if not is_store:
+    settings["add_columns"] = _flag(add_columns, "add_columns", where)
+    if not is_store and not key:
         return table_sink(rows, DeltaSink(place, partition_by=names, schema_json=schema_json, **settings), name, where)
-    url, options = _checked_store(str(path), storage_options or {}, where)
-    sink = DeltaStoreSink(
-        place, url=url, storage_options=options, table_partitions=names, schema_json=schema_json, **settings
-    )
+    url, options = _checked_store(str(path), storage_options or {}, where) if is_store else (place, {})
+    settings |= {"url": url, "storage_options": options, "table_partitions": names, "schema_json": schema_json}
+    sink = DeltaMergeSink(place, key=key, **settings) if key else DeltaStoreSink(place, **settings)
     declared = table_sink(rows, sink, name, where)
-    _check_store(sink, where)
+    if is_store:
+        _check_store(sink, where)
     return declared
+
+
+def _merge_key(rows: SinkRows, where: str) -> tuple[str, ...]:
+    """Return the columns by which rows replace each other, of types that every engine compares in the same way."""
+    key, types = _database_key(rows, where), dict(rows.dtypes)
+    for column in key:
+        if types[column].startswith(("float", "double", "array<", "map<", "struct<")):
+            raise refusal(
+                "not-supported-here",
+                f'rows replace each other by "{column}", and values of type {types[column]} do not compare well',
+                f"group by F.col('{column}').cast('string')",
+                where,
+            )
+    return key
 
 
 def _checked_store(url: str, options: Mapping[str, str], where: str) -> tuple[str, dict[str, str]]:
@@ -278,6 +296,7 @@ def iceberg_sink(
     catalog: str,
     catalog_properties: Mapping[str, str] | None,
     parts: str | os.PathLike[str] | None,
+    add_columns: bool,
     name: str | None,
     roll_size_bytes: int | None,
     roll_interval_ms: int | None,
@@ -294,10 +313,11 @@ def iceberg_sink(
     if not isinstance(table, str) or "." not in table:
         raise refusal("bad-value", f"{table!r} is no name of a table", '"namespace.table", as "flights.delays"', where)
     _check_types(rows, where)
+    key = _merge_key(rows, where)
     properties = dict(catalog_properties or {})
     try:
         found = open_table(catalog, table, properties)
-        check_columns(found, f"{catalog}.{table}", arrow_schema(rows.schema))
+        check_columns(found, f"{catalog}.{table}", arrow_schema(rows.schema), key, may_lack=add_columns)
     except SinkError as error:
         raise refusal("bad-value", error.message, error.fix, where) from error
     except OSError as error:
@@ -318,6 +338,8 @@ def iceberg_sink(
         catalog=catalog,
         catalog_properties=properties,
         schema_json=rows.schema.json(),
+        key=key,
+        add_columns=_flag(add_columns, "add_columns", where),
         **settings,
     )
     return table_sink(rows, sink, name, where)
@@ -460,6 +482,12 @@ def _files_of(
         "roll_interval_ms": _at_least(roll_interval_ms, ROLL_INTERVAL_MS, 0, "roll_interval_ms", where),
     }
     return str(Path(path).absolute()), names, settings
+
+
+def _flag(given: object, name: str, where: str) -> bool:
+    if not isinstance(given, bool):
+        raise refusal("bad-value", f"{name}={given!r} is not valid", "True or False", where)
+    return given
 
 
 def _at_least(given: object, default: int, least: int, name: str, where: str) -> int:

@@ -39,10 +39,12 @@ Commit = Callable[[Mapping[str, int]], None]
 class DeltaSink(ParquetSink):
     """Delta table below `path`, created by the first roll; settings as of `ParquetSink`.
 
-    `schema_json` has the columns of the rows (`StructType.json()`).
+    `schema_json` has the columns of the rows (`StructType.json()`). With `add_columns`, a roll adds those that the
+    table lacks.
     """
 
     schema_json: str = field(kw_only=True)
+    add_columns: bool = field(kw_only=True, default=False)
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
         journal = Journal.read(self.directory_of(task))
@@ -74,7 +76,8 @@ class DeltaSink(ParquetSink):
                 sink=self.name,
             )
         if table is not None:
-            delta_log.check_table(table, self.name, self._columns(), self._table_partitions())
+            columns, partitions = self._columns(), self._table_partitions()
+            delta_log.check_table(table, self.name, columns, partitions, may_lack=self.add_columns)
         return table
 
     # Where the table lies, and how rows get into it: `DeltaStoreSink` has other ones.
@@ -85,7 +88,7 @@ class DeltaSink(ParquetSink):
 
     def _create(self) -> None:
         """Create the table, unless another instance does it first."""
-        delta_log.create_table(self.path, self._columns(), self.partition_by)
+        delta_log.create_table(self.path, self._columns(), self._table_partitions())
 
     def _table_partitions(self) -> Sequence[str]:
         return self.partition_by
@@ -124,9 +127,33 @@ class DeltaSink(ParquetSink):
             self._create()
             table = self._table("")
             assert table is not None
+        elif self.add_columns:
+            table = self._with_columns(table)
         number = (table.transaction_version(application_of(directory)) or 0) + 1
         journal = replace(journal, table_id=table.metadata().id)
         return journal.begin_roll(directory.parent.name, parts).numbered(number)
+
+    def _with_columns(self, table: DeltaTable) -> DeltaTable:
+        """Return a handle of the table with all columns of the rows."""
+        failure: OSError | None = None
+        for attempt in range(TRIES):
+            if attempt > 1:
+                time.sleep(PAUSE_S * attempt)
+            since = table.version() + 1
+            # Another instance may add them first, so the next handle decides here too.
+            try:
+                if not self._add_missing(table):
+                    return table
+            except OSError as error:
+                failure = error
+            self._sync(since)
+            found = self._table(table.metadata().id)
+            assert found is not None
+            table = found
+        raise failure or OSError(f"{self.name}: the log does not show its new columns")
+
+    def _add_missing(self, table: DeltaTable) -> bool:
+        return delta_log.add_missing_columns(table, self._columns())
 
     def _publish(self, directory: Path, journal: Journal) -> None:
         ranges = roll_ranges(directory, journal)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from headrace.errors import SinkError
 from headrace.spark.sinks.files import sync_directory, sync_file
@@ -79,7 +80,13 @@ def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> D
 
 
 def check_table(
-    table: DeltaTable, name: str, columns: pa.Schema, partition_by: Sequence[str], *, at_hand: bool = True
+    table: DeltaTable,
+    name: str,
+    columns: pa.Schema,
+    partition_by: Sequence[str],
+    *,
+    at_hand: bool = True,
+    may_lack: bool = False,
 ) -> None:
     """Refuse a table that cannot take these columns. Raises SinkError.
 
@@ -89,6 +96,7 @@ def check_table(
         columns: Columns of the rows; of a file, those that it stores.
         partition_by: Columns in the directory names.
         at_hand: Whether `columns` has the columns of `partition_by` as well.
+        may_lack: Whether columns that the table lacks are added later.
     """
     # 1. What a writer of this table has to do besides adding files.
     protocol, facts = table.protocol(), table.metadata()
@@ -112,7 +120,41 @@ def check_table(
         have = ", ".join(facts.partition_columns) or "no column"
         want = ", ".join(partition_by) or "no column"
         raise _refused(name, f"the table is partitioned by {have}, the rows by {want}", "name the same partition_by")
-    _check_columns(name, {field["name"]: _plain(field["type"]) for field in fields}, columns, partition_by, at_hand)
+    known = {field["name"]: _plain(field["type"]) for field in fields}
+    if may_lack:
+        columns = _without_missing(name, known, columns)
+    _check_columns(name, known, columns, partition_by, at_hand)
+
+
+def add_missing_columns(table: DeltaTable, columns: pa.Schema) -> bool:
+    """Add the columns that the table lacks, nullable, in a commit of their own; return whether there were any.
+
+    Raises:
+        OSError: also when the columns may have been added, by this call or by another instance.
+    """
+    from deltalake import Field, Schema
+
+    known = {field.name for field in table.schema().fields}
+    missing = [field for field in Schema.from_arrow(columns).fields if field.name not in known]
+    if missing:
+        with delta_errors():
+            table.alter.add_columns([Field(field.name, field.type, nullable=True) for field in missing])
+    return bool(missing)
+
+
+def _without_missing(name: str, known: Mapping[str, Any], columns: pa.Schema) -> pa.Schema:
+    """Return the columns that the table has. Refuse one that differs from a column of the table in case only."""
+    import pyarrow as pa
+
+    spelled = {one.lower(): one for one in known}
+    for one in columns.names:
+        if one not in known and one.lower() in spelled:
+            raise _refused(
+                name,
+                f'"{one}" and its column "{spelled[one.lower()]}" are one name in a Delta table',
+                f'rename the column of the rows to "{spelled[one.lower()]}"',
+            )
+    return pa.schema([field for field in columns if field.name in known])
 
 
 def add_files(table: DeltaTable, files: Sequence[NewFile], versions: Mapping[str, int]) -> None:
@@ -159,6 +201,22 @@ def sync_log(path: str, since: int) -> None:
                 sync_file(file)
     sync_directory(log)
     sync_directory(log.parent)
+
+
+def sync_added_files(path: str, since: int) -> None:
+    """Wait until the data files that the log's entries from version `since` on add are on the disk.
+
+    delta-rs waits for none of those that it writes itself.
+    """
+    for entry in sorted(Path(path, LOG).glob("*.json")):
+        if _VERSION.match(entry.name) and int(entry.name[:20]) >= since:
+            for line in entry.read_text().splitlines():
+                added = json.loads(line).get("add")
+                if added is not None:
+                    file = Path(path, unquote(added["path"]))
+                    with contextlib.suppress(FileNotFoundError):  # another writer has compacted and vacuumed it
+                        sync_file(file)
+                        sync_directory(file.parent)
 
 
 @contextlib.contextmanager
@@ -214,7 +272,7 @@ def _check_columns(
             raise _refused(
                 name,
                 f'the table has no column "{column}"',
-                f"add it to the table (nullable), or drop it: {_shown(kind)}",
+                f"write with add_columns=True, add it to the table (nullable), or drop it: {_shown(kind)}",
             )
         if known[column] != kind:
             raise _refused(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.spark.sinks.delta import Commit, DeltaSink
-from headrace.spark.sinks.delta_log import check_table
+from headrace.spark.sinks.delta_log import add_missing_columns, check_table
 from headrace.spark.sinks.object_store import store_errors
 from headrace.spark.sinks.parquet import ROWS, row_groups
 from headrace.spark.sinks.parquet_journal import Journal
@@ -83,6 +83,10 @@ class DeltaStoreSink(DeltaSink):
                 if found.path.endswith(".parquet") and not hidden:
                     return f"{self.url}/{found.path}"
         return None
+
+    def _add_missing(self, table: DeltaTable) -> bool:
+        with store_errors(self.name, self.storage_options):
+            return add_missing_columns(table, self._columns())
 
     def _prepare_roll(self, directory: Path, journal: Journal, table: DeltaTable) -> Commit:
         from pyarrow import parquet

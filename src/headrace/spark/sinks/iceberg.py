@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import SinkError
 from headrace.spark.sinks.files import sync_directory, sync_file
 from headrace.spark.sinks.interface import SinkTask
+from headrace.spark.sinks.keyed_rows import newest_rows, rows_of_other_keys
 from headrace.spark.sinks.object_store import hide_secrets
 from headrace.spark.sinks.parquet import ROWS, ParquetSink, row_groups
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
@@ -29,11 +30,13 @@ from headrace.spark.sinks.roll_positions import application_of, contradiction, d
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.table import Table
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Table, Transaction
 
 __all__ = ["IcebergSink", "check_columns", "local_directory", "open_table"]
 
 TRIES = 20
+MOST_VALUES = 1000  # of a column in one filter; more become a range
 PAUSE_S = 0.05
 ROLL = "headrace.roll"  # property of the snapshots that this sink makes, for the operator and for `_sync`
 
@@ -43,17 +46,24 @@ class IcebergSink(ParquetSink):
     """Iceberg table that exists already; `path` has the parts, and the other settings are those of `ParquetSink`.
 
     `catalog_properties` complete what pyiceberg's own configuration says about `catalog`. `schema_json` has the columns
-    of the rows (`StructType.json()`).
+    of the rows (`StructType.json()`). With `key`, a row replaces the one with the same values in these columns.
+    With `add_columns`, a roll adds the columns that the table lacks.
     """
 
     table: str = field(kw_only=True)
     catalog: str = field(kw_only=True)
     catalog_properties: Mapping[str, str] = field(kw_only=True, repr=False)  # they may hold a password
     schema_json: str = field(kw_only=True)
+    key: tuple[str, ...] = field(kw_only=True, default=())
+    add_columns: bool = field(kw_only=True, default=False)
 
     @property
     def name(self) -> str:
         return f"{self.catalog}.{self.table}"
+
+    @property
+    def takes_updates(self) -> bool:
+        return bool(self.key)
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
         directory = self.directory_of(task)
@@ -106,7 +116,7 @@ class IcebergSink(ParquetSink):
                 f"Restore it; or remove {Path(self.path) / '_headrace'} and reset the group's offsets.",
                 sink=self.name,
             )
-        check_columns(table, self.name, self._columns())
+        check_columns(table, self.name, self._columns(), self.key, may_lack=self.add_columns)
         return table
 
     def _columns(self) -> pa.Schema:
@@ -117,10 +127,27 @@ class IcebergSink(ParquetSink):
 
     def _begin_roll(self, directory: Path, journal: Journal, parts: Sequence[CommittedPart]) -> Journal:
         table = self._table(journal.table_id)
+        if self.add_columns:
+            table = self._with_columns(table)
         prefix = application_of(directory)
         number = int(table.properties.get(prefix, 0)) + 1
         journal = replace(journal, table_id=str(table.metadata.table_uuid))
         return journal.begin_roll(directory.parent.name, parts).numbered(number)
+
+    def _with_columns(self, table: Table) -> Table:
+        """Return a handle of the table with all columns of the rows."""
+        failure: OSError | None = None
+        for attempt in range(TRIES):
+            if attempt > 1:
+                time.sleep(PAUSE_S * attempt)
+            # Another instance may add them first, so the next handle decides here too.
+            try:
+                if not add_missing_columns(table, self._columns()):
+                    return table
+            except OSError as error:
+                failure = error
+            table = self._table(str(table.metadata.table_uuid))
+        raise failure or OSError(f"{self.name}: the catalog does not show its new columns")
 
     def _publish(self, directory: Path, journal: Journal) -> None:
         assert journal.roll is not None
@@ -144,7 +171,7 @@ class IcebergSink(ParquetSink):
             #    handle decides.
             try:
                 ends = {name: str(end) for name, (_, end) in ranges.items()}
-                append_rows(table, batches, ends, _roll_name(directory, journal))
+                commit_rows(table, batches, ends, _roll_name(directory, journal), self.key)
             except OSError as error:
                 failure = error
         raise failure or OSError(f"{self.name}: the catalog does not show its newest version")
@@ -182,10 +209,13 @@ def local_directory(table: Table) -> Path | None:
     return _local(table.location())
 
 
-def check_columns(table: Table, name: str, columns: pa.Schema) -> None:
+def check_columns(
+    table: Table, name: str, columns: pa.Schema, key: Sequence[str] = (), *, may_lack: bool = False
+) -> None:
     """Refuse a table that cannot take these columns. Raises SinkError.
 
-    Columns that only the table has are null.
+    Columns that only the table has are null. Where rows replace each other by `key`, there may be none, since a row is
+    written as a whole. With `may_lack`, columns that the table lacks are added later.
     """
     if table.metadata.spec().fields and not _can_be_split(table):
         raise _refused(name, "it is partitioned by a transform that pyiceberg cannot compute", "change the partitions")
@@ -193,12 +223,21 @@ def check_columns(table: Table, name: str, columns: pa.Schema) -> None:
     types = {one.name: one.type for one in table.schema().as_arrow()}
     for required in (one.name for one in known.values() if one.required):
         raise _refused(name, f'the column "{required}" is required', "make it optional, or write to another table")
+    missing = [one for one in known if one not in columns.names] if key else []
+    if missing:
+        raise _refused(
+            name,
+            f'the rows lack the column "{missing[0]}", whose value a row that is replaced would lose',
+            "add it to the rows, or write to another table",
+        )
     for one in columns:
+        if one.name not in known and may_lack:
+            continue
         if one.name not in known:
             raise _refused(
                 name,
                 f'the table has no column "{one.name}"',
-                f"add it to the table, or drop it from the rows: {one.type}",
+                f"write with add_columns=True, add it to the table, or drop it from the rows: {one.type}",
             )
         if not _are_alike(types[one.name], one.type):
             raise _refused(
@@ -208,7 +247,25 @@ def check_columns(table: Table, name: str, columns: pa.Schema) -> None:
             )
 
 
-def append_rows(table: Table, parts: Sequence[Path], reached: Mapping[str, str], roll: str) -> None:
+def add_missing_columns(table: Table, columns: pa.Schema) -> bool:
+    """Add the columns that the table lacks, optional, in a commit of their own; return whether there were any.
+
+    Raises:
+        OSError: also when the columns may have been added, by this call or by another instance.
+    """
+    import pyarrow as pa
+
+    known = table.schema().column_names
+    missing = [one for one in columns if one.name not in known]
+    if missing:
+        with _os_errors(table.catalog.properties), table.update_schema() as update:
+            update.union_by_name(pa.schema(missing))
+    return bool(missing)
+
+
+def commit_rows(
+    table: Table, parts: Sequence[Path], reached: Mapping[str, str], roll: str, key: Sequence[str] = ()
+) -> None:
     """Commit the rows of the parts and the positions together, by the handle on which the roll was decided.
 
     Args:
@@ -216,6 +273,7 @@ def append_rows(table: Table, parts: Sequence[Path], reached: Mapping[str, str],
         parts: Directories of the parts.
         reached: Positions to record, as table properties.
         roll: Name of the roll.
+        key: Columns by which a row replaces an earlier one; empty: all rows are added.
 
     Raises:
         OSError: also when the commit may have succeeded.
@@ -230,14 +288,52 @@ def append_rows(table: Table, parts: Sequence[Path], reached: Mapping[str, str],
     once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     with _os_errors(table.catalog.properties):
-        if table.metadata.spec().fields:  # pyiceberg splits whole tables only
+        if key or table.metadata.spec().fields:  # pyiceberg splits whole tables only
             rows: Any = pa.concat_tables([*row_groups(files)])
         else:
             batches = (batch for one in row_groups(files) for batch in one.to_batches())
             rows = pa.RecordBatchReader.from_batches(schema, batches)
         with table.transaction() as transaction:
-            transaction.append(rows, snapshot_properties={ROLL: roll})
+            if key:
+                replace_rows(table, transaction, newest_rows(rows, key), key, roll)
+            else:
+                transaction.append(rows, snapshot_properties={ROLL: roll})
             transaction.set_properties(dict(reached))
+
+
+def replace_rows(table: Table, transaction: Transaction, rows: pa.Table, key: Sequence[str], roll: str) -> None:
+    """Write rows in place of those with the same keys, in the table's transaction.
+
+    pyiceberg compares keys of several columns row by row, and no nulls. So more rows are deleted than are replaced: all
+    whose key columns have values, each for itself, that occur in the new rows. The others among them are written again.
+    """
+    import pyarrow as pa
+
+    superset = _superset(rows, key)
+    others = table.scan(row_filter=superset).to_arrow()
+    rows = rows.select(others.schema.names).cast(others.schema)
+    if len(others):
+        others = rows_of_other_keys(others, rows, key)
+        transaction.delete(superset, snapshot_properties={ROLL: roll})
+    transaction.append(pa.concat_tables([others, rows]), snapshot_properties={ROLL: roll})
+
+
+def _superset(rows: pa.Table, key: Sequence[str]) -> BooleanExpression:
+    """Return a filter that all rows with the keys of `rows` pass."""
+    from pyarrow import compute
+    from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, IsNull, LessThanOrEqual, Or
+
+    filters: Any = AlwaysTrue()
+    for name in key:
+        values = rows[name].unique()
+        given = values.drop_null()
+        if len(given) > MOST_VALUES:
+            ends = compute.min_max(given)
+            one: Any = And(GreaterThanOrEqual(name, ends["min"].as_py()), LessThanOrEqual(name, ends["max"].as_py()))
+        else:
+            one = In(name, given.to_pylist())
+        filters = And(filters, Or(one, IsNull(name)) if values.null_count else one)
+    return filters
 
 
 def _reached(table: Table, directory: Path, inputs: Mapping[str, int]) -> dict[str, int | None]:

@@ -557,9 +557,7 @@ def _show_committed_rows(sink: TableSink, group_id: str) -> None:
 def _is_readable(sink: Leaving) -> bool:
     if not isinstance(sink, TableSink):
         return isinstance(sink, TopicSink)
-    if isinstance(sink.sink, DatabaseSink):
-        return not sink.sink.takes_updates
-    return isinstance(sink.sink, ParquetSink)
+    return isinstance(sink.sink, (DatabaseSink, ParquetSink)) and not sink.sink.takes_updates
 
 
 def _name(sink: Leaving) -> str:

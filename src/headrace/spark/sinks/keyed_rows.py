@@ -1,0 +1,43 @@
+"""Rows of which each replaces the previous row of its key. Null is a key like any other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["newest_rows", "rows_of_other_keys"]
+
+_AT = "__headrace_at"
+_NEW = "__headrace_new"
+
+
+def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the last row of each key, in the order of the rows."""
+    import pyarrow as pa
+
+    numbered = rows.select(list(key)).append_column(_AT, pa.array(range(len(rows)), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([(_AT, "max")])[f"{_AT}_max"]
+    return rows.take(last.combine_chunks().sort())
+
+
+def rows_of_other_keys(rows: pa.Table, replaced: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the rows whose key is not one of `replaced`, in their order.
+
+    Args:
+        rows: Rows, also several of one key.
+        replaced: Rows whose key columns have the types of those of `rows`.
+        key: Names of the key columns.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    # A join would not find null keys; groups do.
+    keys = pa.concat_tables([rows.select(list(key)), replaced.select(list(key))])
+    keys = keys.append_column(_AT, pa.array(range(len(keys)), pa.int64()))
+    keys = keys.append_column(_NEW, pa.array([0] * len(rows) + [1] * len(replaced), pa.int8()))
+    groups = keys.group_by(list(key)).aggregate([(_AT, "list"), (_NEW, "max")])
+    kept = groups.filter(compute.equal(groups[f"{_NEW}_max"], 0))[f"{_AT}_list"]
+    return rows.take(compute.list_flatten(kept).combine_chunks().sort())
