@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -182,6 +183,7 @@ def serve(port: int) -> None:
     statement = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     users.put_user_policy("etl", "all", json.dumps({"Version": "2012-10-17", "Statement": statement}))
     get_backend("s3")[ACCOUNT]["aws"].create_bucket(BUCKET, REGION)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
     # Keep-alive, as S3 has it.
     WSGIRequestHandler.protocol_version = "HTTP/1.1"
     application = Faults(DomainDispatcherApplication(create_backend_app))

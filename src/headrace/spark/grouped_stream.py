@@ -510,7 +510,7 @@ class StreamTable(KeyedTable):
         roll_interval_ms: int | None = None,
     ) -> Any:
         """As `Stream.to_delta`; of windows that close, the rows of closed ones."""
-        rows = super() if self._aggregate.closing is None else self._closed_rows("to_delta")
+        rows: Any = super() if self._aggregate.closing is None else self._closed_rows("to_delta")
         return rows.to_delta(
             path,
             partition_by=partition_by,
@@ -535,7 +535,7 @@ class StreamTable(KeyedTable):
         roll_interval_ms: int | None = None,
     ) -> Any:
         """As `Stream.to_iceberg`; of windows that close, the rows of closed ones."""
-        rows = super() if self._aggregate.closing is None else self._closed_rows("to_iceberg")
+        rows: Any = super() if self._aggregate.closing is None else self._closed_rows("to_iceberg")
         return rows.to_iceberg(
             table,
             catalog=catalog,

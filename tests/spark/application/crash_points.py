@@ -147,7 +147,11 @@ def _ids(table: Path, table_format: Format) -> list[int]:
         rows = open_table("default", TABLE, catalog_in(table)).scan().to_arrow()
         return list(rows["id"].to_pylist())
     is_delta = table_format == "delta"
-    files = delta_log.data_files(str(table)) if is_delta else [str(file) for file in table.glob("*.parquet")]
+    files = (
+        delta_log.data_files(delta_log.open_table(str(table)))
+        if is_delta
+        else [str(file) for file in table.glob("*.parquet")]
+    )
     return [n for file in files for n in parquet.read_table(file)["id"].to_pylist()]
 
 

@@ -1,9 +1,9 @@
 """Sinks: the checks made when a sink is declared, and sinks other than topics.
 
-`interface` is the interface of custom sinks, `parquet` the Parquet sink, `delta` the Delta sink, `iceberg` the
-Iceberg sink. `database` has the steps of sinks in databases, `postgres` and `sqlite` the two of them.
-`part_resolution` is the rule that decides which parts of a table count. Importing this package loads neither PySpark
-nor Arrow.
+`interface` is the interface of custom sinks, `parquet` the Parquet sink, `delta` the Delta sink (`delta_store`: in S3;
+`delta_merge`: rows that replace each other), `iceberg` the Iceberg sink. `database` has the steps of sinks in
+databases, `postgres` and `sqlite` the two of them. `part_resolution` is the rule that decides which parts of a table
+count. Importing this package loads neither PySpark nor Arrow.
 """
 
 from __future__ import annotations
