@@ -38,7 +38,7 @@ def written(sink, number):
 
 
 def expected(batches):
-    newest = {}
+    newest: dict[str | None, int] = {}
     for number in batches:
         newest |= {KEYS[(number + at) % len(KEYS)]: 4 * number + at for at in (1, 2)}
         newest[KEYS[number % len(KEYS)]] = 4 * number + 3

@@ -307,7 +307,7 @@ def changed(sink, number):
 
 
 def newest(batches):
-    found = {}
+    found: dict[tuple[str | None, int | None], int] = {}
     for number in batches:
         found |= {KEYS[(number + at) % len(KEYS)]: 4 * number + at for at in (1, 2)}
         found[KEYS[number % len(KEYS)]] = 4 * number + 3
