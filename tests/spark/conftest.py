@@ -45,6 +45,16 @@ def make_offline_app(spark, tmp_path):
 
 
 @pytest.fixture
+def two_partitions(spark):
+    """Few partitions in Spark's own joins, whose hundreds would take longer than all else."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "2")
+    yield
+    spark.conf.set(name, before)
+
+
+@pytest.fixture
 def running():
     """`start(app)`, stopped at the end whatever happened."""
     with contextlib.ExitStack() as stack:

@@ -41,7 +41,7 @@ from headrace.spark.stream_source import (
     RowSource,
     TableRows,
 )
-from headrace.spark.table_join import KeyedTableJoin
+from headrace.spark.table_join_reader import KeyedTableJoin
 from headrace.spark.topology.nodes import (
     CHANGE_COLUMN,
     EVENT_TIME_COLUMN,

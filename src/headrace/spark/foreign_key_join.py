@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from headrace.spark.frames import quoted
 from headrace.spark.spark_internals import class_of, sequence
 from headrace.spark.stream_base import StreamSource
-from headrace.spark.table_join import INTEGERS, KeyedTableJoin, TableJoinReader, key_column_of
+from headrace.spark.table_join_reader import INTEGERS, KeyedTableJoin, TableJoinReader, key_column_of
 from headrace.spark.topology.nodes import (
     HIDDEN_PREFIX,
     SUBSCRIPTION_COLUMNS,

@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, St
 from headrace.spark.analysis.static_join import StaticDataFrame
 from headrace.spark.frames import apply_calls, quoted, without_hidden
 from headrace.spark.runtime.batches.fetch_stage import FetchStep
+from headrace.spark.runtime.batches.foreign_key_sinks import ForeignKeySinkStep
 from headrace.spark.runtime.batches.prepared_plan import PreparedPlan, fetching_session, static_dataframes
 from headrace.spark.runtime.batches.sink_stage import RepartitionSinkStep, TopicSinkStep
 from headrace.spark.runtime.batches.stages import REPORT_SCHEMA, FanOut, PythonStage, Step
@@ -66,6 +67,7 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     Deduplication,
     ForeachBatchSink,
+    ForeignKeyJoin,
     Join,
     KeyedOperator,
     RepartitionSink,
@@ -676,7 +678,8 @@ class ChainBuilder:
             return [] if self._traced else [TableSinkStep(sink)]
         step: Step
         if isinstance(sink, RepartitionSink):
-            step = RepartitionSinkStep(sink)
+            by_foreign_key = isinstance(sink.table_join, ForeignKeyJoin)
+            step = ForeignKeySinkStep(sink) if by_foreign_key else RepartitionSinkStep(sink)
         elif isinstance(sink, TopicSink):
             step = TopicSinkStep(sink, sink.value_columns)
         else:

@@ -43,7 +43,8 @@ from headrace.spark.stream_source import (
     KeyedTransform,
     TableRows,
 )
-from headrace.spark.table_join import JoinedTable, KeyedTableJoin
+from headrace.spark.table_join import JoinedTable
+from headrace.spark.table_join_reader import KeyedTableJoin
 from headrace.spark.topic_frames import (
     BAD_COLUMN,
     TopicPartition,

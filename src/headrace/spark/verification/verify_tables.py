@@ -32,7 +32,8 @@ from headrace.spark.analysis.plan_reader import leaf_columns
 from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import StreamTable
 from headrace.spark.spark_internals import analysed, expression_id, sequence
-from headrace.spark.table_join import JoinedTable, key_column_of
+from headrace.spark.table_join import JoinedTable
+from headrace.spark.table_join_reader import key_column_of
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, HIDDEN_PREFIX, WINDOW_COLUMN, TopicSink
 from headrace.spark.unsupported import is_hidden
 from headrace.spark.verification.verdict import SinkVerdict

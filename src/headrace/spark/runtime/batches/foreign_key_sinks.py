@@ -12,6 +12,7 @@ partition that the join reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,21 @@ from headrace.spark.topology.nodes import (
     RepartitionSink,
 )
 
-__all__ = ["SUBSCRIBES", "UNSUBSCRIBES", "foreign_key_sink", "left_rows", "subscriptions_of"]
+__all__ = ["RIGHT_ROW", "SUBSCRIBES", "UNSUBSCRIBES", "ForeignKeySinkStep", "left_rows", "subscriptions_of"]
 
 SUBSCRIBES, RIGHT_ROW, UNSUBSCRIBES = 0, 1, 2
 _FOREIGN = "__headrace_foreign"
 _SIDE, _LEFT, _ROW = (name for name, _ in SUBSCRIPTION_COLUMNS)
 
 
-def foreign_key_sink(step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> Operator:
-    """Return the sink of one side of a join."""
-    return _RightSink(step, join, context) if step.sink.join_side else _LeftSink(step, join, context)
+@dataclass(frozen=True, slots=True)
+class ForeignKeySinkStep(RepartitionSinkStep):
+    """Step that writes the changes of one side of a foreign-key join."""
+
+    def start(self, context: StageContext) -> Operator:
+        join = self.sink.table_join
+        assert isinstance(join, ForeignKeyJoin)
+        return _RightSink(self, join, context) if self.sink.join_side else _LeftSink(self, join, context)
 
 
 def left_rows(table: pa.Table, is_old: Mask, is_replaced: Mask, foreign: pa.Array, *, is_preserved: bool) -> pa.Table:

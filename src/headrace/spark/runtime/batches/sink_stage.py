@@ -31,7 +31,6 @@ from headrace.spark.topology.nodes import (
     OLD_COLUMN,
     TASK_COLUMN,
     TRACE_COLUMN,
-    ForeignKeyJoin,
     Join,
     RelayedWatermark,
     RepartitionSink,
@@ -74,10 +73,6 @@ class RepartitionSinkStep:
     sink: RepartitionSink
 
     def start(self, context: StageContext) -> Operator:
-        if isinstance(self.sink.table_join, ForeignKeyJoin):
-            from headrace.spark.runtime.batches.foreign_key_sinks import foreign_key_sink  # which imports this module
-
-            return foreign_key_sink(self, self.sink.table_join, context)
         if self.sink.table_join is not None:
             return _TableSideSink(self, self.sink.table_join, context)
         if self.sink.takes_changes:
