@@ -447,6 +447,7 @@ class ApplicationRuntime(RunningInstance):
         self.state.close()
         if self.spans is not None:
             self.spans.close()
+            self.spans = None  # the SDK would start its thread again in each process that is forked later
         self._client.close()
         self.directory.release()
 
