@@ -105,8 +105,8 @@ def batch_spans(
                 "headrace.subtopology": plan.subtopology_id,
                 "headrace.batch": f"{plan.batch.incarnation}.{plan.batch.batch_id}.{plan.batch.attempt}",
                 "headrace.tasks": [str(partition) for partition in sorted(tasks)],
-                "headrace.records.out": sum(task.records_out for task in tasks.values()),
-                "headrace.traces.unfollowed.records": sum(task.unfollowed for task in tasks.values()),
+                "headrace.records_out": sum(task.records_out for task in tasks.values()),
+                "headrace.unfollowed_records": sum(task.unfollowed for task in tasks.values()),
             },
             links=tuple(contexts.values()),
         )
