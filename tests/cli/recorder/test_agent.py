@@ -13,6 +13,7 @@ from tests.broker.consumer_group_member import Member, run_crash
 from headrace.broker.embedded import EmbeddedBroker
 from headrace.broker.manual_clock import ManualClock
 from headrace.cli.main import headrace as root
+from headrace.cli.recorder import agent as agent_module
 from headrace.cli.recorder.agent import GroupHistoryAgent
 from headrace.client.admin import Admin
 from headrace.coordinator.history.history_record import HISTORY_TOPIC, HistoryRecord
@@ -105,3 +106,15 @@ def test_a_cluster_without_groups_is_recorded_from_the_first_one_on(broker: Embe
     with Member(broker, "one") as one:
         one.beat()
         assert look(agent, broker) == 2
+
+
+def test_the_offsets_topic_may_appear_later(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Kafka makes it with the first group; here it is always there.
+    agent = GroupHistoryAgent(records_per_group=100)
+    monkeypatch.setattr(agent_module, "OFFSETS_TOPIC", "not-yet")
+    look(agent, broker)
+    monkeypatch.setattr(agent_module, "OFFSETS_TOPIC", "__consumer_offsets")
+    with Member(broker, "one") as one:
+        one.beat()
+        look(agent, broker)
+    assert [entry.kind for entry in entries(broker)] == ["joined", "rebalance"]

@@ -56,7 +56,7 @@ class GroupHistoryAgent:
 
     def __init__(self, *, records_per_group: int) -> None:
         self._records_per_group = records_per_group
-        self._positions: dict[tuple[str, int], int] | None = None
+        self._positions: dict[tuple[str, int], int] = {}
         self._histories: GroupHistories | None = None
         self._names: dict[UUID, str] = {}
         self._unwritten: deque[HistoryRecord] = deque()
@@ -95,11 +95,11 @@ class GroupHistoryAgent:
             except ValueError:
                 continue  # another program wrote into the topic
             sequences[entry.group_id] = entry.sequence + 1
-        self._positions = None
+        self._positions = {}
         return GroupHistories(topic_name=self._names.get, sees_requests=False, sequences=sequences)
 
     def _follow(self, admin: Admin, histories: GroupHistories, *, with_commits: bool) -> None:
-        positions = self._positions if self._positions is not None else self._starts(admin)
+        positions = self._positions or self._starts(admin)
         ends = admin.list_offsets(dict.fromkeys(positions, "latest"))
         behind = {key: position for key, position in positions.items() if ends[key].offset > position}
         until = {key: ends[key].offset for key in behind}
