@@ -17,15 +17,13 @@ from headrace.broker.clock import Clock
 from headrace.broker.config.broker_configuration import BrokerConfiguration
 from headrace.broker.config.dynamic_settings import DynamicSettings
 from headrace.broker.config.topic_configuration import effective_retention
-from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+from headrace.broker.coordinators.group_coordinator import GroupCoordinator, GroupMetadataLogs, add_group_metadata_topic
 from headrace.broker.coordinators.hanging_transactions import HangingTransactions
-from headrace.broker.coordinators.internal_topics import (
-    GroupMetadataLogs,
+from headrace.broker.coordinators.transaction_coordinator import (
+    TransactionCoordinator,
     TransactionStateTopic,
-    add_group_metadata_topic,
     transaction_configuration,
 )
-from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from headrace.broker.coordinators.transaction_markers import TransactionMarkers
 from headrace.broker.logs.delayed_fetch import DelayedFetches
 from headrace.broker.logs.fetch_sessions import FetchSessions

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from headrace.broker.clock import Clock
 from headrace.broker.coordinators.coordinator_runtime import CoordinatorRuntime, Outcome, RecordLog
 from headrace.broker.logs.flusher import FlushFailed
-from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC
+from headrace.broker.metadata.cluster_metadata import GROUP_METADATA_TOPIC, ClusterMetadata, TopicDescription
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.broker.requests.request_context import RequestContext
 from headrace.coordinator.metadata_image import MetadataImage
@@ -26,12 +26,14 @@ from headrace.protocol.error_codes import ErrorCode
 from headrace.protocol.partitioner import partition_for_group
 
 if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
+    from headrace.broker.logs.partition_logs import PartitionLogs
     from headrace.coordinator.configuration import GroupCoordinatorConfiguration
     from headrace.coordinator.request_context import RequestContext as CoordinatorContext
     from headrace.coordinator.result import CoordinatorEvent, CoordinatorResult, CreatableTopic, Repeatable
     from headrace.coordinator.shard import GroupCoordinatorShard
 
-__all__ = ["GroupCoordinator", "ShardLogs", "Written"]
+__all__ = ["GroupCoordinator", "GroupMetadataLogs", "ShardLogs", "Written", "add_group_metadata_topic"]
 
 Answer = TypeVar("Answer")
 
@@ -47,6 +49,43 @@ class ShardLogs(Protocol):
     def open(self, partition: int) -> RecordLog: ...
     def requires_flush(self, partition: int) -> bool: ...
     def wait_until_flushed(self, partition: int) -> Awaitable[None]: ...
+
+
+def add_group_metadata_topic(configuration: BrokerConfiguration, metadata: ClusterMetadata) -> TopicDescription:
+    """Create `__consumer_offsets`. Groups are found by its number of partitions, so that never changes."""
+    configs = {
+        "cleanup.policy": "compact",
+        # As in Kafka (`GroupCoordinator.groupMetadataTopicConfigs`): records of groups are stored as the coordinator
+        # wrote them.
+        "compression.type": "producer",
+        "segment.bytes": str(configuration.integer("offsets.topic.segment.bytes")),
+    }
+    partitions = configuration.integer("offsets.topic.num.partitions")
+    return metadata.add_topic(GROUP_METADATA_TOPIC, partitions, configs, lazy=True)
+
+
+class GroupMetadataLogs:
+    """The logs of the shards in `__consumer_offsets`; a partition comes to the disk with its first record."""
+
+    def __init__(self, logs: PartitionLogs, topic: TopicDescription) -> None:
+        self._logs = logs
+        self._topic = topic
+
+    def existing(self) -> list[int]:
+        return [partition for partition in range(self._topic.partitions) if self._logs.exists(self._topic, partition)]
+
+    def open(self, partition: int) -> RecordLog:
+        # Imported with the first group: the record formats of all kinds of groups are a large part of a start
+        # (`tests/broker/test_lazy_imports.py`).
+        from headrace.broker.coordinators.coordinator_logs import GroupMetadataLog
+
+        return GroupMetadataLog(self._logs, self._topic, partition)
+
+    def requires_flush(self, partition: int) -> bool:
+        return self._logs.requires_flush(self._topic, partition)
+
+    def wait_until_flushed(self, partition: int) -> Awaitable[None]:
+        return self._logs.wait_until_flushed(self._topic, partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

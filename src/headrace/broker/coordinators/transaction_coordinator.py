@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.broker.clock import Clock
 from headrace.broker.coordinators.coordinator_runtime import CoordinatorRuntime, RecordLog
-from headrace.broker.coordinators.internal_topics import TRANSACTION_STATE_TOPIC, TransactionStateTopic
 from headrace.broker.coordinators.transaction_markers import MarkerWriter, TransactionCompletion
 from headrace.broker.logs.partition_logs import PartitionLogs
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
@@ -34,12 +33,60 @@ from headrace.protocol.partitioner import partition_for_group
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from headrace.broker.config.broker_configuration import BrokerConfiguration
     from headrace.coordinator.result import CoordinatorResult
     from headrace.coordinator.transactions.shard import TransactionCoordinatorShard, TransactionFilter
 
-__all__ = ["TransactionCoordinator"]
+__all__ = ["TransactionCoordinator", "TransactionStateTopic", "transaction_configuration"]
 
+TRANSACTION_STATE_TOPIC = "__transaction_state"
 Rule: TypeAlias = "Callable[[TransactionCoordinatorShard, int], CoordinatorResult]"
+
+
+def transaction_configuration(configuration: BrokerConfiguration) -> TransactionConfiguration:
+    """Return the configuration of the transaction coordinator's rules."""
+    return TransactionConfiguration(
+        max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
+        id_expiration_ms=configuration.integer("transactional.id.expiration.ms"),
+        most_ids=configuration.integer("headrace.max.transactional.ids"),
+        expiry_interval_ms=configuration.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
+
+
+class TransactionStateTopic:
+    """`__transaction_state`, which is created with the first request for a transactional id, as in Kafka.
+
+    Transactional ids are found by its number of partitions, so that never changes.
+    """
+
+    def __init__(
+        self, configuration: BrokerConfiguration, metadata: ClusterMetadata, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when the topic was made."""
+        self._configuration = configuration
+        self._metadata = metadata
+        self._changed = changed
+
+    def existing(self) -> TopicDescription | None:
+        return self._metadata.topic(TRANSACTION_STATE_TOPIC)
+
+    def made(self) -> TopicDescription:
+        """Create it when it is not there. Raises StorageError, OSError."""
+        topic = self.existing()
+        if topic is None:
+            # Kafka's own settings for it (TransactionLog): compacted, because only the last state of an id matters.
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(self._configuration.integer("transaction.state.log.min.isr")),
+                "segment.bytes": str(self._configuration.integer("transaction.state.log.segment.bytes")),
+                "unclean.leader.election.enable": "false",
+            }
+            partitions = self._configuration.integer("transaction.state.log.num.partitions")
+            # Lazy: a partition gets its directory with its first record, so 50 partitions cost nothing.
+            topic = self._metadata.add_topic(TRANSACTION_STATE_TOPIC, partitions, configs, lazy=True)
+            self._changed()
+        return topic
 
 
 class TransactionCoordinator:
