@@ -265,6 +265,13 @@ _ROWS: Final = (
     _text(
         "headrace.metrics.host", None, "127.0.0.1", "the address of that port; every client that reaches it may read"
     ),
+    _int(
+        "headrace.ui.port",
+        None,
+        0,
+        0,
+        "the port on 127.0.0.1 of a web page with this application alone; needs application.server; 0: none",
+    ),
     _text(
         "headrace.tracing",
         None,

@@ -128,6 +128,11 @@ class RunningApp:
         """Base URL of queries into state; None without `application.server`."""
         return self._runtime.state_query_url
 
+    @property
+    def page_url(self) -> str | None:
+        """URL of the application's web page; None without `headrace.ui.port`."""
+        return self._runtime.page_url
+
     def stop(self) -> None:
         """Finish the current micro-batches, commit, and leave the group."""
         self._runtime.stop()

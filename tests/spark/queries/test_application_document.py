@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from tests.cli.ui.served_page import served_page
+from tests.harness.http import http_request
 from tests.harness.polling import wait_until
+from tests.harness.ports import find_free_port
 
 from headrace import DeadLetter
 from headrace.cli.ui.instance_client import ApplicationAccess, checked_document
@@ -41,7 +45,8 @@ def read(url, token=TOKEN):
 def test_a_running_application_describes_itself(broker, make_app, running, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     config = {"application.server": "127.0.0.1:0", "headrace.state.query.token.file": str(tmp_path / "token")}
-    app = make_app(config=config)
+    port = find_free_port()
+    app = make_app(config=config | {"headrace.ui.port": port})
     rows = app.stream("flights", schema="word string, at timestamp", on_late=DeadLetter("late"))
     windows = rows.withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute"), "word")
     windows.agg(F.count("*").alias("rows"), name="by-minute").to_topic("minutes", partitions=1)
@@ -87,7 +92,18 @@ def test_a_running_application_describes_itself(broker, make_app, running, tmp_p
     assert max(marks) == 1_767_225_600_000 + 39 * 60_000
     # 3. The page of the cluster finds the instance by its group and shows the same.
     with served_page(broker.bootstrap_servers, applications=ApplicationAccess(token=TOKEN)) as page:
-        found = page.collected("/api/application", {"id": "flight-counts"})
+        found: Any = page.collected("/api/application", {"id": "flight-counts"})
         assert [each["problem"] for each in found["instances"]] == [""]
         assert (found["late_rows"], found["dead_letters"]) == (1, 1)
         assert len(found["tasks"]["rows"]) == len(started.tasks)
+    # 4. So does the page that the application has brought along, until the application ends.
+    assert started.page_url == f"http://127.0.0.1:{port}/application?id=flight-counts"
+
+    def own_page():
+        with contextlib.suppress(OSError):
+            return http_request(port, "/api/application?id=flight-counts").body.get("dead_letters")
+
+    wait_until(lambda: own_page() == 1, "the page has collected", interval_s=0.2)
+    started.stop()
+    with pytest.raises(ConnectionRefusedError):
+        http_request(port, "/")

@@ -26,6 +26,7 @@ from headrace.client.membership.streams_heartbeat import HeartbeatVersion
 from headrace.client.membership.streams_protocol import parse_group_protocol
 from headrace.client.protocol_choice import find_group_protocol
 from headrace.errors import HeadraceError, MaxPollExceeded
+from headrace.spark.application_page import ApplicationPage, application_page
 from headrace.spark.cluster_masters import cores_for_each, is_cluster, refuse_on_cluster, slots_on_cluster
 from headrace.spark.internal_topics import refuse_unsafe_topics
 from headrace.spark.observation import Observation
@@ -78,6 +79,7 @@ class ApplicationRuntime(RunningInstance):
         self.observation = Observation(self, listeners)
         self._journal = TransactionJournal(self.directory.path, self.group_id)
         self._queries: StateQueryServer | None = None
+        self._page: ApplicationPage | None = None
         self._link: GuardianLink | None = None
         self._threads: list[threading.Thread] = []
         self.state: StateCoordinator = StateCoordinator(self)
@@ -103,6 +105,8 @@ class ApplicationRuntime(RunningInstance):
             self._choose_protocol()
             queries = query_server_settings(self.settings.config, str(self.spark.sparkContext.master))
             self.spans = span_exporter(self.settings)
+            self._page = application_page(self.settings, self.compiled)
+            self.page_url = None if self._page is None else self._page.url
             self.schemas.check(self._client)
             check_topics(
                 self._client, self.compiled, replication_factor=int(self.settings.config["replication.factor"])
@@ -123,6 +127,8 @@ class ApplicationRuntime(RunningInstance):
                 self.state_query_url = f"http://{self._queries.endpoint}"
                 log.info("%s: queries into state at %s", self.group_id, self.state_query_url)
             self._join()
+            if self._page is not None:
+                self._page.open()
         except BaseException:
             self._release()
             self.observation.ended()
@@ -432,6 +438,8 @@ class ApplicationRuntime(RunningInstance):
         return True
 
     def _release(self) -> None:
+        if self._page is not None:
+            self._page.close()
         if self._queries is not None:  # of a start that failed; else it is closed
             self._queries.close()
         self.state.begin_close()

@@ -196,6 +196,7 @@ class RunningInstance:
         self.not_ready: tuple[tuple[int, str], ...] = ()
         self.metrics_url: str | None = None
         self.state_query_url: str | None = None
+        self.page_url: str | None = None
         self.endpoints: EndpointMap = {}  # of the group, as last received
         self.pulse = MemberPulse()
         self.directory = StateDirectory(settings.state_dir, self.group_id)
