@@ -108,6 +108,7 @@ def test_a_wrong_type(case):
         ("to_topic", "value"),
         ("stream", "value"),
         ("join", "other"),
+        ("joinAsOf", "other"),
         ("unionByName", "other"),
         ("to_postgres", "url"),  # its value may be a password
     }:

@@ -631,6 +631,7 @@ class _Building:
             watermark_sources=(_sources_of_side(declared, 0), _sources_of_side(declared, 1)),
             orders=tuple(_order(declared, (left, right), *order) for order in declared.orders),
             is_distinct=declared.is_distinct,
+            is_versioned=declared.is_versioned,
             idle_timeout_ms=self._idle_timeout_ms if declared.in_event_time else 0,
             where=declared.where,
         )

@@ -414,6 +414,8 @@ def _operator_lines(operator: KeyedOperator) -> list[str]:
 def _join_lines(join: Join) -> list[str]:
     left, right = (", ".join(name for name, _ in side.columns) for side in join.sides)
     rows = "rows of both sides until they can match no more," if join.in_event_time else "all rows of both sides"
+    if join.is_versioned:
+        rows = "left rows until the right side has passed them, versions of right rows until they are superseded,"
     lines = [
         f"  keeps    {join.name}: {rows} by {', '.join(_keys_of(join))} (left: {left}; right: {right})",
         f"           changelog {join.changelog_topic}",

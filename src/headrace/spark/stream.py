@@ -41,9 +41,10 @@ from headrace.spark.unsupported import (
     refusal,
     translated,
 )
+from headrace.spark.versioned_join import versioned_join
 
 
-@checked_api(unchecked=("join.other", "unionByName.other"))
+@checked_api(unchecked=("join.other", "joinAsOf.other", "unionByName.other"))
 class Stream(StreamBase):
     """Rows of source topics. Made by `StreamsApp.stream`.
 
@@ -362,6 +363,46 @@ class Stream(StreamBase):
             template = apply_calls(self._template, (call,))
             check_narrow(template, where)
         return self._followed_by(call, template)
+
+    def joinAsOf(self, other: Stream, on: Any, how: str | None = None, *, name: str | None = None) -> Stream:  # noqa: N802
+        """Join each row with the version of a right row that is valid at its event time.
+
+        Both sides have `withWatermark`. Each right row is a version of its key, valid from its event time until that of
+        the next version of the key. A row waits until the watermark of the right side has passed it, and leaves once,
+        with the version that is valid at its own event time, whichever arrived first. Versions of one key with equal
+        times are all valid. Versions that no row can need any more are deleted.
+
+        A DataFrame has no such method: the same rows are its `join` with this condition, and of each left row's
+        partners the one with the latest time.
+
+        Args:
+            other: Stream of versions, of the same application.
+            on: Condition: equalities between both sides, and the event time of the right side <= that of the left.
+            how: inner (the default), or left, which lets rows without a version leave with nulls.
+            name: Name of the state store and its changelog; by default `joined-by-<columns>`.
+
+        Raises:
+            TopologyError: needs-shuffle, not-supported-here, duplicate-column, unresolved-column.
+
+        Example:
+            `orders.joinAsOf(prices, F.expr("item = product AND valid_from <= ordered"), "left")`
+        """
+        where = call_site()
+        self._check_sides(other, "joinAsOf", where)
+        join = versioned_join(self._as_side(), other._as_side(), on, how, name, where)
+        return Stream(self._app, self._app._template_of(join.schema), (StreamSource(source=join),))
+
+    def _check_sides(self, other: object, method: str, where: str) -> None:
+        """Refuse a right side that is no stream of this app, and sides behind dropDuplicatesWithinWatermark."""
+        if not isinstance(other, Stream) or other._app is not self._app:
+            raise refusal(
+                "not-supported-here",
+                f"{method} takes a stream of the same app",
+                "bring the rows in through a topic of their own: app.stream(..)",
+                where,
+            )
+        for side in (self, other):
+            side._check_not_deduplicated(method, where)
 
     def _joined(self, other: StreamBase, on: Any, how: str | None, name: str | None, where: str) -> Stream:
         """Return the join with another stream, or with the rows of closed windows."""

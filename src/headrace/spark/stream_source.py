@@ -96,6 +96,7 @@ class KeyedJoin:
     # (side of the earlier one, operands, whether they must differ), as in `TimeOrder`
     orders: tuple[tuple[int, int, int, bool], ...] = ()
     is_distinct: bool = False  # `dropDuplicates` stands behind it
+    is_versioned: bool = False  # right rows are versions of their key, as in `Join`
     noun = "a join of two streams"
     naming_call = "join"
     key_column = None  # no column equals the key of an input record

@@ -44,6 +44,7 @@ from headrace.spark.runtime.operators.over_rows_operator import OverRowsOperator
 from headrace.spark.runtime.operators.stateful_operator import StatefulStep
 from headrace.spark.runtime.operators.subscription_operator import SubscriptionOperator
 from headrace.spark.runtime.operators.transform_operator import TransformOperator
+from headrace.spark.runtime.operators.versioned_join_operator import VersionedJoinOperator
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
 from headrace.spark.runtime.record_tracing import TRACE_COLUMNS, TracedSinkStep
 from headrace.spark.runtime.rows.row_schema import stores_of_branch
@@ -712,6 +713,8 @@ class ChainBuilder:
 
 def _joining(join: Join, fetch: str) -> Step:
     """Return the step of a join of two streams."""
+    if join.is_versioned:
+        return StatefulStep(VersionedJoinOperator(join), fetch)
     return StatefulStep(EventTimeJoinOperator(join) if join.in_event_time else JoinOperator(join), fetch)
 
 

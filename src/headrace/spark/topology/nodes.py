@@ -635,6 +635,7 @@ class Join:
     in_event_time: bool = False  # both sides have a watermark, and rows are deleted by them
     orders: tuple[TimeOrder, ...] = ()  # the condition, beside the key
     is_distinct: bool = False  # equal rows of a side count once, and so do equal rows of the result
+    is_versioned: bool = False  # right rows are versions of their key: the newest one at the time of a left row counts
     # By whose watermarks rows of the left and of the right side are known to be complete.
     watermark_sources: tuple[tuple[str, ...], tuple[str, ...]] = (("left",), ("right",))
     idle_timeout_ms: int = 0  # as in `WindowedAggregate`
@@ -660,7 +661,8 @@ class Join:
             parts.append(f"{JOIN_SIDES[order.side]} {earlier} {'<' if order.is_strict else '<='} {later}")
         for role, side, known in zip(JOIN_SIDES, self.sides, texts, strict=True):
             parts += [f"{role} until {known[bound.column]} less {bound.shift_us} us" for bound in side.bounds]
-        return ", ".join([*parts, *(["distinct"] if self.is_distinct else [])])
+        parts += ["distinct"] if self.is_distinct else []
+        return ", ".join([*parts, *(["newest version of right"] if self.is_versioned else [])])
 
     @property
     def preserved(self) -> tuple[int, ...]:

@@ -81,6 +81,7 @@ from headrace.spark.verification.verify_streams import (
 )
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
 from headrace.spark.verification.verify_top_n import compare_ranked
+from headrace.spark.verification.verify_versioned_joins import versioned_rows
 from headrace.spark.verification.verify_windows import closed_rows, rows_on_time, watermarks
 
 if TYPE_CHECKING:
@@ -384,6 +385,8 @@ class _Recomputation:
 
     def _join_in_event_time(self, join: KeyedJoin) -> DataFrame:
         left, right = (self._side_on_time(side) for side in join.sides)
+        if join.is_versioned:
+            return versioned_rows(join, left[0], right[0], right[1])
         return join_rows(join, (left[0], right[0]), (left[1], right[1]))
 
     def _side_on_time(self, side: JoinedSide) -> tuple[DataFrame, int | None]:

@@ -23,7 +23,7 @@ from headrace.spark.topology.nodes import (
 )
 from headrace.spark.verification.verify_windows import moving_time, watermarks
 
-__all__ = ["join_rows", "least_watermark_us", "rows_not_late"]
+__all__ = ["join_rows", "latest_partner", "least_watermark_us", "rows_not_late"]
 
 _ROW, _NEWEST, _LATEST = (f"{HIDDEN_PREFIX}{name}" for name in ("row", "newest", "latest"))
 _NEVER = -(1 << 63)
@@ -87,12 +87,12 @@ def _without_partner(
     join: KeyedJoin, number: int, sides: tuple[DataFrame, DataFrame], watermark_us: int | None
 ) -> DataFrame:
     """Return the rows of a side that have no partner, and can have none any more."""
-    rows = without_hidden(sides[number]).withColumn(_LATEST, _latest_partner(join.sides[number]))
+    rows = without_hidden(sides[number]).withColumn(_LATEST, latest_partner(join.sides[number]))
     alone = rows.join(without_hidden(sides[1 - number]), join.on, "left_anti")
     return alone.where(F.col(_LATEST) < (_NEVER + 1 if watermark_us is None else watermark_us))
 
 
-def _latest_partner(side: JoinedSide) -> Column:
+def latest_partner(side: JoinedSide) -> Column:
     """Return the latest event time of a partner in µs; the least number for a row that matches nothing."""
     needed = [*side.key_sql, *(operand.sql for operand in side.operands)]
     matches_nothing = reduce(lambda one, other: one | other, (F.expr(sql).isNull() for sql in needed))

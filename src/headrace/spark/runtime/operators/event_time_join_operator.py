@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
     from headrace.spark.runtime.stores.store import BatchKey, StoreReader
 
-__all__ = ["BUCKET_US", "EventTimeJoinOperator", "latest_partners"]
+__all__ = ["BUCKET_US", "EventTimeJoinOperator", "joined_rows", "keys_behind", "latest_partners"]
 
 BUCKET_US = 1_000_000  # of bounds: rows of a key that expire in one second share an entry
 NO_BOUND = (1 << 63) - 1
@@ -111,6 +111,32 @@ def latest_partners(join: Join, side: int, columns: Mapping[str, Positions], cou
         low, high = NO_TIME + max(0, bound.shift_us), NO_BOUND + min(0, bound.shift_us)
         latest = np.minimum(latest, np.clip(times, low, high) - bound.shift_us)
     return latest
+
+
+def joined_rows(join: Join, partition: int, left: pa.Table | None, right: pa.Table | None) -> pa.Table:
+    """Return rows of the result of a join from rows of its sides; a side without a table is null.
+
+    Args:
+        join: The join.
+        partition: Of its task.
+        left: Decoded rows, as they are stored.
+        right: As many of the other side.
+    """
+    count = left.num_rows if left is not None else right.num_rows if right is not None else 0
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    for side, table in zip(join.sides, (left, right), strict=True):
+        for name, kind in side.columns:
+            if table is None:
+                columns[name] = pa.nulls(count, _WINDOW if kind == WINDOW_TYPE else arrow_type(kind))
+            elif kind == WINDOW_TYPE:
+                parts = [table.column(part).combine_chunks() for part in window_parts(name)]
+                columns[name] = pa.StructArray.from_arrays(parts, names=["start", "end"])
+            else:
+                columns[name] = table.column(name)
+    columns = {name: columns[name] for name, _ in join.kept_columns}  # in the order of the result
+    columns[TASK_COLUMN] = pa.array(np.full(count, partition, np.int32))
+    columns[KEY_COLUMN] = pa.nulls(count, pa.binary())  # a row comes from two records with two keys
+    return pa.table(columns)
 
 
 class _EventTimeJoin:
@@ -185,31 +211,13 @@ class _Changes:
         """Yield joined rows and rows without a partner, in tables of bounded size."""
         if self._pairs is not None:
             for left, right in self._pairs.tables(PAIRS_PER_TABLE):
-                yield self._result(left, right)
+                yield joined_rows(self._join, self._partition, left, right)
         for side, found in enumerate(self._unmatched):
             for rows in found:
                 for first in range(0, len(rows), PAIRS_PER_TABLE):
                     table = self._decoded(side, rows.slice(first, PAIRS_PER_TABLE))
-                    yield self._result(*((table, None) if side == 0 else (None, table)))
-
-    def _result(self, left: pa.Table | None, right: pa.Table | None) -> pa.Table:
-        """Return rows of the result; a side without a table is null."""
-        count = left.num_rows if left is not None else right.num_rows if right is not None else 0
-        columns: dict[str, pa.ChunkedArray | pa.Array] = {}
-        for side, table in zip(self._join.sides, (left, right), strict=True):
-            for name, kind in side.columns:
-                if table is None:
-                    columns[name] = pa.nulls(count, _WINDOW if kind == WINDOW_TYPE else arrow_type(kind))
-                elif kind == WINDOW_TYPE:
-                    parts = [table.column(part).combine_chunks() for part in window_parts(name)]
-                    columns[name] = pa.StructArray.from_arrays(parts, names=["start", "end"])
-                else:
-                    columns[name] = table.column(name)
-        # In the order of the result.
-        columns = {name: columns[name] for name, _ in self._join.kept_columns}
-        columns[TASK_COLUMN] = pa.array(np.full(count, self._partition, np.int32))
-        columns[KEY_COLUMN] = pa.nulls(count, pa.binary())  # a row comes from two records with two keys
-        return pa.table(columns)
+                    left, right = (table, None) if side == 0 else (None, table)
+                    yield joined_rows(self._join, self._partition, left, right)
 
     def _update(self, reader: StoreReader) -> StoreWrites:
         join = self._join
@@ -336,7 +344,7 @@ class _Changes:
         kind = bytes([_EXPIRING[side]])
         heads = entry_names(np.zeros(len(keys), np.uint8), self._keys, keys, None)
         # The heads have a byte for the side, which is in front here.
-        return timed_keys(latest // BUCKET_US, _behind(heads, 1), kind=kind)
+        return timed_keys(latest // BUCKET_US, keys_behind(heads, 1), kind=kind)
 
     def _expire(
         self, reader: StoreReader, side: int, rows: _SideRows, matched: Mask, passed_us: int, writes: _Writes
@@ -364,7 +372,7 @@ class _Changes:
         # 2. Their rows.
         prefixes = pc.unique(
             pc.binary_join_element_wise(
-                pa.scalar(bytes([_ROWS[side]]), pa.binary()), _behind(due, 9), pa.scalar(b"", pa.binary())
+                pa.scalar(bytes([_ROWS[side]]), pa.binary()), keys_behind(due, 9), pa.scalar(b"", pa.binary())
             )
         )
         order = order_of_keys(prefixes)
@@ -382,7 +390,7 @@ class _Changes:
         self._unmatched[side].append(values.filter(pc.invert(has_partner)))
 
 
-def _behind(keys: pa.Array, count: int) -> pa.Array:
+def keys_behind(keys: pa.Array, count: int) -> pa.Array:
     """Return keys without their first bytes."""
     data, starts, sizes = spans_of(keys)
     return array_of_spans(data, starts + count, sizes - count, pa.binary(), np.zeros(len(keys), np.bool_))
@@ -399,7 +407,7 @@ def _with_key(keys: Positions, rows: pa.Array) -> pa.Array:
 def _marks_of(names: pa.Array, side: int) -> pa.Array:
     """Return the keys that say of rows that they have a partner, in the order of the rows' keys."""
     head, nothing = pa.scalar(bytes([_MATCHED[side]]), pa.binary()), pa.scalar(b"", pa.binary())
-    return pc.binary_join_element_wise(head, _behind(names, 1), nothing)
+    return pc.binary_join_element_wise(head, keys_behind(names, 1), nothing)
 
 
 class _Writes:
