@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import TopologyError
 
-__all__ = ["FLAT", "arrow_type", "arrow_types", "result_arrow_type"]
+__all__ = ["FLAT", "arrow_type", "arrow_types", "result_arrow_type", "type_json_of"]
 
 # By the name that Spark gives a type (`DataType.typeName()`).
 FLAT = {
@@ -63,6 +63,14 @@ def result_arrow_type(type_json: str) -> pa.DataType:
         return pa.list_(result_arrow_type(json.dumps(found["elementType"])))
     fields = found["fields"] if found["type"] == "struct" else ()
     return pa.struct([(field["name"], arrow_type(json.dumps(field["type"]))) for field in fields])
+
+
+def type_json_of(kind: pa.DataType) -> str:
+    """Return the Spark type, as JSON, of a column of flat values: `arrow_type` of it is `kind`."""
+    if pa.types.is_decimal(kind):
+        return f'"decimal({kind.precision},{kind.scale})"'
+    [name] = [name for name, one in FLAT.items() if one == kind]
+    return f'"{name}"'
 
 
 def arrow_types(columns: tuple[tuple[str, str], ...]) -> tuple[pa.DataType, ...]:

@@ -30,6 +30,7 @@ from headrace.spark.frames import apply_calls, quoted
 from headrace.spark.grouped_stream import KeyedAggregate
 from headrace.spark.keyed_table import KeyedState, KeyedTable
 from headrace.spark.ranked_stream import KeyedTopN
+from headrace.spark.runtime.operators.partial_results import merges_partials, partial_columns
 from headrace.spark.stream import Stream
 from headrace.spark.stream_base import StreamBase, StreamSource
 from headrace.spark.stream_source import (
@@ -64,7 +65,6 @@ from headrace.spark.topology.nodes import (
     RepartitionSink,
     RepartitionSource,
     SessionWindow,
-    Sink,
     Subscriptions,
     TableAggregate,
     TableJoin,
@@ -98,6 +98,33 @@ class Output:
 def _common_policy(policies: list[ErrorPolicy]) -> ErrorPolicy:
     """Return the `on_error` policy for a topic that several streams write: the common one, or the strictest of them."""
     return policies[0] if all(policy == policies[0] for policy in policies) else "fail"
+
+
+def _with_partials(
+    carried: RepartitionSink, behind: Branch, projection: ProjectForGroup, on_error: ErrorPolicy
+) -> tuple[RepartitionSink, Branch]:
+    """Return the sink with partial results in place of rows, and the branch that reads them, if they can be merged.
+
+    The format of the topic does not depend on `on_error`, so that a policy can be changed without another topic. Where
+    bad records are passed over one by one, each record is made of one row.
+    """
+    aggregate = behind.operator if behind.closed is None else behind.closed
+    if not merges_partials(aggregate):
+        return carried, behind
+    columns, expressions = partial_columns(aggregate, projection, carried.expressions)
+    sink = replace(
+        carried,
+        columns=columns,
+        expressions=expressions,
+        partials_of=aggregate,
+        row_columns=projection.columns,
+        combines=on_error == "fail",
+    )
+    merging = replace(aggregate, takes_partials=True)
+    if behind.closed is None:
+        return sink, replace(behind, operator=merging)
+    assert isinstance(merging, WindowedAggregate)
+    return sink, replace(behind, closed=merging)
 
 
 def _policy(source: RowSource) -> ErrorPolicy:
@@ -368,6 +395,12 @@ class _Building:
         name, projection = declared.name, _group_projection(declared.origins, declared.projection)
         texts = self._texts_behind_union(declared.origins, projection, getattr(declared, "closing", None))
         has_watermarks = False
+        on_error = _common_policy([_policy(origin.source) for origin in declared.origins])
+        carried = RepartitionSink(
+            topic=self._internal(name, "repartition"), columns=projection.columns, expressions=texts
+        )
+        if declared.repartitioned:
+            carried, behind = _with_partials(carried, behind, projection, on_error)
         for origin in declared.origins:
             if isinstance(origin.source, TableRows):
                 self._add_table_rows(declared, origin)
@@ -385,15 +418,9 @@ class _Building:
             )
             needed = columns_read(projected)
             before = origin.calls if clock is not None else without_watermark(origin.calls)
-            leaving: Sink
             if declared.repartitioned:
-                leaving = RepartitionSink(
-                    topic=self._internal(name, "repartition"),
-                    columns=projection.columns,
-                    expressions=texts,
-                    watermark=watermark,
-                    source_topics=self._upstream_topics(watermark, origin),
-                )
+                topics = self._upstream_topics(watermark, origin)
+                leaving = replace(carried, watermark=watermark, source_topics=topics)
                 branch = Branch(source_index=0, before=before, projection=projection, watermark=clock, sink=leaving)
             else:
                 branch = replace(behind, before=before, projection=projection, watermark=clock)
@@ -402,10 +429,10 @@ class _Building:
         if declared.repartitioned:
             of_table = behind.closed is None and isinstance(behind.operator, TableAggregate)
             source = RepartitionSource(
-                topic=self._internal(name, "repartition"),
-                columns=_change_columns(projection) if of_table else projection.columns,
-                expressions=_change_texts(projection) if of_table else texts,
-                on_error=_common_policy([_policy(origin.source) for origin in declared.origins]),
+                topic=carried.topic,
+                columns=_change_columns(projection) if of_table else carried.columns,
+                expressions=_change_texts(projection) if of_table else carried.expressions,
+                on_error=on_error,
                 origins=tuple(sorted({topic for origin in declared.origins for topic in origin.source.topics})),
                 has_watermarks=has_watermarks,
             )

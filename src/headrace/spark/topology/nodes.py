@@ -356,6 +356,7 @@ class Aggregate:
     # Canonical text of what decides behind the operator which keys have a row. Where there is such a text, the old row
     # of each changed key goes with the new one (`OLD_COLUMN`): it decides what is taken back.
     changes: str = ""
+    takes_partials: bool = False  # `g0..` and stored columns in, not `i0..`: see `RepartitionSink.partials_of`
     where: str = ""
 
     @property
@@ -820,6 +821,11 @@ class RepartitionSink:
     table_join: TableJoin | None = None
     subscriptions_topic: str = ""  # of a foreign-key join: where its left side sends what its rows refer to
     subscription_expressions: tuple[str, ...] = ()  # of that topic
+    # The aggregate behind the topic, if its functions merge: `columns` are `g0..` and its stored columns, made of
+    # `row_columns`. Where `combines`, a record may be made of many rows.
+    partials_of: Aggregate | None = None
+    row_columns: tuple[tuple[str, str], ...] = ()
+    combines: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.spark.runtime.stateful_task import Event, RepartitionTopic, Task
 
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
+from headrace.spark.runtime.operators.partial_results import PartialResults
 from headrace.spark.runtime.operators.upstream_clock import least_watermark
 from headrace.spark.runtime.operators.watermark_operator import WatermarkOperator
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
@@ -49,6 +50,7 @@ COUNTED = WindowedAggregate(
 )
 
 
+ROW_COLUMNS = (("g0", '"timestamp"'), ("g1", '"string"'), ("i0", '"long"'))
 DISTINCT = replace(
     COUNTED,
     buffers=(
@@ -129,9 +131,13 @@ def distinct_values(
 class Pipeline:
     """Upstream tasks that judge rows, the repartition topic as a list, and the task that reads it."""
 
-    def __init__(self, directory: Path, declared: WindowedAggregate, delay: int, most_ahead: int) -> None:
+    def __init__(
+        self, directory: Path, declared: WindowedAggregate, delay: int, most_ahead: int, *, partials: bool = False
+    ) -> None:
         assert isinstance(declared.window, TimeWindow)
         self.window = declared.window
+        self.partials_of = declared if partials else None
+        declared = replace(declared, takes_partials=partials)
         self.watermark = Watermark(
             name="w",
             source="clicks",
@@ -154,6 +160,10 @@ class Pipeline:
         rows, written = self.upstream[task].run(rows_of(events, self.window), commits=commits)
         if rows is None or written is None:
             return
+        if self.partials_of is not None:
+            partials = PartialResults(self.partials_of, ROW_COLUMNS, combines=True)
+            sent = [*partials.add(rows), *partials.rest()]
+            rows = pa.concat_tables(sent) if sent else rows
         self.topic.send(rows, written.announced_us, source="clicks", task=task, tasks=TASKS, sent_ms=self.clock_ms)
 
     def take(self, records: int, *, commits: bool = True) -> None:
@@ -234,22 +244,10 @@ def test_results_do_not_depend_on_cuts_order_undone_batches_and_restores(
     values = {group: distinct_values(events, group, window, delay * SECOND) for group in groups}
     for group, [texts, pairs] in values.items():
         groups[group] += [len(texts), len(pairs)]
-    waiting = {task: [(n, event) for n, event in enumerate(events) if event.task == task] for task in range(TASKS)}
     with tempfile.TemporaryDirectory() as directory:
         pipeline = Pipeline(Path(directory), declared, delay * SECOND, 5 * SECOND)
         try:
-            rest = [*[(f"u{task}", len(events), "commit") for task in range(TASKS)], ("read", 10_000, "commit")]
-            for who, size, outcome in [*steps, *rest]:
-                task = pipeline.reader if who == "read" else pipeline.upstream[int(who[1:])]
-                if outcome == "restore":
-                    task.restore()
-                if who == "read":
-                    pipeline.take(size, commits=outcome != "undo")
-                    continue
-                piece = waiting[int(who[1:])][:size]
-                pipeline.send(int(who[1:]), piece, commits=outcome != "undo")
-                if outcome != "undo":
-                    del waiting[int(who[1:])][:size]
+            run_steps(pipeline, events, steps)
             complete = {g: v for g, v in groups.items() if closed is not None and g[0] + window.size_us <= closed}
             assert pipeline.late == late
             assert pipeline.reader.late == 0
@@ -265,6 +263,48 @@ def test_results_do_not_depend_on_cuts_order_undone_batches_and_restores(
             )
         finally:
             pipeline.close()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    events=EVENTS,
+    steps=STEPS,
+    delay=st.sampled_from([0, 1, 3, 10]),
+    window=st.sampled_from([TUMBLING, HOPPING]),
+    mode=st.sampled_from(["append", "update"]),
+)
+def test_partial_results_of_upstream_tasks_give_the_same_windows(
+    events: list[Event], steps: list[tuple[str, int, str]], delay: int, window: TimeWindow, mode: OutputMode
+) -> None:
+    declared = replace(COUNTED, window=window, output_mode=mode)
+    groups, late, closed = reference(events, window, delay * SECOND, 5 * SECOND)
+    with tempfile.TemporaryDirectory() as directory:
+        pipeline = Pipeline(Path(directory), declared, delay * SECOND, 5 * SECOND, partials=True)
+        try:
+            run_steps(pipeline, events, steps)
+            complete = {g: v for g, v in groups.items() if closed is not None and g[0] + window.size_us <= closed}
+            assert (pipeline.late, pipeline.reader.late) == (late, 0)
+            if mode == "append":
+                assert len(pipeline.out) == len(complete)
+            assert dict(pipeline.out) == (complete if mode == "append" else groups)
+        finally:
+            pipeline.close()
+
+
+def run_steps(pipeline: Pipeline, events: list[Event], steps: list[tuple[str, int, str]]) -> None:
+    """Run micro-batches of all tasks, some of them undone, until every event is read."""
+    waiting = {task: [(n, event) for n, event in enumerate(events) if event.task == task] for task in range(TASKS)}
+    rest = [*[(f"u{task}", len(events), "commit") for task in range(TASKS)], ("read", 10_000, "commit")]
+    for who, size, outcome in [*steps, *rest]:
+        task = pipeline.reader if who == "read" else pipeline.upstream[int(who[1:])]
+        if outcome == "restore":
+            task.restore()
+        if who == "read":
+            pipeline.take(size, commits=outcome != "undo")
+            continue
+        pipeline.send(int(who[1:]), waiting[int(who[1:])][:size], commits=outcome != "undo")
+        if outcome != "undo":
+            del waiting[int(who[1:])][:size]
 
 
 def test_a_task_sends_one_watermark_per_window_and_none_without_progress(new_pipeline: Callable[..., Pipeline]) -> None:

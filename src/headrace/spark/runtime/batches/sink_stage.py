@@ -21,6 +21,7 @@ from headrace.protocol.trace_context import headers_with_contexts
 from headrace.spark.arrow_types import arrow_type, arrow_types
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.operators.change_rows import ChangeRows, Mask, change_records, upserts
+from headrace.spark.runtime.operators.partial_results import PartialResults
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.row_schema import input_schema, store_of, store_of_join
 from headrace.spark.runtime.rows.rows import encode_key, encode_rows
@@ -31,6 +32,7 @@ from headrace.spark.topology.nodes import (
     OLD_COLUMN,
     TASK_COLUMN,
     TRACE_COLUMN,
+    Aggregate,
     Join,
     RelayedWatermark,
     RepartitionSink,
@@ -77,6 +79,8 @@ class RepartitionSinkStep:
             return _TableSideSink(self, self.sink.table_join, context)
         if self.sink.takes_changes:
             return _ChangesSink(self, context)
+        if self.sink.partials_of is not None:
+            return _PartialsSink(self, self.sink.partials_of, context)
         join = self.sink.join
         return _RepartitionSink(self, context) if join is None else _JoinSideSink(self, join, context)
 
@@ -239,6 +243,38 @@ class _RepartitionSink(_WatermarkedSink):
         rows = fitted(table.select(self._schema.names), self._schema).combine_chunks()
         # No partition is named: the producer's murmur2 over these key bytes decides it, as in Kafka's own partitioner.
         return encode_key([rows.column(name) for name in self._groups]), encode_rows(rows.columns, self._fingerprint)
+
+
+class _PartialsSink(_RepartitionSink):
+    """Writes partial results of an aggregate. Rows of one group become one record where that pays."""
+
+    def __init__(self, step: RepartitionSinkStep, aggregate: Aggregate, context: StageContext) -> None:
+        super().__init__(step, context)
+        self._partials = PartialResults(aggregate, step.sink.row_columns, combines=step.sink.combines)
+        self._task: int | None = None  # that records count for: one of many rows may be made of several tasks' rows
+
+    def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        if table.num_rows:
+            if self._task is None:
+                self._task = table.column(TASK_COLUMN)[0].as_py()
+            for partials in self._partials.add(table):
+                self._push_partials(partials)
+        return ()
+
+    def finish(self) -> Iterable[pa.Table]:
+        # All rows of a slot are in its one transaction, so they need not be kept apart by task.
+        for partials in self._partials.rest():
+            self._push_partials(partials)
+        return super().finish()
+
+    def _push_partials(self, partials: pa.Table) -> None:
+        tasks = pa.array(np.full(partials.num_rows, self._task, np.int32))
+        super().push(partials.append_column(TASK_COLUMN, tasks))
+
+    def encode(self, table: pa.Table) -> tuple[Any, Any]:
+        # Rows, where a bad record is searched (`record_tracing`); partial results otherwise.
+        are_partials = set(self._schema.names) <= set(table.column_names)
+        return super().encode(table if are_partials else self._partials.lifted(table))
 
 
 class _ChangesSink(_RepartitionSink):

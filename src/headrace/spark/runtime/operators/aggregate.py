@@ -26,6 +26,7 @@ from headrace.spark.runtime.operators.aggregate_states import (
     AggregateState,
     Groups,
     StateColumn,
+    cast_column,
     one_zero,
     overflow_error,
     state_of,
@@ -88,6 +89,9 @@ class AggregateFunctions:
         """Return each row as a partial of its own, in the form that `combine` takes."""
         columns: dict[str, Any] = {name: rows.column(name) for name in by if name not in self.group_names}
         columns |= {name: one_zero(rows.column(name)) for name in self.group_names}
+        if self.aggregate.takes_partials:  # rows came as partials through a repartition topic
+            columns |= {column.name: cast_column(rows.column(column.name), column.type) for column in self.state}
+            return pa.table(columns)
         for buffer in self.aggregate.buffers:
             columns |= self.state_of(buffer).lift(rows)
         return pa.table(columns)
