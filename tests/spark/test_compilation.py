@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,8 +41,17 @@ def test_a_count_behind_a_repartition(app):
     assert [call.method for call in branch.before] == ["where"]
     assert branch.projection.key_sql == (("g0", "origin"),)
     assert (branch.projection.input_sql, branch.projection.bare) == ((), False)
-    columns: dict[str, Any] = {"columns": (("g0", '"string"'),), "expressions": ("origin",)}
-    assert branch.sink == RepartitionSink(topic="demo-by-origin-repartition", **columns)
+    columns: dict[str, Any] = {
+        "columns": (("g0", '"string"'), ("b0", '"long"')),
+        "expressions": ("origin", "partial count(*)"),
+    }
+    assert branch.sink == RepartitionSink(
+        topic="demo-by-origin-repartition",
+        partials_of=replace(behind.branches[0].aggregate, takes_partials=False),
+        row_columns=(("g0", '"string"'),),
+        combines=False,  # a record that fails behind the topic is passed over, and must be one row
+        **columns,
+    )
     # What fails behind the repartition topic follows the policy of the stream that writes it.
     policy: dict[str, Any] = {"on_error": DeadLetter("bad"), "origins": ("flights",)}
     expected = RepartitionSource(topic="demo-by-origin-repartition", **columns, **policy)

@@ -64,7 +64,7 @@ def test_a_sum_that_overflows_leaves_out_the_records_that_do_not_fit(numbers, ma
         assert headers["headrace.reason"] == headers["__streams.errors.message"]
         assert headers["headrace.sources"] == "numbers"
     rows = [json.loads(dict(record.headers)["headrace.row"]) for record in dead]
-    assert sorted((row["name"], row["n"]) for row in rows) == [("a", LARGE), ("a", LARGE), ("c", -LARGE)]
+    assert sorted((row["name"], row["partial sum(n)"]) for row in rows) == [("a", LARGE), ("a", LARGE), ("c", -LARGE)]
 
 
 def test_a_sum_that_overflows_names_the_record(numbers, make_app, running):
