@@ -62,7 +62,11 @@ def partial_columns(
         aggregate: The aggregate that merges them.
         projection: Of the rows that they are made of.
         texts: Canonical texts of the columns of `projection`.
+
+    Raises:
+        TopologyError: not-supported-here, for rows with a column of another than a flat type.
     """
+    arrow_types(projection.columns)  # inputs do not get into the topic, but a task converts them
     text_of = {name: text for (name, _), text in zip(projection.columns, texts, strict=True)}
     groups = [(name, kind) for name, kind in projection.columns if name.startswith("g")]
     columns, shown = [*groups], [text_of[name] for name, _ in groups]
@@ -99,13 +103,11 @@ class PartialResults:
 
     def lifted(self, rows: pa.Table) -> pa.Table:
         """Return each row as a partial result of its own."""
-        columns = [rows.column(field.name).cast(field.type) for field in self._schema]
-        table = pa.Table.from_arrays(columns, schema=self._schema)
-        return self._functions.lifted(table, by=self._functions.group_names)
+        return self._functions.lifted(self._fitted(rows), by=self._functions.group_names)
 
     def add(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Take rows, and yield the partial results that are to be sent now."""
-        self._rows.append(rows.select(self._schema.names))
+        self._rows.append(self._fitted(rows))
         self._waiting += rows.num_rows
         if self._waiting >= _ENOUGH_ROWS:
             yield from self._group_rows()
@@ -118,6 +120,11 @@ class PartialResults:
             self._combine_held()
         yield from self._held
         self._held, self._holding = [], 0
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        """Return rows in the declared types, whatever time zone or width Spark used."""
+        columns = [rows.column(field.name).cast(field.type) for field in self._schema]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _group_rows(self) -> Iterator[pa.Table]:
         partials = self.lifted(pa.concat_tables(self._rows))
