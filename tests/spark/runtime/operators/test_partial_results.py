@@ -144,7 +144,7 @@ def _sent(rows: list[tuple[Any, ...]], cuts: list[int], *, combines: bool) -> li
     return [*sent, *partials.rest()]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=40),
     cuts=st.lists(st.integers(1, 15), max_size=5),

@@ -265,7 +265,7 @@ def test_results_do_not_depend_on_cuts_order_undone_batches_and_restores(
             pipeline.close()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     events=EVENTS,
     steps=STEPS,
