@@ -37,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.array_types import BoolArray
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.operators.event_time_join_operator import BUCKET_US, joined_rows, keys_behind
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
@@ -246,7 +247,7 @@ class _Changes:
         decoded = decode_rows(rows, arrow_types(columns), self._fingerprint)
         return pa.table(decoded, names=[name for name, _ in columns])
 
-    def _filtered(self, side: int, rows: _Rows, mask: Positions) -> _Rows:
+    def _filtered(self, side: int, rows: _Rows, mask: BoolArray) -> _Rows:
         kept = pa.array(mask)
         return self._as_side(side, rows.rows.filter(kept), rows.keys.filter(kept))
 
