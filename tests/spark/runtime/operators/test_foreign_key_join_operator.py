@@ -229,9 +229,9 @@ def play(way: Way, chance: random.Random, steps: int) -> None:
                 rows[key] = None if chance.random() < 0.25 else (foreign, version)
             way.change_left(rows)
         elif step < 0.45:
-            key = chance.choice(FOREIGN_KEYS)
-            way.versions_of.setdefault(key, set()).add(version)
-            way.change_right(key, None if chance.random() < 0.25 else version)
+            changed = chance.choice(FOREIGN_KEYS)
+            way.versions_of.setdefault(changed, set()).add(version)
+            way.change_right(changed, None if chance.random() < 0.25 else version)
         else:
             outcome = chance.choice(("commit", "commit", "commit", "undo", "restore"))
             way.run(chance.randrange(RIGHT_TASKS + 1), chance.randrange(6), outcome, chance.randint(1, 3))
