@@ -42,7 +42,7 @@ def test_left_rows_that_move_have_the_row_of_their_newest_foreign_key(broker, ma
         app = declared(make_app("named-orders", instance=instance, config={"headrace.batch.max.records": 30}))
         with app.start() as running:
             running.wait_until("caught-up", timeout=240)
-            gone = {"customer_id": 3, "at": 1000 + number, "name": "gone" if number % 2 == 0 else "back"}
+            gone = {"customer_id": 5, "at": 1000 + number, "name": "gone" if number % 2 == 0 else "back"}
             broker.produce("customers", [json.dumps(gone)])
             running.wait_until("caught-up", timeout=240)
     verdict = app.verify()
