@@ -37,9 +37,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.array_types import BoolArray
 from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.operators.event_time_join_operator import BUCKET_US, joined_rows, keys_behind
+from headrace.spark.runtime.operators.event_time_join_operator import BUCKET_US, Mask, joined_rows, keys_behind
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.join_operator import COUNTER_KEY, PAIRS_PER_TABLE, entry_names, read_counter
 from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
@@ -218,7 +217,7 @@ class _Changes:
     def _update(self, reader: StoreReader) -> StoreWrites:
         writes = CollectedWrites()
         clock = advance_clocks(reader, self._clock, self._join, self._join.watermark_sources, self._upstream)
-        (_, _), (complete_before, complete_us) = clock.times
+        _, (complete_before, complete_us) = clock.times
         # 1. Without an idle timeout no row is behind these times: they are watermarks of tasks that have sent all.
         rows = self._without_late(0, clock.before)
         versions = self._without_late(1, complete_before)
@@ -247,7 +246,7 @@ class _Changes:
         decoded = decode_rows(rows, arrow_types(columns), self._fingerprint)
         return pa.table(decoded, names=[name for name, _ in columns])
 
-    def _filtered(self, side: int, rows: _Rows, mask: BoolArray) -> _Rows:
+    def _filtered(self, side: int, rows: _Rows, mask: Mask) -> _Rows:
         kept = pa.array(mask)
         return self._as_side(side, rows.rows.filter(kept), rows.keys.filter(kept))
 
