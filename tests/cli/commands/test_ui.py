@@ -82,6 +82,25 @@ def test_https_with_a_login(broker: EmbeddedBroker, certificates: Certificates, 
         assert b"Headrace" in fetch(url, login=LOGIN, context=context)
 
 
+def test_users_log_in_at_the_cluster(tmp_path: Path) -> None:
+    config = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+    # The file has a connection; no user of the page logs in as its user.
+    (tmp_path / "users.properties").write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.username=service\nsasl.password=pw-service\n"
+    )
+    options = ("--cluster-login", "--command-config", str(tmp_path / "users.properties"))
+    with EmbeddedBroker(config=config) as broker:
+        broker.add_scram_users(["SCRAM-SHA-512=[name=ann,password=pw-ann]"])
+        with running_page(broker, *options) as (process, url):
+            for login in ("", "ann:pw-service", "service:pw-service"):
+                with pytest.raises(urllib.error.HTTPError, match="401"):
+                    fetch(url, login=login)
+            wait_until(lambda: b'"is_up":true' in fetch(f"{url}api/overview", login="ann:pw-ann"), "it collects")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+
+
 def test_wrong_usage_is_refused_before_anything_is_served(
     headrace: Command, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,3 +119,12 @@ def test_wrong_usage_is_refused_before_anything_is_served(
     assert headrace("ui", "--group-filter", "(", *server).code == 1
     taken = broker.bootstrap_servers.rpartition(":")[2]
     assert "cannot be served" in headrace("ui", "--port", taken, *server).err
+    outcome = headrace("ui", "--cluster-login", *server)
+    assert (outcome.code, "no password that the cluster could check" in outcome.err) == (1, True)
+    outcome = headrace("ui", "--application-host", "10.0.0.0/99", *server)
+    assert (outcome.code, "--application-host" in outcome.err) == (1, True)
+    (tmp_path / "token").write_text("two words")
+    outcome = headrace("ui", "--application-token-file", str(tmp_path / "token"), *server)
+    assert (outcome.code, "has no token" in outcome.err) == (1, True)
+    monkeypatch.setenv("HEADRACE_UI_LOGIN", LOGIN)
+    assert headrace("ui", "--cluster-login", *server).code == 2

@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import bootstrap_option, command_config_option, open_admin, selection_options
+from headrace.cli.options import bootstrap_option, client_settings, command_config_option, open_admin, selection_options
 from headrace.cli.terminal import echo_err
 from headrace.errors import ConfigError
 
@@ -41,6 +42,11 @@ LOGIN_VARIABLE = "HEADRACE_UI_LOGIN"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help=f"A file with user:password; or set {LOGIN_VARIABLE}. Required with --host.",
+)
+@click.option(
+    "--cluster-login",
+    is_flag=True,
+    help="Users log in with their own user and password of the cluster (SASL), and see what these may see.",
 )
 @click.option(
     "--allowed-host",
@@ -101,6 +107,7 @@ def command(
     port: int,
     host: str,
     login_file: Path | None,
+    cluster_login: bool,
     allowed_hosts: tuple[str, ...],
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -124,10 +131,12 @@ def command(
     from headrace.broker.network.listener import is_loopback
     from headrace.cli.exporter.snapshot_loop import in_url, serve_while_collecting
     from headrace.cli.ui.access import AccessRules, Login
+    from headrace.cli.ui.cluster_login import ClusterLogin, UserPage, security_of_user
     from headrace.cli.ui.cluster_watch import ClusterWatch
     from headrace.cli.ui.instance_client import ApplicationAccess
     from headrace.cli.ui.server import PageServer
     from headrace.cli.ui.web_application import WebPage
+    from headrace.client.admin import Admin
 
     login = None
     if login_file is not None:
@@ -144,24 +153,47 @@ def command(
             "Name the file of headrace.state.query.token.file: one line.",
         )
     applications = ApplicationAccess.parse(application_hosts, token)
-    rules = AccessRules.for_address(host, allowed_hosts=allowed_hosts, login=login)
+    rules = AccessRules.for_address(host, allowed_hosts=allowed_hosts, login=login, cluster_login=cluster_login)
+    if cluster_login and login is not None:
+        raise click.UsageError(f"Give one of --cluster-login, and --login-file or {LOGIN_VARIABLE}.")
 
     def open_cluster() -> Admin:
         return open_admin(
             bootstrap_servers, client_id="headrace-ui", timeout_ms=timeout_ms, command_config=command_config
         )
 
+    def open_page(open_as: Callable[[], Admin]) -> UserPage:
+        watch = ClusterWatch(open_as, selection, interval_seconds=interval)
+        page = WebPage(watch, rules, open_as, shows_records=not no_records, applications=applications)
+        return UserPage(page, watch)
+
     # A wrong --command-config fails here, at once; the collector opens its own clients.
     open_cluster().close()
-    watch = ClusterWatch(open_cluster, selection, interval_seconds=interval)
-    page = WebPage(watch, rules, open_cluster, shows_records=not no_records, applications=applications)
+    page: WebPage | ClusterLogin
+    if cluster_login:
+        settings = client_settings("headrace-ui", timeout_ms=timeout_ms, command_config=command_config)
+        security_of_user(settings["security"], "user", "password")  # refuses a connection without passwords
+
+        def open_as(user: str, password: str) -> Admin:
+            given = settings | {"security": security_of_user(settings["security"], user, password)}
+            return Admin(bootstrap_servers, **given)
+
+        page, run = ClusterLogin(rules, open_as, open_page), _wait
+    else:
+        single = open_page(open_cluster)
+        page, run = single.page, single.watch.run
     server = PageServer(page, host=host, port=port, certificate=tls_certificate, key=tls_key)
     if not is_loopback(host) and tls_certificate is None:
         echo_err("The login and all data travel unencrypted: set --tls-certificate, or put a proxy with TLS in front.")
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, name="headrace-stdin", daemon=True).start()
     scheme = "https" if tls_certificate else "http"
-    serve_while_collecting(server, watch.run, lambda served: f"Page: {scheme}://{in_url(host)}:{served.port}/")
+    serve_while_collecting(server, run, lambda served: f"Page: {scheme}://{in_url(host)}:{served.port}/")
+
+
+def _wait(stop: threading.Event) -> None:
+    """Collect nothing: each user has a collector."""
+    stop.wait()
 
 
 def _end_with_stdin() -> None:

@@ -25,7 +25,16 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["LEAST_PASSWORD", "SECURITY_HEADERS", "Access", "AccessRules", "Login", "host_name"]
+__all__ = [
+    "LEAST_PASSWORD",
+    "SECURITY_HEADERS",
+    "Access",
+    "AccessRules",
+    "Login",
+    "basic_credentials",
+    "host_name",
+    "login_required",
+]
 
 # A wrong login costs this long, so that guessing over the few connections that the server has takes years.
 WRONG_LOGIN_SECONDS = 0.5
@@ -80,14 +89,36 @@ class Login:
 
     def admits(self, authorization: str) -> bool:
         """Return whether a header `Authorization` carries this login."""
-        scheme, _, encoded = authorization.partition(" ")
-        if scheme.lower() != "basic":
-            return False
-        try:
-            given = base64.b64decode(encoded.strip(), validate=True)
-        except (binascii.Error, ValueError):
-            return False
-        return hmac.compare_digest(given, f"{self.user}:{self._password}".encode())
+        given = _decoded(authorization)
+        return given is not None and hmac.compare_digest(given, f"{self.user}:{self._password}".encode())
+
+
+def _decoded(authorization: str) -> bytes | None:
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def basic_credentials(authorization: str) -> tuple[str, str] | None:
+    """Return user and password of a header `Authorization`; None without both."""
+    try:
+        user, colon, password = (_decoded(authorization) or b"").decode("utf-8").partition(":")
+    except UnicodeDecodeError:
+        return None
+    return (user, password) if user and colon and password else None
+
+
+def login_required() -> Response:
+    """Return the response that makes a browser ask for a login."""
+    return PlainTextResponse(
+        "A login is required.\n",
+        status_code=401,
+        headers={"WWW-Authenticate": 'Basic realm="Headrace", charset="UTF-8"'},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +129,25 @@ class AccessRules:
     login: Login | None = None
 
     @classmethod
-    def for_address(cls, host: str, *, allowed_hosts: Iterable[str] = (), login: Login | None = None) -> AccessRules:
+    def for_address(
+        cls, host: str, *, allowed_hosts: Iterable[str] = (), login: Login | None = None, cluster_login: bool = False
+    ) -> AccessRules:
         """Return the rules of a server that listens on `host`.
+
+        Args:
+            host: The address.
+            allowed_hosts: Names of the server beside it.
+            login: The one login, if there is one.
+            cluster_login: Whether users log in at the cluster instead.
 
         Raises:
             ConfigError: `bad-value`: others can reach the address and there is no login.
         """
-        if not is_loopback(host) and login is None:
+        if not is_loopback(host) and login is None and not cluster_login:
             raise ConfigError(
                 "bad-value",
                 f"The page would be readable for everyone who reaches {host}: a login is required.",
-                "Set HEADRACE_UI_LOGIN=user:password or --login-file FILE, or leave out --host.",
+                "Set HEADRACE_UI_LOGIN=user:password, --login-file FILE or --cluster-login, or leave out --host.",
                 host=host,
             )
         names = {name.strip().lower().rstrip(".") for name in allowed_hosts}
@@ -192,11 +231,7 @@ class Access:
             return None
         if "authorization" in headers:
             await asyncio.sleep(WRONG_LOGIN_SECONDS)
-        return PlainTextResponse(
-            "A login is required.\n",
-            status_code=401,
-            headers={"WWW-Authenticate": 'Basic realm="Headrace", charset="UTF-8"'},
-        )
+        return login_required()
 
 
 def _is_own(headers: Headers, host: str) -> bool:

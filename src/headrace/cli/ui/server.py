@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headrace.cli.ui.cluster_login import ClusterLogin
     from headrace.cli.ui.web_application import WebPage
 
 __all__ = ["PageServer"]
@@ -62,7 +63,13 @@ class PageServer:
     """A server of a page on a thread of its own. A context manager."""
 
     def __init__(
-        self, page: WebPage, *, host: str, port: int, certificate: Path | None = None, key: Path | None = None
+        self,
+        page: WebPage | ClusterLogin,
+        *,
+        host: str,
+        port: int,
+        certificate: Path | None = None,
+        key: Path | None = None,
     ) -> None:
         """Bind the port.
 
@@ -130,7 +137,7 @@ class PageServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, page: WebPage) -> None:
+    def __init__(self, config: uvicorn.Config, page: WebPage | ClusterLogin) -> None:
         super().__init__(config)
         self._page = page
 
