@@ -271,3 +271,10 @@ def test_another_process_may_grow_the_map(store):
 def test_the_boot_has_an_id():
     assert boot_id()
     assert boot_id() == boot_id()
+
+
+def test_ordered_writes_keep_each_value_with_its_key() -> None:
+    writes = StoreWrites.ordered(binary([b"b", b"a\x00", b"", b"a"]), binary([b"1", None, b"3", b"4"]))
+    assert writes.keys.to_pylist() == [b"", b"a", b"a\x00", b"b"]
+    assert writes.values.to_pylist() == [b"3", b"4", None, b"1"]
+    assert StoreWrites.ordered(writes.keys, writes.values) == writes

@@ -143,12 +143,9 @@ class _Changes:
         deleted = event_times == NO_TIME
         if deleted.any():
             values = pc.if_else(pa.array(deleted), pa.scalar(None, pa.binary()), values)
-        order = order_of_keys(keys)
-        if order is not None:
-            keys, values = keys.take(order), values.take(order)
         has_clock = bool(self._deduplication.event_time_expression)
         watermark_ms = (newest - self._deduplication.delay_us) // 1000 if has_clock and newest != NO_TIME else None
-        return StoreWrites(keys=keys, values=values, late_rows=late_rows, watermark_ms=watermark_ms)
+        return replace(StoreWrites.ordered(keys, values), late_rows=late_rows, watermark_ms=watermark_ms)
 
     def _keys(self, rows: Positions) -> pa.Array:
         columns = [

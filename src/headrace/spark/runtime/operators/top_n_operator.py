@@ -29,7 +29,6 @@ from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningO
 from headrace.spark.runtime.rows.row_kernels import copy_spans
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
-from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.byte_spans import Bytes, Positions, array_of_spans, spans_of
 from headrace.spark.runtime.stores.order_codes import Codes, changes_of, codes_of, sorted_rows
 from headrace.spark.runtime.stores.store import StoreWrites
@@ -365,10 +364,7 @@ class TopNChanges:
         values = encode_rows([entered.column(name) for name in entered.column_names], self._store.rows.fingerprint)
         names = pa.concat_arrays([names, more[0]])
         values = pa.concat_arrays([values, pa.nulls(len(emptied[0]), pa.binary()), more[1]])
-        order = order_of_keys(names)
-        if order is not None:
-            names, values = names.take(order), values.take(order)
-        return StoreWrites(keys=names, values=values)
+        return StoreWrites.ordered(names, values)
 
     def _table(
         self, rows: pa.Table, group: Positions, position: Positions, ranks: Positions, *, deleted: int = 0

@@ -55,7 +55,6 @@ from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_transform
 from headrace.spark.runtime.rows.rows import empty_row
 from headrace.spark.runtime.rows.spark_types import struct_of
 from headrace.spark.runtime.spark_errors import raised_by_user
-from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.runtime.stores.store_names import CLOCK, INITIALISED
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, TimeMode, Transform
@@ -258,13 +257,11 @@ class _Times:
 
 def _store_writes(entries: dict[bytes, bytes | None], clock: ClockStep | None, due_ms: int | None) -> StoreWrites:
     keys, values = pa.array(entries.keys(), pa.binary()), pa.array(entries.values(), pa.binary())
-    if clock is not None:
-        keys, values = pa.concat_arrays([keys, clock.keys]), pa.concat_arrays([values, clock.values])
-    order = order_of_keys(keys)
-    if order is not None:
-        keys, values = keys.take(order), values.take(order)
-    writes = StoreWrites(keys=keys, values=values, next_due_ms=due_ms)
-    return writes if clock is None else replace(writes, watermark_ms=clock.watermark_ms, silent=clock.silent)
+    if clock is None:
+        writes = StoreWrites.ordered(keys, values)
+    else:
+        writes = clock.ordered_writes(pa.concat_arrays([keys, clock.keys]), pa.concat_arrays([values, clock.values]))
+    return replace(writes, next_due_ms=due_ms)
 
 
 class _Calls:

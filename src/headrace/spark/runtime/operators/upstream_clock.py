@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
-from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.runtime.stores.store import StoreWrites
 from headrace.spark.topology.nodes import Join, OverRows, TimeWindow, Transform, WindowedAggregate, WindowedTopN
 
@@ -168,12 +167,8 @@ class ClockStep:
             values: Of the keys, null to delete.
             late_rows: Number of rows that were dropped.
         """
-        order = order_of_keys(keys)
-        if order is not None:
-            keys, values = keys.take(order), values.take(order)
-        return StoreWrites(
-            keys=keys, values=values, late_rows=late_rows, watermark_ms=self.watermark_ms, silent=self.silent
-        )
+        writes = StoreWrites.ordered(keys, values)
+        return replace(writes, late_rows=late_rows, watermark_ms=self.watermark_ms, silent=self.silent)
 
 
 class CollectedWrites:

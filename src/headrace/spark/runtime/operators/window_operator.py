@@ -18,7 +18,7 @@ are found by a range scan; one per value that a distinct count of an open group 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -213,17 +213,8 @@ class _Changes:
         marks = pa.repeat(pa.scalar(empty_row(fingerprint), pa.binary()), len(counted.added))
         all_keys = pa.concat_arrays([clock.keys, keys.filter(pa.array(~closing)), counted.added, deleted])
         all_values = pa.concat_arrays([clock.values, values, marks, pa.nulls(len(deleted), pa.binary())])
-        order = order_of_keys(all_keys)
-        if order is not None:
-            all_keys, all_values = all_keys.take(order), all_values.take(order)
-        return StoreWrites(
-            keys=all_keys,
-            values=all_values,
-            late_rows=late_rows,
-            watermark_ms=clock.watermark_ms,
-            announced_us=announced_by(self._aggregate, clock.before, clock.after),
-            silent=clock.silent,
-        )
+        writes = clock.ordered_writes(all_keys, all_values, late_rows)
+        return replace(writes, announced_us=announced_by(self._aggregate, clock.before, clock.after))
 
     @property
     def _stored_names(self) -> list[str]:

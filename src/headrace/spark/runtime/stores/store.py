@@ -424,6 +424,14 @@ class StoreWrites:
     next_due_ms: int | None = None  # when the next timer of processing time is due
     dead_letters: tuple[DeadRecords, ...] = ()
 
+    @classmethod
+    def ordered(cls, keys: pa.Array, values: pa.Array) -> StoreWrites:
+        """Return changes without figures; `keys` are distinct, in any order."""
+        order = order_of_keys(keys)
+        if order is not None:
+            keys, values = keys.take(order), values.take(order)
+        return cls(keys=keys, values=values)
+
 
 def position_on_disk(path: Path, identity: StoreIdentity) -> StorePosition | None:
     """Return the position of a closed store without changing it; None if it is unusable or does not exist."""
