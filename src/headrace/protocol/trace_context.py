@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headrace.protocol.arrow_batches import HEADERS_TYPE
 
 if TYPE_CHECKING:
-    from headrace.array_types import BoolArray, ByteArray, Int64Array
+    from headrace.array_types import BoolArray, ByteArray, Int64Array, IntegerArray
 
 __all__ = [
     "TRACEPARENT",
@@ -84,9 +84,17 @@ class SampledRecords:
 
     def column(self, length: int) -> pa.Array:
         """Return the contexts as a column of `length` rows, null where a row is not sampled."""
-        places = np.full(length, -1, np.int64)
-        places[self.rows] = np.arange(len(self.rows))
-        return self.contexts().take(pa.array(places, mask=places < 0))
+        # By its buffers: `take` would look at each of the rows, of which few are sampled.
+        contexts = self.contexts()
+        offsets = np.zeros(length + 1, np.int32)
+        offsets[self.rows + 1] = pc.binary_length(contexts).to_numpy(zero_copy_only=False)
+        np.cumsum(offsets, out=offsets)
+        is_sampled = np.zeros(length, np.bool_)
+        is_sampled[self.rows] = True
+        bitmap = pa.py_buffer(np.packbits(is_sampled, bitorder="little"))
+        data = contexts.buffers()[2]
+        nulls = length - len(self.rows)
+        return pa.Array.from_buffers(pa.binary(), length, [bitmap, pa.py_buffer(offsets), data], null_count=nulls)
 
 
 def sampled_records(headers: pa.Array | pa.ChunkedArray) -> SampledRecords | None:
@@ -97,13 +105,12 @@ def sampled_records(headers: pa.Array | pa.ChunkedArray) -> SampledRecords | Non
     Args:
         headers: A column of list<struct<key, value>>.
     """
-    if isinstance(headers, pa.ChunkedArray):
-        headers = headers.combine_chunks()
+    headers = _one_array(headers)
     pairs = headers.flatten()
     if not len(pairs):
         return None
     names, values = pairs.flatten()
-    ends = np.cumsum(headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    ends = _ends(headers)
     rows, found = _last_of_each_row(TRACEPARENT, names, values, ends)
     if not len(rows):
         return None
@@ -111,6 +118,21 @@ def sampled_records(headers: pa.Array | pa.ChunkedArray) -> SampledRecords | Non
     if not len(rows):
         return None
     return SampledRecords(rows=rows, parents=parents, states=_states_of(rows, names, values, ends))
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies
+
+
+def _ends(headers: pa.Array) -> IntegerArray:
+    """Return the index behind the last pair of each row, among the pairs that `flatten` returns."""
+    if headers.null_count:  # a null may span pairs, which `flatten` leaves out
+        return np.cumsum(headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    # As they are, without a look at each row: most rows have no headers.
+    offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
+    return offsets[1:] if not offsets[0] else offsets[1:] - offsets[0]
 
 
 def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Array | None = None) -> pa.Array | None:
@@ -123,8 +145,7 @@ def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Arra
     Returns:
         The column; `headers` itself if no row has a context.
     """
-    if isinstance(contexts, pa.ChunkedArray):
-        contexts = contexts.combine_chunks()
+    contexts = _one_array(contexts)
     rows = np.flatnonzero(contexts.is_valid().to_numpy(zero_copy_only=False))
     if not len(rows):
         return headers
@@ -141,7 +162,8 @@ def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Arra
     of_rows = np.concatenate([owners, rows, rows[stated]])
     order = pa.array(np.argsort(of_rows, kind="stable"))
     offsets = np.zeros(len(contexts) + 1, np.int32)
-    np.cumsum(np.bincount(of_rows, minlength=len(contexts)), out=offsets[1:])
+    np.add.at(offsets, of_rows + 1, 1)
+    np.cumsum(offsets, out=offsets)
     children = pa.StructArray.from_arrays([names.take(order), values.take(order)], fields=list(HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(HEADERS_TYPE, len(contexts), [None, pa.py_buffer(offsets)], children=[children])
 
@@ -170,15 +192,14 @@ def _pairs_of(headers: pa.Array | None) -> tuple[pa.StructArray, Int64Array]:
     """Return all pairs of a column of headers, and the row of each."""
     if headers is None:
         return pa.array([], HEADERS_TYPE.value_type), np.empty(0, np.int64)
-    if isinstance(headers, pa.ChunkedArray):
-        headers = headers.combine_chunks()
+    headers = _one_array(headers)
     lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     names, values = headers.flatten().flatten()
     pairs = pa.StructArray.from_arrays([names.cast(pa.string()), values.cast(pa.binary())], names=["key", "value"])
     return pairs, np.repeat(np.arange(len(headers), dtype=np.int64), lengths)
 
 
-def _last_of_each_row(name: str, names: pa.Array, values: pa.Array, ends: Int64Array) -> tuple[Int64Array, pa.Array]:
+def _last_of_each_row(name: str, names: pa.Array, values: pa.Array, ends: IntegerArray) -> tuple[Int64Array, pa.Array]:
     """Return the rows that have a header of this name, ascending, and the last value of each."""
     at = np.flatnonzero(pc.equal(names, name).fill_null(False).to_numpy(zero_copy_only=False))
     rows = np.searchsorted(ends, at, side="right")
@@ -214,7 +235,7 @@ def _valid(rows: Int64Array, found: pa.Array) -> tuple[Int64Array, ByteArray]:
     return rows[long_enough[good]], parents
 
 
-def _states_of(rows: Int64Array, names: pa.Array, values: pa.Array, ends: Int64Array) -> pa.Array:
+def _states_of(rows: Int64Array, names: pa.Array, values: pa.Array, ends: IntegerArray) -> pa.Array:
     """Return the `tracestate` of these rows, null without one."""
     stated, states = _last_of_each_row(TRACESTATE, names, values, ends)
     if not len(stated):
