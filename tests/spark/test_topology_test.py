@@ -76,7 +76,7 @@ def test_internal_topics_have_the_partitions_of_their_inputs(make_offline_app):
         test.run()
         assert {record.partition for record in test.records("flights")} == {0, 1, 2}
         repartitioned = test.records("delays-by-origin-repartition")
-        assert len(repartitioned) == 6
+        assert len(repartitioned) <= 6, "a record is the partial result of one row or of several"
         places = {(record.key, record.partition) for record in repartitioned}
         assert len(places) == 2, "each origin has one partition"
         assert {(record.key, record.partition) for record in test.records("delays-by-origin-changelog")} == places
