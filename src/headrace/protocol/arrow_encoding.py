@@ -224,12 +224,16 @@ def _header_columns(headers: pa.Array | None, length: int) -> tuple[Int32Array, 
         headers = headers.combine_chunks() if headers.num_chunks != 1 else headers.chunk(0)
     # Arrow allows a null list to span items of the child array. `flatten` leaves those out; offsets are rebuilt from
     # lengths to match.
-    lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     pairs = headers.flatten()
     if not len(pairs):
         return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
-    list_offsets = np.zeros(length + 1, np.int32)
-    np.cumsum(lengths, out=list_offsets[1:])
+    if headers.null_count or headers.offset or not pa.types.is_list(headers.type):
+        lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        list_offsets = np.zeros(length + 1, np.int32)
+        np.cumsum(lengths, out=list_offsets[1:])
+    else:  # as they are: a send encodes each partition's rows with a call of its own, all with the same columns
+        list_offsets = np.frombuffer(headers.buffers()[1], np.int32)[: length + 1]
+        list_offsets = list_offsets - list_offsets[0] if list_offsets[0] else list_offsets
     # `flatten` of a struct applies the struct's own nulls to its fields; `field` would not.
     keys, values = pairs.flatten()
     if keys.null_count:
