@@ -93,7 +93,7 @@ def test_the_metadata_is_complete(metadata: Message) -> None:
 
 def test_every_extra_is_explained() -> None:
     table = re.findall(
-        r"^\| `pip install \"?headrace(?:\[([a-z]+)\])?\"?` \|",
+        r"^\| `pip install \"?headrace(?:\[([a-z-]+)\])?\"?` \|",
         (ROOT / "docs/how-to/install.md").read_text(),
         re.MULTILINE,
     )

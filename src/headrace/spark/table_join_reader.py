@@ -1,4 +1,4 @@
-"""What a join of two tables declares, and how it is read from Spark's analysed plan."""
+"""The declaration of a join of two tables, read from Spark's analysed plan."""
 
 from __future__ import annotations
 

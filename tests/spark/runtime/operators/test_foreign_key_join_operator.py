@@ -170,7 +170,8 @@ class Way:
         for row in rows.to_pylist():
             key, shown = row["g0"], (row["i0"], row["i1"])
             if row[DELETED_COLUMN]:
-                assert self.topic.pop(key) == shown, "the values of a deletion are the last ones"
+                columns = 1 if "_" in self.kind else 2  # semi and anti joins show the left row alone
+                assert self.topic.pop(key)[:columns] == shown[:columns], "the values of a deletion are the last ones"
                 continue
             self._check_shown(key, *shown)
             self.topic[key] = shown
