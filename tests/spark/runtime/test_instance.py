@@ -118,7 +118,7 @@ def test_committed_rows_of_repartition_topics_are_deleted(broker, make_app, runn
         def begins():
             return {where: row.offset for where, row in admin.list_offsets(dict.fromkeys(internal, "earliest")).items()}
 
-        assert sum(internal.values()) >= 200  # and a marker for each transaction
+        assert sum(internal.values()) > 0  # partial results, of many rows each, and a marker for each transaction
         app._wait(lambda: begins() == internal, None, "purged")
         ends = admin.list_offsets(dict.fromkeys(internal, "latest"))
     assert {where: row.offset for where, row in ends.items()} == internal

@@ -450,7 +450,6 @@ def test_unsupported_table_sinks_are_refused_at_their_line(make_app, flights, tm
         (lambda: rows.to_parquet(tmp_path, partition_by="dep_delay"), "bad-value"),
         (lambda: rows.select("n").to_parquet(tmp_path, partition_by="n"), "bad-value"),
         (lambda: rows.to_sink("a name"), "bad-value"),
-        (lambda: rows.groupBy("origin").count().to_delta(tmp_path), "not-supported-here"),
         (lambda: rows.to_delta("s3://bucket/flights"), "bad-value"),
         (lambda: rows.selectExpr("n as `a b`").to_delta(tmp_path), "bad-value"),
         (lambda: rows.selectExpr("named_struct('a=b', n) as s").to_delta(tmp_path), "bad-value"),

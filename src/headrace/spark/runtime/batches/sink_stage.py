@@ -257,9 +257,21 @@ class _PartialsSink(_RepartitionSink):
         if table.num_rows:
             if self._task is None:
                 self._task = table.column(TASK_COLUMN)[0].as_py()
+            if TRACE_COLUMN in table.column_names:
+                table = self._push_sampled(table)
             for partials in self._partials.add(table):
                 self._push_partials(partials)
         return ()
+
+    def _push_sampled(self, table: pa.Table) -> pa.Table:
+        """Push rows with a trace context one by one, and return the others: a record of many rows has no context."""
+        contexts, others = table.column(TRACE_COLUMN), table.drop_columns([TRACE_COLUMN])
+        if contexts.null_count == len(contexts):
+            return others
+        is_sampled = contexts.is_valid()
+        sampled = self._partials.lifted(others.filter(is_sampled))
+        self._push_partials(sampled.append_column(TRACE_COLUMN, contexts.filter(is_sampled)))
+        return others.filter(pc.invert(is_sampled))
 
     def finish(self) -> Iterable[pa.Table]:
         # All rows of a slot are in its one transaction, so they need not be kept apart by task.
