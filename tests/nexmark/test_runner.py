@@ -69,7 +69,7 @@ def finished(
         else:
             rows.to_topic(f"{query.name}-results", key=query.key, output_mode=query.output_mode, partitions=2)
     with app.start() as running:
-        running.wait_until("caught-up", timeout=120)
+        running.wait_until("caught-up", timeout=300)
     return broker, directory
 
 
