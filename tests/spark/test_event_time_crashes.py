@@ -14,27 +14,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.harness.polling import wait_until
 from tests.harness.values import not_none
 from tests.longer import LONG
-from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.crash_points import CrashFile, crash_while_fed, crashing_application
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
 from tests.spark.application.judgement import wrongly_counted
 from tests.spark.application.processes import (
-    PROGRAMS,
-    Application,
     BrokerProcess,
     Feed,
-    caught_up,
     records_of,
 )
-
-from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
@@ -79,30 +72,14 @@ class Clicks(Feed):
 
 def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:
     crash = CrashFile(tmp_path / "crash")
-    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        application = Application(
-            "crashing_clicks.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
-        )
-        with Admin(servers) as admin, Clicks(servers, PARTITIONS, topic="clicks") as feed:
-            admin.create_topics({"clicks": PARTITIONS}, replication_factor=1)
-            application.start()
-            feed.run(per_second=200)
-            try:
-                for point in ("nowhere", *POINTS):
-                    if point != "nowhere":
-                        crash_at(point, application, crash, broker)
-                    at = committed(admin)
-                    if application.has_ended:
-                        application.start()
-                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
-                    wait_until(reached, f"at work again after: {point}", application, broker)
-                sent = feed.stop()
-                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-                assert application.stop() == 0
-            finally:
-                application.end()
+        application = crashing_application(servers, tmp_path / "a", crash, program="crashing_clicks.py")
+        with Clicks(servers, PARTITIONS, topic="clicks") as feed:
+            topics = {"clicks": PARTITIONS}
+            sent = crash_while_fed(
+                POINTS, application, crash, broker, feed, group=GROUP, topics=topics, work_between=WORK_BETWEEN
+            )
         assert wrongly_counted(servers, "unique", {id_of(number) for number in range(sent)}) == []
         assert windows_of(servers) == closed_windows(sent)
         assert numbers_of(servers) == numbered_clicks(sent)
@@ -184,11 +161,3 @@ def numbered_clicks(sent: int) -> list[tuple[int, int, int]]:
     """The same of all clicks that are older than the least watermark of the partitions."""
     passed = min(newest_of_partitions(sent)) - DELAY_S * PER_SECOND
     return [(n, n // 10 + 1, sum(range(n, max(n - 40, -1), -10))) for n in range(passed)]
-
-
-def committed(admin: Admin) -> int:
-    return sum(admin.committed_offsets(GROUP).values())
-
-
-def has_committed(admin: Admin, more_than: int) -> bool:
-    return committed(admin) > more_than

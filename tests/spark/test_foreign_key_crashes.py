@@ -7,18 +7,14 @@ customer, as if nothing had died.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.polling import wait_until
 from tests.longer import longer
-from tests.spark.application.crash_points import CrashFile, crash_at
-from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up, newest
+from tests.spark.application.crash_points import CrashFile, crash_while_fed, crashing_application
+from tests.spark.application.processes import BrokerProcess, Feed, newest
 from tests.spark.test_join_crashes import ALL_POINTS
-
-from headrace.client.admin import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign, longer]
 
@@ -69,37 +65,13 @@ def expected(sent: int) -> dict[int, tuple[int, int | None]]:
 
 def test_each_order_has_the_row_of_its_last_customer(tmp_path: Path) -> None:
     crash = CrashFile(tmp_path / "crash")
-    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        application = Application(
-            "crashing_references.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
-        )
-        with Admin(servers) as admin, References(servers, PARTITIONS) as feed:
-            admin.create_topics({"orders": PARTITIONS, "customers": PARTITIONS}, replication_factor=1)
-            application.start()
-            feed.run(per_second=200)
-            try:
-                for point in ("nowhere", *ALL_POINTS):
-                    if point != "nowhere":
-                        crash_at(point, application, crash, broker)
-                    at = committed(admin)
-                    if application.has_ended:
-                        application.start()
-                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
-                    wait_until(reached, f"at work again after: {point}", application, broker)
-                sent = feed.stop()
-                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-                assert application.stop() == 0
-            finally:
-                application.end()
+        application = crashing_application(servers, tmp_path / "a", crash, program="crashing_references.py")
+        with References(servers, PARTITIONS) as feed:
+            topics = {"orders": PARTITIONS, "customers": PARTITIONS}
+            sent = crash_while_fed(
+                ALL_POINTS, application, crash, broker, feed, group=GROUP, topics=topics, work_between=WORK_BETWEEN
+            )
         found = {row["id"]: (row["changed"], row.get("named")) for row in newest(servers, "named").values()}
         assert found == expected(sent)
-
-
-def committed(admin: Admin) -> int:
-    return sum(admin.committed_offsets(GROUP).values())
-
-
-def has_committed(admin: Admin, more_than: int) -> bool:
-    return committed(admin) > more_than

@@ -9,19 +9,15 @@ store, undone or restored to what was committed, has the order.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.polling import wait_until
 from tests.longer import LONG, longer
-from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.crash_points import CrashFile, crash_while_fed, crashing_application
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
 from tests.spark.application.judgement import wrongly_counted
-from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up
-
-from headrace.client.admin import Admin
+from tests.spark.application.processes import BrokerProcess, Feed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign]
 
@@ -74,43 +70,19 @@ class Orders(Feed):
 @pytest.mark.parametrize("in_event_time", [False, pytest.param(True, marks=longer)], ids=["for-ever", "in-event-time"])
 def test_each_order_is_paid_once(tmp_path: Path, in_event_time: bool) -> None:
     crash = CrashFile(tmp_path / "crash")
-    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        variables = {"CRASH_FILE": str(crash.path), "PYTHONPATH": path} | (
-            {"IN_EVENT_TIME": "1"} if in_event_time else {}
-        )
-        application = Application("crashing_orders.py", servers, tmp_path / "a", **variables)
-        with Admin(servers) as admin, Orders(servers, PARTITIONS) as feed:
+        variables = {"IN_EVENT_TIME": "1"} if in_event_time else {}
+        application = crashing_application(servers, tmp_path / "a", crash, program="crashing_orders.py", **variables)
+        with Orders(servers, PARTITIONS) as feed:
             feed.leaves_out = in_event_time
-            admin.create_topics({"orders": PARTITIONS, "payments": PARTITIONS}, replication_factor=1)
-            application.start()
-            feed.run(per_second=200)
-            try:
-                for point in ("nowhere", *POINTS):
-                    if point != "nowhere":
-                        crash_at(point, application, crash, broker)
-                    at = committed(admin)
-                    if application.has_ended:
-                        application.start()
-                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
-                    wait_until(reached, f"at work again after: {point}", application, broker)
-                sent = feed.stop()
-                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-                assert application.stop() == 0
-            finally:
-                application.end()
+            topics = {"orders": PARTITIONS, "payments": PARTITIONS}
+            sent = crash_while_fed(
+                POINTS, application, crash, broker, feed, group=GROUP, topics=topics, work_between=WORK_BETWEEN
+            )
         paid = {number - APART for number in range(sent) if is_payment(number)}
         if in_event_time:
             alone = unpaid(sent)
             assert len(alone) > 20
             paid = {number for number in paid if pays(number + APART)} | alone
         assert wrongly_counted(servers, "paid", paid) == []
-
-
-def committed(admin: Admin) -> int:
-    return sum(admin.committed_offsets(GROUP).values())
-
-
-def has_committed(admin: Admin, more_than: int) -> bool:
-    return committed(admin) > more_than

@@ -7,18 +7,14 @@ that is lost would leave a row that nothing replaces.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.polling import wait_until
 from tests.longer import LONG, longer
-from tests.spark.application.crash_points import CrashFile, crash_at
+from tests.spark.application.crash_points import CrashFile, crash_while_fed, crashing_application
 from tests.spark.application.crashing import DRIVER_POINTS, WORKER_POINTS
-from tests.spark.application.processes import PROGRAMS, Application, BrokerProcess, Feed, caught_up, records_of
-
-from headrace.client.admin import Admin
+from tests.spark.application.processes import BrokerProcess, Feed, records_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.foreign, longer]
 
@@ -77,40 +73,16 @@ def newest(bootstrap_servers: str, topic: str, position: str) -> tuple[dict[tupl
 
 def test_the_first_rows_of_each_key_survive_kills(tmp_path: Path) -> None:
     crash = CrashFile(tmp_path / "crash")
-    path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
     with BrokerProcess(tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
-        application = Application(
-            "crashing_ranks.py", servers, tmp_path / "a", CRASH_FILE=str(crash.path), PYTHONPATH=path
-        )
-        with Admin(servers) as admin, Bids(servers, PARTITIONS, topic="bids") as feed:
-            admin.create_topics({"bids": PARTITIONS}, replication_factor=1)
-            application.start()
-            feed.run(per_second=200)
-            try:
-                for point in ("nowhere", *POINTS):
-                    if point != "nowhere":
-                        crash_at(point, application, crash, broker)
-                    at = committed(admin)
-                    if application.has_ended:
-                        application.start()
-                    reached = partial(has_committed, admin, at + WORK_BETWEEN)
-                    wait_until(reached, f"at work again after: {point}", application, broker)
-                feed.stop()
-                wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-                assert application.stop() == 0
-            finally:
-                application.end()
+        application = crashing_application(servers, tmp_path / "a", crash, program="crashing_ranks.py")
+        with Bids(servers, PARTITIONS, topic="bids") as feed:
+            topics = {"bids": PARTITIONS}
+            crash_while_fed(
+                POINTS, application, crash, broker, feed, group=GROUP, topics=topics, work_between=WORK_BETWEEN
+            )
         top, best = expected(feed.next)
         assert newest(servers, "top", "rn") == (top, 0)
         found, deletions = newest(servers, "best", "row_number")
         assert found == best
         assert deletions > AUCTIONS
-
-
-def committed(admin: Admin) -> int:
-    return sum(admin.committed_offsets(GROUP).values())
-
-
-def has_committed(admin: Admin, more_than: int) -> bool:
-    return committed(admin) > more_than

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from headrace.client.admin import Admin
 from headrace.spark.sinks import delta_log
 from headrace.spark.sinks.iceberg import open_table
 
-__all__ = ["BEFORE", "CrashFile", "crash_at", "crash_at_each", "crashing_application"]
+__all__ = ["BEFORE", "CrashFile", "crash_at_each", "crash_while_fed", "crashing_application"]
 
 Format = Literal["parquet", "delta", "iceberg", "sqlite", "postgres"]
 
@@ -67,12 +67,70 @@ class CrashFile:
         return not self.path.exists()
 
 
-def crashing_application(servers: str, directory: Path, crash_file: CrashFile, **env: str) -> Application:
+def crashing_application(
+    servers: str, directory: Path, crash_file: CrashFile, *, program: str = "crashing_flights.py", **env: str
+) -> Application:
     """One whose driver and Python workers die where `crash_file` says."""
     path = f"{PROGRAMS}:{Path.cwd()}:{Path.cwd() / 'src'}"
-    return Application(
-        "crashing_flights.py", servers, directory, CRASH_FILE=str(crash_file.path), PYTHONPATH=path, **env
-    )
+    return Application(program, servers, directory, CRASH_FILE=str(crash_file.path), PYTHONPATH=path, **env)
+
+
+def crash_while_fed(
+    points: Sequence[str],
+    application: Application,
+    crash: CrashFile,
+    broker: RunningBroker,
+    feed: Feed,
+    *,
+    group: str,
+    topics: Mapping[str, int],
+    work_between: int,
+    per_second: int = 200,
+) -> int:
+    """Crash an application at each of `points` while a feed goes on, and stop both. Return the records sent.
+
+    All of them are processed then.
+
+    Args:
+        points: Where the application dies, one after the other.
+        application: Started and ended here.
+        crash: Its crash file.
+        broker: A running broker without the topics.
+        feed: Started and stopped here.
+        group: Of the application.
+        topics: The topics of the feed, and their partitions.
+        work_between: Records that are committed behind each crash.
+        per_second: Records per second of the feed.
+    """
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics(topics, replication_factor=1)
+
+        def committed() -> int:
+            return sum(admin.committed_offsets(group).values())
+
+        application.start()
+        feed.run(per_second=per_second)
+        try:
+            for point in ("nowhere", *points):
+                began = time.monotonic()
+                if point != "nowhere":
+                    crash_at(point, application, crash, broker)
+                wanted = committed() + work_between
+                if application.has_ended:
+                    application.start()
+                reached = partial(_is_above, committed, wanted)
+                wait_until(reached, f"at work again after: {point}", application, broker)
+                print(f"{point}: {time.monotonic() - began:.1f} s")
+            sent = feed.stop()
+            wait_until(lambda: caught_up(admin, group), "caught up", application, broker)
+            assert application.stop() == 0
+        finally:
+            application.end()
+    return sent
+
+
+def _is_above(number: Callable[[], int], limit: int) -> bool:
+    return number() > limit
 
 
 def crash_at_each(
@@ -93,30 +151,18 @@ def crash_at_each(
         table.mkdir()
         create_table(catalog_in(table), pa.schema([("id", pa.int64()), ("origin", pa.string())]))
     application = crashing_application(servers, directory / "a", crash, **place)
-    with Admin(servers) as admin, Feed(servers, 4) as feed:
-        admin.create_topics({"flights": 4}, replication_factor=1)
-        application.start()
-        feed.run(per_second=400)
-        try:
-            for point in ("nowhere", *points):
-                began = time.monotonic()
-                if point != "nowhere":
-                    crash_at(point, application, crash, broker)
-                at = sum(admin.committed_offsets(GROUP).values())
-                if application.has_ended:
-                    application.start()
-                wait_until(
-                    partial(_has_committed, admin, at + WORK_BETWEEN),
-                    f"at work again after: {point}",
-                    application,
-                    broker,
-                )
-                print(f"{point}: {time.monotonic() - began:.1f} s")
-            sent = feed.stop()
-            wait_until(lambda: caught_up(admin, GROUP), "caught up", application, broker)
-            assert application.stop() == 0
-        finally:
-            application.end()
+    with Feed(servers, 4) as feed:
+        sent = crash_while_fed(
+            points,
+            application,
+            crash,
+            broker,
+            feed,
+            group=GROUP,
+            topics={"flights": 4},
+            work_between=WORK_BETWEEN,
+            per_second=400,
+        )
     assert wrongly_counted(servers, f"{GROUP}-counted", range(sent)) == []
     if table_format in ("sqlite", "postgres"):
         in_the_table = sorted(n for (n,) in _run("SELECT id FROM flights", table, server))
@@ -153,10 +199,6 @@ def _ids(table: Path, table_format: Format) -> list[int]:
         else [str(file) for file in table.glob("*.parquet")]
     )
     return [n for file in files for n in parquet.read_table(file)["id"].to_pylist()]
-
-
-def _has_committed(admin: Admin, more_than: int) -> bool:
-    return sum(admin.committed_offsets(GROUP).values()) > more_than
 
 
 def crash_at(point: str, application: Application, crash: CrashFile, broker: RunningBroker) -> None:
