@@ -8,7 +8,7 @@ which Spark SQL evaluates behind the operator.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,7 +44,7 @@ __all__ = [
     "JoinReader",
     "StreamSide",
     "check_unique_names",
-    "conjuncts_of",
+    "conditions_of",
     "join_kind",
     "keyed_join",
     "no_equality",
@@ -224,19 +224,13 @@ class JoinReader:
     def equates_windows(self) -> bool:
         """Whether the condition equates windows of both sides, which limits the rows that match."""
         condition = self._join.condition()
-        pairs = map(self._equated, conjuncts_of(condition.get()) if condition.isDefined() else [])
+        pairs = map(self._equated, _conjuncts_of(condition.get()) if condition.isDefined() else [])
         return self._times is not None and any(
             pair is not None and self._times.equal_windows(pair) is not None for pair in pairs
         )
 
     def declared(self, templates: Sequence[DataFrame], on: Any, name: str | None) -> KeyedJoin:
-        if self._join.subqueries().size():
-            raise self._refuse(
-                "a subquery in the condition would be read again, or not, with every micro-batch",
-                "read it beforehand and put the value in with F.lit",
-            )
-        condition = self._join.condition()
-        conjuncts = conjuncts_of(condition.get()) if condition.isDefined() else []
+        conjuncts = conditions_of(self._join, self._refuse)
         self._check_no_user_function(conjuncts)
         keys: list[JoinKey] = []
         named: list[Any] = []  # for the name of the store
@@ -437,10 +431,29 @@ def _column_of(value: Any) -> str | None:
     return str(value.name()) if class_of(value) == "AttributeReference" else None
 
 
-def conjuncts_of(condition: Any) -> list[Any]:
+def conditions_of(join: Any, refuse: Callable[[str, str], Exception]) -> list[Any]:
+    """Return the expressions that the condition of an analysed join connects by AND.
+
+    Args:
+        join: The plan's node.
+        refuse: Returns the error for a reason and its fix.
+
+    Raises:
+        TopologyError: for a subquery.
+    """
+    if join.subqueries().size():
+        raise refuse(
+            "a subquery in the condition would be read again, or not, with every micro-batch",
+            "read it beforehand and put the value in with F.lit",
+        )
+    condition = join.condition()
+    return _conjuncts_of(condition.get()) if condition.isDefined() else []
+
+
+def _conjuncts_of(condition: Any) -> list[Any]:
     """Return the expressions that `AND` connects in a condition."""
     if class_of(condition) == "And":
-        return [*conjuncts_of(condition.left()), *conjuncts_of(condition.right())]
+        return [*_conjuncts_of(condition.left()), *_conjuncts_of(condition.right())]
     return [condition]
 
 

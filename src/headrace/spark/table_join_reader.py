@@ -18,7 +18,7 @@ from headrace.spark.spark_internals import analysed, class_of, expression_id, no
 from headrace.spark.stream_base import StreamSource
 from headrace.spark.stream_join import (
     JoinReader,
-    conjuncts_of,
+    conditions_of,
 )
 from headrace.spark.stream_source import TableRows
 from headrace.spark.topology.nodes import (
@@ -184,13 +184,7 @@ class TableJoinReader(JoinReader):
 
     def _conjuncts(self) -> list[Any]:
         """Return the expressions that the condition connects by AND."""
-        if self._join.subqueries().size():
-            raise self._refuse(
-                "a subquery in the condition would be read again, or not, with every micro-batch",
-                "read it beforehand and put the value in with F.lit",
-            )
-        condition = self._join.condition()
-        conjuncts = conjuncts_of(condition.get()) if condition.isDefined() else []
+        conjuncts = conditions_of(self._join, self._refuse)
         self._check_no_user_function(conjuncts)
         return conjuncts
 
