@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
@@ -182,14 +182,9 @@ class _Parser:
             raise JsonSchemaError(f"{path or 'the schema'} has several alternatives ({choice})")
         found = self.parse(others[0], path, within)
         around = tuple(sorted(_RESTRICTIONS & schema.keys()))
-        return JsonType(
-            path=path,
-            kind=found.kind,
-            spark=found.spark,
+        return replace(
+            found,
             allows_null=found.allows_null or len(others) < len(schema[choice]),
-            element=found.element,
-            properties=found.properties,
-            required=found.required,
             restrictions=(*found.restrictions, *around),
         )
 
