@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import TopologyError
 
-__all__ = ["FLAT", "arrow_type", "arrow_types", "result_arrow_type", "type_json_of"]
+__all__ = ["FLAT", "arrow_type", "arrow_types", "result_arrow_type", "schema_of", "type_json_of"]
 
 # By the name that Spark gives a type (`DataType.typeName()`).
 FLAT = {
@@ -76,3 +76,8 @@ def type_json_of(kind: pa.DataType) -> str:
 def arrow_types(columns: tuple[tuple[str, str], ...]) -> tuple[pa.DataType, ...]:
     """Arrow types of (name, type JSON) pairs."""
     return tuple(arrow_type(type_json) for _name, type_json in columns)
+
+
+def schema_of(columns: tuple[tuple[str, str], ...]) -> pa.Schema:
+    """Arrow schema of (name, type JSON) pairs."""
+    return pa.schema(zip([name for name, _ in columns], arrow_types(columns), strict=True))

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from headrace.errors import TopologyError
 from headrace.spark.analysis.processor_columns import GroupedColumns
-from headrace.spark.arrow_types import arrow_types
+from headrace.spark.arrow_types import schema_of
 from headrace.spark.frames import quoted
 from headrace.spark.runtime.rows.rows import encode_key
 from headrace.spark.spark_internals import analysed, class_of, expression_id, is_classic, sequence
@@ -77,7 +77,7 @@ def read_initial_state(
             where,
         )
     names = [name for name, _ in projection.columns]
-    rows = rows.cast(pa.schema(zip(names, arrow_types(projection.columns), strict=True))).combine_chunks()
+    rows = rows.cast(schema_of(projection.columns)).combine_chunks()
     key = encode_key([rows.column(name).combine_chunks() for name in names[: len(group)]])
     rows = rows.append_column(KEY_COLUMN, key)
     written = pa.BufferOutputStream()

@@ -20,10 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.batches.sink_stage import RepartitionSinkStep, _ChangesSink, _Sink
+from headrace.spark.arrow_types import schema_of
+from headrace.spark.runtime.batches.sink_stage import (
+    RepartitionSinkStep,
+    _ChangesSink,
+    _Sink,
+    encode_upserts,
+    without_nulls,
+)
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.operators.change_rows import Mask, upserts
+from headrace.spark.runtime.operators.table_join_operator import group_schema
 from headrace.spark.runtime.rows.row_schema import input_schema, store_of
 from headrace.spark.runtime.rows.rows import encode_key, encode_rows
 from headrace.spark.topology.nodes import (
@@ -111,10 +118,10 @@ class _LeftSink(_ChangesSink):
     def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
         super().__init__(step, context)
         # The projection has the key first, and the foreign key behind it.
-        kinds = [kind for _, kind in join.group_columns]
-        self._keys = _schema_of((f"g{at}", kind) for at, kind in enumerate(kinds))
-        self._foreign = _schema_of((f"g{at}", kind) for at, kind in enumerate(join.foreign_types, len(kinds)))
-        self._columns = _schema_of(join.left.columns)
+        own = len(join.group_columns)
+        self._keys = group_schema(join)
+        self._foreign = schema_of(tuple((f"g{at}", kind) for at, kind in enumerate(join.foreign_types, own)))
+        self._columns = schema_of(join.left.columns)
         self._row_fingerprint = store_of(join).rows.fingerprint
         self._is_preserved = 0 in join.preserved
         self._subscriptions = _SubscriptionSink(step.sink, context)
@@ -137,8 +144,7 @@ class _LeftSink(_ChangesSink):
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         table = table.combine_chunks()
-        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
-        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        rows = encode_upserts(table, self._columns, self._row_fingerprint)
         side, foreign, row = (name for name, _ in ANSWER_COLUMNS)
         keys = table.select(self._keys.names).append_column(side, pa.array(np.zeros(table.num_rows, np.int8)))
         return super().encode(keys.append_column(foreign, table.column(_FOREIGN)).append_column(row, rows))
@@ -149,21 +155,16 @@ class _RightSink(_ChangesSink):
 
     def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
         super().__init__(step, context)
-        self._keys = _schema_of((f"g{at}", kind) for at, kind in enumerate(join.foreign_types))
-        self._columns = _schema_of(join.right.columns)
+        self._keys = schema_of(tuple((f"g{at}", kind) for at, kind in enumerate(join.foreign_types)))
+        self._columns = schema_of(join.right.columns)
         self._row_fingerprint = store_of(join).rows.fingerprint
 
     def _records(self, table: pa.Table, is_old: Mask, is_replaced: Mask) -> pa.Table:
-        rows = upserts(table, is_old, is_replaced)
-        for name in self._keys.names:  # in SQL null equals nothing
-            if rows.column(name).null_count:
-                rows = rows.filter(rows.column(name).is_valid())
-        return rows
+        return without_nulls(upserts(table, is_old, is_replaced), self._keys.names)
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         table = table.combine_chunks()
-        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
-        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        rows = encode_upserts(table, self._columns, self._row_fingerprint)
         sides = pa.array(np.full(len(rows), RIGHT_ROW, np.int8))
         values = encode_rows([sides, pa.nulls(len(rows), pa.binary()), rows], self._fingerprint)
         return encode_key(_typed(table, self._keys)), values
@@ -182,11 +183,6 @@ class _SubscriptionSink(_Sink):
 
     def _count(self, table: pa.Table) -> None:
         """Count nothing: the left row that a record belongs to is counted."""
-
-
-def _schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
-    columns = tuple(columns)
-    return pa.schema(zip([name for name, _ in columns], arrow_types(columns), strict=True))
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> list[pa.Array]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
 from headrace.protocol.trace_context import headers_with_contexts
-from headrace.spark.arrow_types import arrow_type, arrow_types
+from headrace.spark.arrow_types import arrow_type, schema_of
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
 from headrace.spark.runtime.operators.change_rows import ChangeRows, Mask, change_records, upserts
 from headrace.spark.runtime.operators.partial_results import PartialResults
@@ -43,7 +43,14 @@ from headrace.spark.topology.nodes import (
 if TYPE_CHECKING:
     from headrace.spark.runtime.topic_access import RecordWriter
 
-__all__ = ["EncodingSink", "RepartitionSinkStep", "TopicSinkStep", "producer_for"]
+__all__ = [
+    "EncodingSink",
+    "RepartitionSinkStep",
+    "TopicSinkStep",
+    "encode_upserts",
+    "producer_for",
+    "without_nulls",
+]
 
 # Tables with fewer rows wait for each other. There is one for each task of a micro-batch, and to encode and send one
 # costs two milliseconds however few rows it has.
@@ -234,8 +241,7 @@ class _WatermarkedSink(_Sink):
 class _RepartitionSink(_WatermarkedSink):
     def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
         super().__init__(step.sink, context)
-        names = [name for name, _ in step.sink.columns]
-        self._schema = pa.schema(zip(names, arrow_types(step.sink.columns), strict=True))
+        self._schema = schema_of(step.sink.columns)
         self._groups = step.sink.key_columns
         self._fingerprint = input_schema(step.sink.columns, step.sink.expressions).fingerprint
 
@@ -319,25 +325,40 @@ class _TableSideSink(_ChangesSink):
         super().__init__(step, context)
         side = join.sides[step.sink.join_side]
         self._side, self._is_preserved = step.sink.join_side, step.sink.join_side in join.preserved
-        self._columns = pa.schema(zip([name for name, _ in side.columns], arrow_types(side.columns), strict=True))
+        self._columns = schema_of(side.columns)
         self._row_fingerprint = store_of(join).rows.fingerprint
 
     def _records(self, table: pa.Table, is_old: Mask, is_replaced: Mask) -> pa.Table:
         # The key of the join is that of the table, so a row that replaces another one has the same key.
         rows = upserts(table, is_old, is_replaced)
-        if not self._is_preserved:  # in SQL null equals nothing
-            for name in self._groups:
-                if rows.column(name).null_count:
-                    rows = rows.filter(rows.column(name).is_valid())
-        return rows
+        return rows if self._is_preserved else without_nulls(rows, self._groups)
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         table = table.combine_chunks()
-        rows = encode_rows(fitted(table.select(self._columns.names), self._columns).columns, self._row_fingerprint)
-        rows = pc.if_else(table.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, rows.type), rows)
+        rows = encode_upserts(table, self._columns, self._row_fingerprint)
         side, row = (name for name, _ in JOIN_COLUMNS)
         sides = pa.array(np.full(table.num_rows, self._side, np.int8))
         return super().encode(table.select(self._groups).append_column(side, sides).append_column(row, rows))
+
+
+def without_nulls(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the rows without a null in the columns `keys`: in SQL null equals nothing."""
+    for name in keys:
+        if rows.column(name).null_count:
+            rows = rows.filter(rows.column(name).is_valid())
+    return rows
+
+
+def encode_upserts(rows: pa.Table, columns: pa.Schema, fingerprint: bytes) -> pa.Array:
+    """Return the rows as a join of tables stores them, null where a row is gone (`DELETED_COLUMN`).
+
+    Args:
+        rows: As `upserts` returns them, each column in one chunk.
+        columns: Those that are stored.
+        fingerprint: Of the stored rows.
+    """
+    encoded = encode_rows(fitted(rows.select(columns.names), columns).columns, fingerprint)
+    return pc.if_else(rows.column(DELETED_COLUMN).combine_chunks(), pa.scalar(None, encoded.type), encoded)
 
 
 class _JoinSideSink(_WatermarkedSink):

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME, find_duplicates, find_late
 from headrace.spark.runtime.operators.out_of_time import find_ahead, without_out_of_time
-from headrace.spark.runtime.operators.stateful_operator import RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import CollectedRows, RunningOperator, StoreUpdate
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_deduplication
 from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stores.bulk_load import order_of_keys
@@ -45,7 +45,7 @@ from headrace.spark.runtime.stores.time_keys import ENTRY, first_key_at, microse
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, RECORD_COLUMN, TIMESTAMP_COLUMN, Deduplication
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["CLOCK_KEY", "MOST_EXPIRED", "DeduplicateOperator"]
 
@@ -71,20 +71,13 @@ class DeduplicateOperator:
         return _Deduplicate(self)
 
 
-class _Deduplicate:
+class _Deduplicate(CollectedRows):
     def __init__(self, operator: DeduplicateOperator) -> None:
+        super().__init__()
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows)
 
     def end(self, partition: int) -> _Changes | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         if not tables:
             return None
         return _Changes(self._operator, pa.concat_tables(tables).combine_chunks())

@@ -45,7 +45,12 @@ from headrace.spark.runtime.operators.join_operator import (
     numbered_keys,
     read_counter,
 )
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import (
+    NO_KEYS,
+    CollectedClockedRows,
+    RunningOperator,
+    StoreUpdate,
+)
 from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, ClockStep, advance_clocks
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_join
 from headrace.spark.runtime.rows.rows import decode_rows, empty_row, encode_rows
@@ -64,7 +69,7 @@ from headrace.spark.topology.nodes import (
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["BUCKET_US", "EventTimeJoinOperator", "joined_rows", "keys_behind", "latest_partners"]
 
@@ -139,25 +144,13 @@ def joined_rows(join: Join, partition: int, left: pa.Table | None, right: pa.Tab
     return pa.table(columns)
 
 
-class _EventTimeJoin:
+class _EventTimeJoin(CollectedClockedRows):
     def __init__(self, operator: EventTimeJoinOperator) -> None:
+        super().__init__([_SIDE, _ROW, KEY_COLUMN])
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-        self._upstream: dict[int, list[UpstreamWatermark]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows, self._upstream = {}, {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([_SIDE, _ROW, KEY_COLUMN]))
-
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
-        del own  # a join is always behind a repartition topic
-        self._upstream.setdefault(partition, []).extend(upstream)
 
     def end(self, partition: int) -> _Changes | None:
-        tables, upstream = self._rows.pop(partition, []), self._upstream.pop(partition, [])
+        tables, upstream = self._take_rows(partition), self._take_watermarks(partition)
         if not tables and not upstream:
             return None
         kinds = (pa.int8(), pa.binary(), pa.binary())

@@ -23,23 +23,17 @@ change independently, so either order is right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.operators.stateful_operator import RunningOperator
-from headrace.spark.runtime.operators.table_join_operator import JoinedChanges
+from headrace.spark.runtime.operators.stateful_operator import CollectedRows, RunningOperator
+from headrace.spark.runtime.operators.table_join_operator import JoinedChanges, distinct_groups, group_schema
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of
-from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
-from headrace.spark.runtime.stores.bulk_load import order_of_keys
+from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
 from headrace.spark.topology.nodes import ANSWER_COLUMNS, ForeignKeyJoin
-
-if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey
 
 __all__ = ["ForeignKeyJoinOperator"]
 
@@ -67,34 +61,18 @@ class ForeignKeyJoinOperator:
         return _ForeignKeyJoin(self.join)
 
 
-class _ForeignKeyJoin:
+class _ForeignKeyJoin(CollectedRows):
     def __init__(self, join: ForeignKeyJoin) -> None:
-        self._join = join
-        groups = tuple((f"g{at}", kind) for at, (_, kind) in enumerate(join.group_columns))
-        self._groups = pa.schema(list(zip([name for name, _ in groups], arrow_types(groups), strict=True)))
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([*self._groups.names, _SIDE, _FOREIGN, _ROW]))
+        self._join, self._groups = join, group_schema(join)
+        super().__init__([*self._groups.names, _SIDE, _FOREIGN, _ROW])
 
     def end(self, partition: int) -> _ForeignKeyChanges | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         if not tables:
             return None
         rows = pa.concat_tables(tables).combine_chunks()
-        groups = rows.select(self._groups.names).cast(self._groups)
-        keys = encode_key(groups.columns)
-        distinct = pc.unique(keys)
-        order = order_of_keys(distinct)
-        distinct = distinct if order is None else distinct.take(order)
-        key_of_row = pc.index_in(keys, value_set=distinct).to_numpy(zero_copy_only=False).astype(np.int64)
-        first = np.zeros(len(distinct), np.int64)
-        first[key_of_row[::-1]] = np.arange(len(keys))[::-1]
-        return _ForeignKeyChanges(self._join, partition, distinct, groups.take(pa.array(first)), rows, key_of_row)
+        distinct, groups, key_of_row = distinct_groups(rows, self._groups)
+        return _ForeignKeyChanges(self._join, partition, distinct, groups, rows, key_of_row)
 
 
 class _ForeignKeyChanges(JoinedChanges):

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, CollectedRows, RunningOperator, StoreUpdate
 from headrace.spark.runtime.rows.row_kernels import copy_spans
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_join
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
@@ -39,7 +39,7 @@ from headrace.spark.runtime.stores.time_keys import shortened_keys
 from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, TASK_COLUMN, Join
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["COUNTER_KEY", "PAIRS_PER_TABLE", "JoinOperator", "entry_names", "numbered_keys", "read_counter"]
 
@@ -67,20 +67,13 @@ class JoinOperator:
         return _Join(self)
 
 
-class _Join:
+class _Join(CollectedRows):
     def __init__(self, operator: JoinOperator) -> None:
+        super().__init__([_SIDE, _ROW, KEY_COLUMN])
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([_SIDE, _ROW, KEY_COLUMN]))
 
     def end(self, partition: int) -> _Changes | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         return _Changes(self._operator, partition, pa.concat_tables(tables)) if tables else None
 
 

@@ -29,7 +29,12 @@ from headrace.spark.arrow_types import arrow_type
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.join_operator import entry_names, numbered_keys, read_counter
 from headrace.spark.runtime.operators.over_rows_functions import Frames, Running, RunningFunction, running_functions
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import (
+    NO_KEYS,
+    CollectedClockedRows,
+    RunningOperator,
+    StoreUpdate,
+)
 from headrace.spark.runtime.operators.top_n_operator import RowOrder
 from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, CollectedWrites, advance_clocks
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
@@ -40,7 +45,7 @@ from headrace.spark.runtime.stores.time_keys import ENTRY, first_key_at, microse
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, OverRows
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader, StoreWrites
+    from headrace.spark.runtime.stores.store import StoreReader, StoreWrites
 
 __all__ = ["OverRowsOperator"]
 
@@ -68,28 +73,18 @@ class OverRowsOperator:
         return _RunningOverRows(self)
 
 
-class _RunningOverRows:
+class _RunningOverRows(CollectedClockedRows):
     def __init__(self, operator: OverRowsOperator) -> None:
+        super().__init__()
         self._operator, self._order = operator, RowOrder(operator.over)
         self._functions = running_functions(operator.over)
-        self._rows: dict[int, list[pa.Table]] = {}
-        self._upstream: dict[int, list[UpstreamWatermark]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows, self._upstream = {}, {}
-
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
-        """Take the watermarks that came with the rows of a task. There is always a repartition topic in front."""
-        del own
-        self._upstream.setdefault(partition, []).extend(upstream)
 
     def on_rows(self, partition: int, rows: pa.Table) -> None:
         if rows.num_rows:
-            self._rows.setdefault(partition, []).append(self._order.fitted(rows))
+            super().on_rows(partition, self._order.fitted(rows))
 
     def end(self, partition: int) -> _Changes | None:
-        tables, upstream = self._rows.pop(partition, []), self._upstream.pop(partition, [])
+        tables, upstream = self._take_rows(partition), self._take_watermarks(partition)
         if not tables and not upstream:
             return None
         rows = pa.concat_tables(tables).combine_chunks() if tables else self._order.kept.empty_table()

@@ -20,7 +20,8 @@ from typing import Final, TypeGuard
 import pyarrow as pa
 
 from headrace.errors import UserCodeError
-from headrace.spark.arrow_types import arrow_types, type_json_of
+from headrace.spark.arrow_types import arrow_types, schema_of, type_json_of
+from headrace.spark.runtime.batches.stages import fitted
 from headrace.spark.runtime.operators.aggregate import AggregateFunctions
 from headrace.spark.topology.nodes import (
     Aggregate,
@@ -93,8 +94,7 @@ class PartialResults:
 
     def __init__(self, aggregate: Aggregate, row_columns: tuple[tuple[str, str], ...], *, combines: bool) -> None:
         self._functions = AggregateFunctions(aggregate)
-        names = [name for name, _ in row_columns]
-        self._schema = pa.schema(list(zip(names, arrow_types(row_columns), strict=True)))
+        self._schema = schema_of(row_columns)
         self._helps = combines
         self._rows: list[pa.Table] = []  # not yet grouped
         self._waiting = 0  # of these
@@ -103,11 +103,11 @@ class PartialResults:
 
     def lifted(self, rows: pa.Table) -> pa.Table:
         """Return each row as a partial result of its own."""
-        return self._functions.lifted(self._fitted(rows), by=self._functions.group_names)
+        return self._functions.lifted(fitted(rows, self._schema), by=self._functions.group_names)
 
     def add(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Take rows, and yield the partial results that are to be sent now."""
-        self._rows.append(self._fitted(rows))
+        self._rows.append(fitted(rows, self._schema))
         self._waiting += rows.num_rows
         if self._waiting >= _ENOUGH_ROWS:
             yield from self._group_rows()
@@ -120,11 +120,6 @@ class PartialResults:
             self._combine_held()
         yield from self._held
         self._held, self._holding = [], 0
-
-    def _fitted(self, rows: pa.Table) -> pa.Table:
-        """Return rows in the declared types, whatever time zone or width Spark used."""
-        columns = [rows.column(field.name).cast(field.type) for field in self._schema]
-        return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _group_rows(self) -> Iterator[pa.Table]:
         partials = self.lifted(pa.concat_tables(self._rows))

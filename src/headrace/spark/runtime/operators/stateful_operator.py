@@ -39,6 +39,8 @@ from headrace.spark.topology.nodes import TASK_COLUMN
 
 __all__ = [
     "NO_KEYS",
+    "CollectedClockedRows",
+    "CollectedRows",
     "RunningOperator",
     "StatefulOperator",
     "StatefulStep",
@@ -135,6 +137,47 @@ class TakesTaskCount(Protocol):
 
     def on_task_count(self, count: Callable[[], int]) -> None:
         """Take a function that returns the number of tasks. It may ask a broker."""
+
+
+class CollectedRows:
+    """Base of running operators that look at the rows of a task when its micro-batch ends. Mutable."""
+
+    def __init__(self, columns: Sequence[str] | None = None) -> None:
+        """`columns`: names of those that the operator reads; None: all."""
+        self._columns = None if columns is None else list(columns)
+        self._rows: dict[int, list[pa.Table]] = {}
+
+    def begin(self, batch: BatchKey) -> None:
+        del batch
+        self._rows = {}
+
+    def on_rows(self, partition: int, rows: pa.Table) -> None:
+        self._rows.setdefault(partition, []).append(rows if self._columns is None else rows.select(self._columns))
+
+    def _take_rows(self, partition: int) -> list[pa.Table]:
+        """Return the rows of a task, and forget them."""
+        return self._rows.pop(partition, [])
+
+
+class CollectedClockedRows(CollectedRows):
+    """The same behind a repartition topic, with the watermarks that come through it."""
+
+    def __init__(self, columns: Sequence[str] | None = None) -> None:
+        super().__init__(columns)
+        self._upstream: dict[int, list[UpstreamWatermark]] = {}
+
+    def begin(self, batch: BatchKey) -> None:
+        super().begin(batch)
+        self._upstream = {}
+
+    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
+        """Take the watermarks that came with the rows of a task. There is always a repartition topic in front."""
+        del own
+        self._upstream.setdefault(partition, []).extend(upstream)
+
+    def _take_watermarks(self, partition: int) -> list[UpstreamWatermark]:
+        """Return the watermarks of a task, and forget them."""
+        return self._upstream.pop(partition, [])
 
 
 class StatefulOperator(Protocol):

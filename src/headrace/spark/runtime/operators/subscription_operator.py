@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.batches.foreign_key_sinks import RIGHT_ROW, SUBSCRIBES
 from headrace.spark.runtime.operators.join_operator import entry_names, numbered_keys
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, CollectedRows, RunningOperator, StoreUpdate
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_subscriptions
 from headrace.spark.runtime.rows.rows import decode_key, decode_rows, encode_rows
 from headrace.spark.runtime.stores.bulk_load import order_of_keys
@@ -46,7 +46,7 @@ from headrace.spark.topology.nodes import (
 )
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["ANSWERS_PER_TABLE", "SubscriptionOperator"]
 
@@ -75,20 +75,13 @@ class SubscriptionOperator:
         return _Subscriptions(self)
 
 
-class _Subscriptions:
+class _Subscriptions(CollectedRows):
     def __init__(self, operator: SubscriptionOperator) -> None:
+        super().__init__([_SIDE, _LEFT, _ROW, KEY_COLUMN])
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([_SIDE, _LEFT, _ROW, KEY_COLUMN]))
 
     def end(self, partition: int) -> _Changes | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         return _Changes(self._operator, partition, pa.concat_tables(tables).combine_chunks()) if tables else None
 
 

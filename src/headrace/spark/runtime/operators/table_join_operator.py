@@ -18,26 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.spark.arrow_types import arrow_types
-from headrace.spark.runtime.operators.stateful_operator import RunningOperator, StoreChange
+from headrace.spark.arrow_types import arrow_types, schema_of
+from headrace.spark.runtime.operators.stateful_operator import CollectedRows, RunningOperator, StoreChange
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of
 from headrace.spark.runtime.rows.rows import decode_rows, encode_key, encode_rows
 from headrace.spark.runtime.stores.bulk_load import order_of_keys
 from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, OLD_COLUMN, TASK_COLUMN, TableJoin, TableJoinSide
 
-if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey
-
-__all__ = ["JoinedChanges", "TableJoinOperator"]
+__all__ = ["JoinedChanges", "TableJoinOperator", "distinct_groups", "group_schema"]
 
 Mask = NDArray[np.bool_]
+Positions = NDArray[np.int64]
 _SIDE, _ROW = (name for name, _ in JOIN_COLUMNS)
 _STORED = (pa.binary(), pa.binary())
 
@@ -60,40 +57,47 @@ class TableJoinOperator:
         return _TableJoin(self.join)
 
 
-class _TableJoin:
+class _TableJoin(CollectedRows):
     def __init__(self, join: TableJoin) -> None:
-        self._join = join
-        groups = tuple((f"g{at}", kind) for at, (_, kind) in enumerate(join.group_columns))
-        self._groups = pa.schema(list(zip([name for name, _ in groups], arrow_types(groups), strict=True)))
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([*self._groups.names, _SIDE, _ROW]))
+        self._join, self._groups = join, group_schema(join)
+        super().__init__([*self._groups.names, _SIDE, _ROW])
 
     def end(self, partition: int) -> JoinedChanges | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         if not tables:
             return None
         rows = pa.concat_tables(tables).combine_chunks()
-        groups = pa.table([rows.column(name).cast(kind) for name, kind in _typed(self._groups)], schema=self._groups)
-        keys = encode_key(groups.columns)
-        distinct = pc.unique(keys)
-        order = order_of_keys(distinct)
-        distinct = distinct if order is None else distinct.take(order)
-        of_row = pc.index_in(keys, value_set=distinct).to_numpy(zero_copy_only=False).astype(np.int64)
-        first = np.zeros(len(distinct), np.int64)
-        first[of_row[::-1]] = np.arange(len(keys))[::-1]
+        distinct, groups, of_row = distinct_groups(rows, self._groups)
         newest = []
         for side in range(2):
             mine = np.flatnonzero(rows.column(_SIDE).to_numpy() == side)
             last = np.full(len(distinct), -1, np.int64)
             np.maximum.at(last, of_row[mine], mine)
             newest.append(_NewRows(rows.column(_ROW).combine_chunks().take(pa.array(last, mask=last < 0)), last >= 0))
-        return JoinedChanges(self._join, partition, distinct, groups.take(pa.array(first)), newest)
+        return JoinedChanges(self._join, partition, distinct, groups, newest)
+
+
+def group_schema(join: TableJoin) -> pa.Schema:
+    """Return the columns of the records that are the key of a join of tables: `g0..`."""
+    return schema_of(tuple((f"g{at}", kind) for at, (_, kind) in enumerate(join.group_columns)))
+
+
+def distinct_groups(rows: pa.Table, schema: pa.Schema) -> tuple[pa.Array, pa.Table, Positions]:
+    """Return the distinct keys of rows in the store's order, the values of each, and the number of each row's key.
+
+    Args:
+        rows: With the columns of `schema`, which are the key.
+        schema: As `group_schema` returns it.
+    """
+    groups = pa.table([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
+    keys = encode_key(groups.columns)
+    distinct = pc.unique(keys)
+    order = order_of_keys(distinct)
+    distinct = distinct if order is None else distinct.take(order)
+    of_row = pc.index_in(keys, value_set=distinct).to_numpy(zero_copy_only=False).astype(np.int64)
+    first = np.zeros(len(distinct), np.int64)
+    first[of_row[::-1]] = np.arange(len(keys))[::-1]
+    return distinct, groups.take(pa.array(first)), of_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,3 @@ def _same_results(join: TableJoin, before: Sequence[pa.Array], after: Sequence[p
         both_null = pc.and_(before[side].is_null(), after[side].is_null())
         same &= pc.or_(equal, both_null).to_numpy(zero_copy_only=False)
     return same
-
-
-def _typed(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    return list(zip(schema.names, schema.types, strict=True))

@@ -25,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import arrow_type
+from headrace.spark.runtime.batches.stages import fitted
 from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
 from headrace.spark.runtime.rows.row_kernels import copy_spans
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of
@@ -77,7 +78,7 @@ class RowOrder:
 
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the types that they are stored in, whatever time zone or width Spark used."""
-        return pa.Table.from_arrays([rows.column(f.name).cast(f.type) for f in self.kept], schema=self.kept)
+        return fitted(rows, self.kept)
 
     def sort(self, rows: pa.Table, group: Positions) -> SortedRows:
         """Return the order of `rows`, whose keys are numbered by `group`."""

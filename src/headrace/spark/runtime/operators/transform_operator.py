@@ -24,7 +24,7 @@ When the store's map was full it runs again, from the same state, as a micro-bat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ from headrace.spark.runtime.operators.processor_rows import (
     record_keys,
 )
 from headrace.spark.runtime.operators.processor_state import ProcessorState
-from headrace.spark.runtime.operators.stateful_operator import RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import CollectedClockedRows, RunningOperator, StoreUpdate
 from headrace.spark.runtime.operators.upstream_clock import ClockEntries, ClockStep, advance_clocks
 from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_transform
@@ -60,7 +60,7 @@ from headrace.spark.runtime.stores.store_names import CLOCK, INITIALISED
 from headrace.spark.topology.nodes import KEY_COLUMN, TASK_COLUMN, TimeMode, Transform
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["TransformOperator"]
 
@@ -83,16 +83,11 @@ class TransformOperator:
         return _Transform(self)
 
 
-class _Transform:
+class _Transform(CollectedClockedRows):
     def __init__(self, operator: TransformOperator) -> None:
+        super().__init__()
         self._operator, self._time_ms = operator, 0
         self._tasks: Callable[[], int] | None = None
-        self._rows: dict[int, list[pa.Table]] = {}
-        self._upstream: dict[int, list[UpstreamWatermark]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows, self._upstream = {}, {}
 
     def on_processing_time(self, time_ms: int) -> None:
         self._time_ms = time_ms
@@ -100,16 +95,8 @@ class _Transform:
     def on_task_count(self, count: Callable[[], int]) -> None:
         self._tasks = count
 
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
-        """Take the watermarks that came with the rows of a task. There is always a repartition topic in front."""
-        del own
-        self._upstream.setdefault(partition, []).extend(upstream)
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows)
-
     def end(self, partition: int) -> _Changes | None:
-        tables, upstream = self._rows.pop(partition, []), self._upstream.pop(partition, [])
+        tables, upstream = self._take_rows(partition), self._take_watermarks(partition)
         if not tables and not upstream and self._operator.transform.time_mode != "processingTime":
             return None
         rows = pa.concat_tables(tables) if tables else None

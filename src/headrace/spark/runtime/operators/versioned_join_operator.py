@@ -29,7 +29,7 @@ Entries of kind 03 find keys whose older versions may be deleted by a range scan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,12 @@ from headrace.spark.arrow_types import arrow_types
 from headrace.spark.runtime.operators.event_time_join_operator import BUCKET_US, Mask, joined_rows, keys_behind
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME
 from headrace.spark.runtime.operators.join_operator import COUNTER_KEY, PAIRS_PER_TABLE, entry_names, read_counter
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import (
+    NO_KEYS,
+    CollectedClockedRows,
+    RunningOperator,
+    StoreUpdate,
+)
 from headrace.spark.runtime.operators.upstream_clock import ALL, ClockEntries, CollectedWrites, advance_clocks
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_join
 from headrace.spark.runtime.rows.rows import decode_rows, empty_row, encode_rows
@@ -52,7 +57,7 @@ from headrace.spark.topology.nodes import JOIN_COLUMNS, KEY_COLUMN, Join
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.operators.watermark_records import UpstreamWatermark
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader, StoreWrites
+    from headrace.spark.runtime.stores.store import StoreReader, StoreWrites
 
 __all__ = ["ValidVersions", "VersionedJoinOperator", "superseded_versions", "valid_versions"]
 
@@ -128,25 +133,13 @@ class VersionedJoinOperator:
         return _VersionedJoin(self)
 
 
-class _VersionedJoin:
+class _VersionedJoin(CollectedClockedRows):
     def __init__(self, operator: VersionedJoinOperator) -> None:
+        super().__init__([_SIDE, _ROW, KEY_COLUMN])
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-        self._upstream: dict[int, list[UpstreamWatermark]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows, self._upstream = {}, {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows.select([_SIDE, _ROW, KEY_COLUMN]))
-
-    def on_watermarks(self, partition: int, upstream: Sequence[UpstreamWatermark], own: Mapping[str, int]) -> None:
-        del own  # a join is always behind a repartition topic
-        self._upstream.setdefault(partition, []).extend(upstream)
 
     def end(self, partition: int) -> _Changes | None:
-        tables, upstream = self._rows.pop(partition, []), self._upstream.pop(partition, [])
+        tables, upstream = self._take_rows(partition), self._take_watermarks(partition)
         if not tables and not upstream:
             return None
         kinds = (pa.int8(), pa.binary(), pa.binary())

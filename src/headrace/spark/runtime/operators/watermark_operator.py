@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.spark.runtime.operators.event_time_kernels import NO_TIME, find_closed, find_late
 from headrace.spark.runtime.operators.out_of_time import find_ahead, without_out_of_time
-from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, RunningOperator, StoreUpdate
+from headrace.spark.runtime.operators.stateful_operator import NO_KEYS, CollectedRows, RunningOperator, StoreUpdate
 from headrace.spark.runtime.rows.row_schema import StoreSpec, store_of_watermark
 from headrace.spark.runtime.rows.rows import decode_rows, encode_rows
 from headrace.spark.runtime.stores.byte_spans import Positions
@@ -31,7 +31,7 @@ from headrace.spark.runtime.stores.time_keys import microseconds
 from headrace.spark.topology.nodes import EVENT_TIME_COLUMN, RECORD_COLUMN, TIMESTAMP_COLUMN, Watermark
 
 if TYPE_CHECKING:
-    from headrace.spark.runtime.stores.store import BatchKey, StoreReader
+    from headrace.spark.runtime.stores.store import StoreReader
 
 __all__ = ["WatermarkOperator"]
 
@@ -56,20 +56,13 @@ class WatermarkOperator:
         return _Watermarks(self)
 
 
-class _Watermarks:
+class _Watermarks(CollectedRows):
     def __init__(self, operator: WatermarkOperator) -> None:
+        super().__init__()
         self._operator = operator
-        self._rows: dict[int, list[pa.Table]] = {}
-
-    def begin(self, batch: BatchKey) -> None:
-        del batch
-        self._rows = {}
-
-    def on_rows(self, partition: int, rows: pa.Table) -> None:
-        self._rows.setdefault(partition, []).append(rows)
 
     def end(self, partition: int) -> _Changes | None:
-        tables = self._rows.pop(partition, [])
+        tables = self._take_rows(partition)
         return _Changes(self._operator, pa.concat_tables(tables).combine_chunks()) if tables else None
 
 
