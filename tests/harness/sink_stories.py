@@ -21,6 +21,7 @@ __all__ = [
     "LATER",
     "TASK",
     "Died",
+    "DyingSteps",
     "Faults",
     "FaultyConnection",
     "check_foreign_journal",
@@ -165,6 +166,31 @@ def check_history(
     roll()
     assert own() == expected_numbers(log)
     assert numbers().total() == ROWS * len(log) + strangers()
+
+
+class DyingSteps:
+    """Counts the steps of a roll, which may be parts of each other, and dies before or behind one of them."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, steps: Iterable[tuple[Any, str]], at: int = 0, *, behind: bool = False
+    ) -> None:
+        """`steps`: (object, name of a function); `at`: the number of the step, 0: none."""
+        self.count = 0
+        for owner, name in steps:
+            patch.setattr(owner, name, self._wrapped(getattr(owner, name), at, behind))
+
+    def _wrapped(self, step: Callable[..., Any], at: int, behind: bool) -> Callable[..., Any]:
+        def take(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            mine = self.count
+            if mine == at and not behind:
+                raise Died
+            result = step(*args, **kwargs)
+            if mine == at:
+                raise Died
+            return result
+
+        return take
 
 
 class Faults:

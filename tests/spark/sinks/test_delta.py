@@ -21,6 +21,7 @@ from tests.harness.sink_stories import (
     LATER,
     TASK,
     Died,
+    DyingSteps,
     check_foreign_journal,
     check_history,
     check_journal_behind_the_table,
@@ -165,33 +166,14 @@ def _append(sink, number):
     )
 
 
-class Steps:
-    """Counts the steps of a roll and dies before or behind one of them."""
-
-    def __init__(self, patch, at=0, *, behind=False):
-        self.count = 0
-        for owner, name in (
-            (delta_log, "add_files"),
-            (delta_log, "create_table"),
-            (delta_log, "sync_log"),
-            (Journal, "write"),
-            (DeltaSink, "_new_files"),
-            (DeltaSink, "_begin_roll"),
-        ):
-            patch.setattr(owner, name, self._wrapped(getattr(owner, name), at, behind))
-
-    def _wrapped(self, step, at, behind):
-        def take(*args, **kwargs):
-            self.count += 1
-            mine = self.count
-            if mine == at and not behind:
-                raise Died
-            result = step(*args, **kwargs)
-            if mine == at:
-                raise Died
-            return result
-
-        return take
+STEPS = (
+    (delta_log, "add_files"),
+    (delta_log, "create_table"),
+    (delta_log, "sync_log"),
+    (Journal, "write"),
+    (DeltaSink, "_new_files"),
+    (DeltaSink, "_begin_roll"),
+)
 
 
 def run(sink, log):
@@ -218,14 +200,14 @@ def run(sink, log):
 def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path, monkeypatch, partition_by, behind):
     whole = DeltaSink(str(tmp_path / "whole"), partition_by=partition_by, schema_json=SCHEMA)
     with monkeypatch.context() as patch:
-        steps = Steps(patch)
+        steps = DyingSteps(patch, STEPS)
         run(whole, [])
     assert steps.count > 15
     for at in range(1, steps.count + 1):
         sink = replace(whole, path=str(tmp_path / f"{at}"))
         log: list[Any] = []
         with monkeypatch.context() as patch:
-            Steps(patch, at, behind=behind)
+            DyingSteps(patch, STEPS, at, behind=behind)
             with pytest.raises(Died):
                 run(sink, log)
         expected = expected_numbers(int(part.batch[2]) for part in log)

@@ -18,6 +18,7 @@ from tests.harness.sink_stories import (
     LATER,
     TASK,
     Died,
+    DyingSteps,
     check_foreign_journal,
     check_history,
     check_journal_behind_the_table,
@@ -190,45 +191,26 @@ def run(sink, log):
             sink.roll([TASK], LATER)
 
 
-class Steps:
-    """Counts the steps of a roll and dies before or behind one of them."""
-
-    def __init__(self, patch, at=0, *, behind=False):
-        self.count = 0
-        for owner, name in (
-            (DeltaStoreSink, "_append"),
-            (DeltaStoreSink, "_create"),
-            (Journal, "write"),
-            (DeltaStoreSink, "_begin_roll"),
-            (DeltaStoreSink, "_sync"),
-        ):
-            patch.setattr(owner, name, self._wrapped(getattr(owner, name), at, behind))
-
-    def _wrapped(self, step, at, behind):
-        def take(*args, **kwargs):
-            self.count += 1
-            mine = self.count
-            if mine == at and not behind:
-                raise Died
-            result = step(*args, **kwargs)
-            if mine == at:
-                raise Died
-            return result
-
-        return take
+STEPS = (
+    (DeltaStoreSink, "_append"),
+    (DeltaStoreSink, "_create"),
+    (Journal, "write"),
+    (DeltaStoreSink, "_begin_roll"),
+    (DeltaStoreSink, "_sync"),
+)
 
 
 @pytest.mark.parametrize("behind", [True, False] if LONG else [True])
 def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path, s3, monkeypatch, behind):
     with monkeypatch.context() as patch:
-        steps = Steps(patch)
+        steps = DyingSteps(patch, STEPS)
         run(sink_in(tmp_path / "whole", s3), [])
     assert steps.count > 10
     for at in range(1, steps.count + 1, 1 if LONG else 4):
         sink = sink_in(tmp_path / f"{at}", s3)
         log: list[Any] = []
         with monkeypatch.context() as patch:
-            Steps(patch, at, behind=behind)
+            DyingSteps(patch, STEPS, at, behind=behind)
             with pytest.raises(Died):
                 run(sink, log)
         expected = expected_numbers(int(part.batch[2]) for part in log)
