@@ -26,6 +26,7 @@ from headrace.coordinator.history.history_record import (
     HISTORY_TOPIC_SETTINGS,
     Author,
     HistoryRecord,
+    next_sequence,
     record_key,
 )
 from headrace.protocol.record_batches import CorruptBatch, PlainRecord, encode_batch, iter_batch_headers, raw_records
@@ -159,7 +160,7 @@ class GroupRecorder:
             for header in iter_batch_headers(chunk):
                 for _, _, _, _, key, value in raw_records(chunk, header)[1]:
                     if key is not None and value is not None:
-                        _note_sequence(sequences, value)
+                        sequences.update(next_sequence(value))
             position = max(end_of(chunk), position + 1)
             yield
 
@@ -219,14 +220,6 @@ class GroupRecorder:
     def _topic_name(self, topic_id: UUID) -> str | None:
         topic = self._metadata.topic_by_id(topic_id)
         return None if topic is None else topic.name
-
-
-def _note_sequence(sequences: dict[str, int], value: bytes) -> None:
-    try:
-        entry = HistoryRecord.from_json(value)
-    except ValueError:
-        return  # a client wrote into the topic
-    sequences[entry.group_id] = entry.sequence + 1
 
 
 def _is_commit(records: tuple[CoordinatorRecord, ...]) -> bool:

@@ -19,6 +19,7 @@ from headrace.coordinator.history.history_record import (
     HISTORY_TOPIC_SETTINGS,
     Author,
     HistoryRecord,
+    next_sequence,
     record_key,
 )
 from headrace.coordinator.records.serde import decode
@@ -90,11 +91,7 @@ class GroupHistoryAgent:
         sequences: dict[str, int] = {}
         start = admin.list_offsets({(HISTORY_TOPIC, 0): "earliest"})[HISTORY_TOPIC, 0].offset
         for _, _, record in consume(admin.client, {(HISTORY_TOPIC, 0): start}, isolation_level="read_uncommitted"):
-            try:
-                entry = HistoryRecord.from_json(record.value or b"")
-            except ValueError:
-                continue  # another program wrote into the topic
-            sequences[entry.group_id] = entry.sequence + 1
+            sequences |= next_sequence(record.value or b"")
         self._positions = {}
         return GroupHistories(topic_name=self._names.get, sees_requests=False, sequences=sequences)
 

@@ -22,6 +22,7 @@ __all__ = [
     "Author",
     "HistoryKind",
     "HistoryRecord",
+    "next_sequence",
     "read_key",
     "record_key",
 ]
@@ -155,6 +156,15 @@ class HistoryRecord:
 def record_key(group_id: str, sequence: int, records_per_group: int) -> bytes:
     """Return the key of an entry in the topic."""
     return f"{sequence % records_per_group}:{group_id}".encode()
+
+
+def next_sequence(value: bytes) -> dict[str, int]:
+    """Return the sequence number behind an entry of the topic, by its group; nothing for a value of another program."""
+    try:
+        entry = HistoryRecord.from_json(value)
+    except ValueError:
+        return {}
+    return {entry.group_id: entry.sequence + 1}
 
 
 def read_key(key: bytes) -> tuple[str, int]:
