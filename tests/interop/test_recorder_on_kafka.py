@@ -61,7 +61,7 @@ def test_groups_of_both_protocols_are_recorded(kafka: KafkaBroker) -> None:
                 for each in entry.partitions
                 if (each.from_member, each.to_member) == ("leaves", "stays")
             }
-            # Who joined first had all partitions before they shared.
+            # The member that joined first had all partitions before they shared.
             assert len(moved) >= 2
             for each in moved.values():
                 assert each.at_most_ms is not None

@@ -59,7 +59,7 @@ def command(bootstrap_servers: str, command_config: Path | None, records: int, i
         return open_admin(bootstrap_servers, client_id="headrace-recorder", command_config=command_config)
 
     agent = GroupHistoryAgent(records_per_group=records)
-    # What is refused now is refused for a reason that the user can change: access rules, a wrong address.
+    # A refusal at the start has a reason that the user can change: access rules, a wrong address.
     with open_cluster() as admin:
         agent.record(admin, _now_ms())
     echo_err(f"Recording the groups of {bootstrap_servers}; Ctrl-C ends it.")
@@ -77,7 +77,7 @@ def _record_until_failure(
         with open_cluster() as admin:
             while not stop.wait(interval):
                 agent.record(admin, _now_ms())
-            # What came since the last look.
+            # Records since the last look.
             agent.record(admin, _now_ms())
     except HeadraceError as error:
         if stop.is_set():

@@ -139,7 +139,7 @@ class GroupHistory:
                 reasons.of_members[member_id] = reason
                 if event.name == "MemberLeft":
                     reasons.asked.add(member_id)
-                # Of a classic group: its record follows with the next generation.
+                # The record of a classic group follows with the next generation.
                 if not any(_is_about(record, member_id) for record in records):
                     self._leave(member_id, reasons, author, at_ms)
             case "GroupEpochBumped":

@@ -80,7 +80,7 @@ class DeltaSink(ParquetSink):
             delta_log.check_table(table, self.name, columns, partitions, may_lack=self.add_columns)
         return table
 
-    # Where the table lies, and how rows get into it: `DeltaStoreSink` has other ones.
+    # The place of the table, and the way of rows into it; `DeltaStoreSink` has other ones.
 
     def _open(self) -> DeltaTable | None:
         """Return a new handle, or None if there is no table."""
