@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from headrace.errors import SinkError
 from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.sinks.staged_rows import PART, ROW, Layout, TaskRecord, contradicting_record, quoted
@@ -433,7 +435,7 @@ class RowWriter:
             if self._waiting:
                 rows = pa.concat_tables(self._waiting)
                 if sink.layout.key:
-                    order = pa.array(range(self._rows, self._rows + rows.num_rows), pa.int64())
+                    order = pa.array(np.arange(self._rows, self._rows + rows.num_rows))
                     rows = rows.add_column(0, ROW, order)
                 number = pa.repeat(pa.scalar(self._number, pa.int64()), rows.num_rows)
                 connection.append(sink.layout.staging_table(sink.table), rows.add_column(0, PART, number))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -18,7 +20,7 @@ def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the last row of each key, in the order of the rows."""
     import pyarrow as pa
 
-    numbered = rows.select(list(key)).append_column(_AT, pa.array(range(len(rows)), pa.int64()))
+    numbered = rows.select(list(key)).append_column(_AT, pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(key)).aggregate([(_AT, "max")])[f"{_AT}_max"]
     return rows.take(last.combine_chunks().sort())
 
@@ -36,8 +38,8 @@ def rows_of_other_keys(rows: pa.Table, replaced: pa.Table, key: Sequence[str]) -
 
     # A join would not find null keys; groups do.
     keys = pa.concat_tables([rows.select(list(key)), replaced.select(list(key))])
-    keys = keys.append_column(_AT, pa.array(range(len(keys)), pa.int64()))
-    keys = keys.append_column(_NEW, pa.array([0] * len(rows) + [1] * len(replaced), pa.int8()))
+    keys = keys.append_column(_AT, pa.array(np.arange(len(keys))))
+    keys = keys.append_column(_NEW, pa.array(np.arange(len(keys)) >= len(rows)))
     groups = keys.group_by(list(key)).aggregate([(_AT, "list"), (_NEW, "max")])
-    kept = groups.filter(compute.equal(groups[f"{_NEW}_max"], 0))[f"{_AT}_list"]
+    kept = groups.filter(compute.invert(groups[f"{_NEW}_max"]))[f"{_AT}_list"]
     return rows.take(compute.list_flatten(kept).combine_chunks().sort())
