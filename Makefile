@@ -11,7 +11,8 @@ DOCS := .build/docs
 WORKERS ?= 4
 # The fast tests keep a core busy each, and every worker imports all test modules.
 FAST_WORKERS ?= 3
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# A test that hangs beyond the reach of a signal takes its worker with it: not again and again.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 # What needs one core and no other check. Side by side, the longest first, each with its output in one piece where make
 # can do that.
 STATIC := prepared types-tests docs types-src jars contracts lint

@@ -7,6 +7,7 @@ import signal
 
 import hypothesis
 import pytest
+from _pytest.terminal import TerminalReporter
 from tests.harness.certificates import Certificates
 
 # What a loaded machine makes slow is not wrong.
@@ -130,6 +131,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Behind the shuffling; the order within a module stays as it was shuffled."""
     rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get("/".join(item.nodeid.partition("::")[0].split("/")[1:]), len(rank)))
+
+
+class FailuresAtOnce:
+    """A plugin that prints a failure when it happens: a run that is ended from outside prints no summary."""
+
+    def __init__(self, terminal: TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            last = report.longreprtext.rstrip().splitlines()[-30:]
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", red=True)
+            self._terminal.write_line("\n".join(last))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """In the run that prints, which is the controller of the workers."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
 
 
 @pytest.fixture(scope="module")
