@@ -18,6 +18,8 @@ from headrace.spark.formats.schema_registry import close_clients
 
 ORDER = """{"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"},
                                                           {"name": "amount", "type": "double"}]}"""
+INVOICE = """{"type": "object", "title": "Invoice", "properties": {"customer": {"type": "string"},
+                                                                   "amount": {"type": "number"}}}"""
 PURCHASE = 'syntax = "proto3"; message Purchase { string customer = 1; double amount = 2; }'
 
 
@@ -27,6 +29,7 @@ def registry() -> Iterator[str]:
     with skip_without_kafka(), RunningSchemaRegistry() as running:
         with SchemaRegistryClient({"url": running.url}) as client:
             client.register_schema("orders-value", Schema(ORDER, "AVRO"))
+            client.register_schema("invoices-value", Schema(INVOICE, "JSON"))
             client.register_schema("purchases-value", Schema(PURCHASE, "PROTOBUF"))
         yield running.url
         close_clients()
