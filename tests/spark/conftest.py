@@ -90,6 +90,15 @@ class Flights:
         return app
 
     @staticmethod
+    def are_told(progress, count):
+        """Whether the progress of `count_by_origin` has `count` flights and all partial results made of them."""
+        first = [each for each in progress if each["subtopology"] == "flights"]
+        second = [each for each in progress if each["subtopology"] != "flights"]
+        made = sum(each["sink"]["numOutputRows"] for each in first)
+        read = [sum(each["numInputRows"] for each in each_stage) for each_stage in (first, second)]
+        return read == [count, made] and made > 0
+
+    @staticmethod
     def send_keyed(broker, numbers):
         """By origin, so that counting by origin needs no repartition topic."""
         values = [json.dumps(Flights.flight(number)) for number in numbers]

@@ -38,9 +38,9 @@ class Watcher(StreamingQueryListener):
     def onTasksChanged(self, event):
         self._note(self.tasks, event)
 
-    def await_rows(self, count):
+    def await_progress(self, condition):
         with self.seen:
-            assert self.seen.wait_for(lambda: sum(e.progress.numInputRows for e in self.progress) >= count, 60)
+            assert self.seen.wait_for(lambda: condition([event.progress for event in self.progress]), 60)
 
 
 class Rude:
@@ -57,7 +57,7 @@ def test_a_structured_streaming_listener_receives_every_event(broker, make_app, 
     declared.addListener(watcher)
     with flights.count_by_origin(declared).start() as app:
         app.wait_until("caught-up", timeout=60)
-        watcher.await_rows(600)  # once from the topic, once more from the repartition topic
+        watcher.await_progress(lambda progress: flights.are_told(progress, 300))
         (started,) = watcher.started
         assert started.name == "flight-counts"
         told = [event.progress for event in watcher.progress]

@@ -35,7 +35,7 @@ def test_no_job_without_news(broker, make_app, running, spark, flights):
     flights.send(broker, range(10))
     app = running(flights.count_by_origin(make_app()))
     app.wait_until("caught-up", timeout=60)
-    app._wait(lambda: sum(row["numInputRows"] for row in app.recentProgress) == 20, None, "told")
+    app._wait(lambda: flights.are_told(app.recentProgress, 10), None, "told")
     before = len(app.recentProgress)
     turns = [runner.last_active_s for runner in app._runtime.runners.values()]
     app._wait(

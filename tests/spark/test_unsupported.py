@@ -100,7 +100,7 @@ def test_formats_that_are_not_written_yet(app, flights):
     for call in (lambda: app.stream("t", value="csv"), lambda: flights.to_topic("t", value="parquet")):
         error = refused(call)
         assert error.code == "not-supported-here"
-        assert "not supported yet; json, Avro(..), Protobuf(..), string and raw are" in error.message
+        assert "not supported yet; json, Avro(..), JsonSchema(..), Protobuf(..), string and raw are" in error.message
     assert "did you mean 'json'?" in refused(lambda: app.stream("t", value="jsn")).message
     with pytest.raises(ArgumentError, match='did you mean "value"'):
         app.stream("t", format="avro")
